@@ -45,7 +45,7 @@ from telemetry.record import (
     new_epoch,
 )
 from telemetry.strict_json import parse_json
-from telemetry.wire import MAX_RECORDS, decode, encode, read_header, validate
+from telemetry.wire import MAX_RECORDS, decode, encode, read_header, validate, with_statement
 
 __all__ = [
     "DEVICE_PATTERN",
@@ -99,4 +99,5 @@ __all__ = [
     "split_ack",
     "validate",
     "vehicle_topic",
+    "with_statement",
 ]

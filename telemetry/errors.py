@@ -83,7 +83,7 @@ class UnknownVersion(WireError):
     reason = RefusalReason.UNKNOWN_VERSION
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"batch of wire version {version}; this code reads version 1")
+        super().__init__(f"batch of wire version {version}; this code reads version 2")
         self.version = version
 
 

@@ -60,6 +60,8 @@ class Header:
 
     `head`: the highest sequence number that the device had committed when the batch was made.
     `record_seqs`: the ids of the records inside. `tombstones`: ranges declared lost; they never overlap `record_seqs`.
+    `stated_us`: the device's statement, that no record of this stream with a seq above `head` has a device time before
+    it (microseconds since 1970); 0: it states nothing.
     """
 
     device: str
@@ -67,6 +69,12 @@ class Header:
     head: int
     record_seqs: IntervalSet
     tombstones: tuple[Tombstone, ...] = ()
+    stated_us: int = 0
+
+    @property
+    def is_heartbeat(self) -> bool:
+        """Whether it accounts for no record: it only states its head."""
+        return not self.record_seqs and not self.tombstones
 
     @property
     def seqs(self) -> IntervalSet:
@@ -81,16 +89,20 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one device and epoch in ascending order of `seq`, and ranges declared lost."""
+    """Records of one device and epoch in ascending order of `seq`, and ranges declared lost; a heartbeat has neither.
+
+    `head`, `stated_us`: see Header.
+    """
 
     device: str
     epoch: int
     head: int
     records: tuple[Record, ...] = ()
     tombstones: tuple[Tombstone, ...] = field(default=())
+    stated_us: int = 0
 
     @property
     def header(self) -> Header:
         """The batch without its records' bodies."""
         ranges = IntervalSet.of(record.seq for record in self.records)
-        return Header(self.device, self.epoch, self.head, ranges, self.tombstones)
+        return Header(self.device, self.epoch, self.head, ranges, self.tombstones, self.stated_us)

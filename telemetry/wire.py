@@ -2,17 +2,19 @@
 
     offset  bytes
          0  2      magic "WB"
-         2  1      version, 1
+         2  1      version, 2
          3  1      compression of the content: 0 none, 1 zlib
          4  4      CRC-32 of everything else in the frame, big-endian
          8  4      length of the header, big-endian
         12  4      length of the content as it travels, big-endian
-        16  …      header: msgpack [device, epoch, head, ranges, tombstones]
+        16  …      header: msgpack [device, epoch, head, stated, ranges, tombstones]
          …  …      content: msgpack map (`telemetry.content`)
 
 `ranges` is a flat msgpack array of steps: from 0 to the first number, on to the last of that range, on to the first of
-the next, and so forth; `tombstones` is an array of [first, last, reason]. Nothing of a batch is believed before its
-length is known to be within the bounds below, and no part of it is made before its own length is.
+the next, and so forth; `tombstones` is an array of [first, last, reason]. `stated` is the device time up to which the
+head holds, 0 for none; a batch without ranges and tombstones is a heartbeat, which has to state one. Nothing of a batch
+is believed before its length is known to be within the bounds below, and no part of it is made before its own length
+is.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain, pairwise
 from operator import le
 from typing import Any
@@ -39,9 +42,16 @@ from telemetry.errors import (
 from telemetry.intervals import IntervalSet
 from telemetry.layout import MAX_CONTENT_BYTES, Column, Content, read_content
 from telemetry.packing import IntegerColumn
-from telemetry.record import DEVICE_PATTERN, MAX_REASON_CHARACTERS, Batch, Header, Tombstone
+from telemetry.record import (
+    DEVICE_PATTERN,
+    MAX_DEVICE_TIME_US,
+    MAX_REASON_CHARACTERS,
+    Batch,
+    Header,
+    Tombstone,
+)
 
-VERSION = 1
+VERSION = 2
 MAX_RECORDS = 16_384
 MAX_TOMBSTONES = MAX_RECORDS
 MAX_HEADER_BYTES = 1 << 20
@@ -51,6 +61,7 @@ _MAGIC = b"WB"
 _PREFIX = struct.Struct(">2sBBIII")
 _PLAIN, _ZLIB = 0, 1
 _LEVEL = 6
+_HEADER_FIELDS = 6
 
 
 def encode(batch: Batch) -> bytes:
@@ -65,10 +76,15 @@ def encode(batch: Batch) -> bytes:
     squeezed = zlib.compress(content, _LEVEL)
     # Very few records may grow by what zlib adds itself.
     compression, travelling = (_ZLIB, squeezed) if len(squeezed) < len(content) else (_PLAIN, content)
-    lengths = (len(packed_header), len(travelling))
-    checksum = _checksum(compression, *lengths, packed_header + travelling)
-    packed: bytes = _PREFIX.pack(_MAGIC, VERSION, compression, checksum, *lengths) + packed_header + travelling
-    return packed
+    return _frame(packed_header, compression, travelling)
+
+
+def with_statement(data: bytes, head: int, stated_us: int) -> bytes:
+    """An encoded batch with another head and statement; its content stays as it is. Raises WireError."""
+    header, compression, travelling = _parse(data)
+    stated = replace(header, head=head, stated_us=stated_us)
+    _check(stated, stated.record_seqs.count)
+    return _frame(_packed_header(stated), compression, travelling)
 
 
 def read_header(data: bytes) -> Header:
@@ -85,11 +101,11 @@ def decode(data: bytes) -> Batch:
     """The whole batch. Raises WireError."""
     header, content = open_frame(data)
     records = unpack_records(content, header.record_seqs) if content else ()
-    return Batch(header.device, header.epoch, header.head, records, header.tombstones)
+    return Batch(header.device, header.epoch, header.head, records, header.tombstones, header.stated_us)
 
 
 def open_frame(data: bytes, column: Column = IntegerColumn) -> tuple[Header, Content | None]:
-    """The header and the checked content of a batch; None for a batch of tombstones only. Raises WireError."""
+    """The header and the checked content of a batch; None for one without records. Raises WireError."""
     header, compression, travelling = _parse(data)
     if not header.record_seqs:
         if travelling:
@@ -99,9 +115,17 @@ def open_frame(data: bytes, column: Column = IntegerColumn) -> tuple[Header, Con
     return header, read_content(content, header.record_seqs.count, column)
 
 
+def _frame(packed_header: bytes, compression: int, travelling: bytes) -> bytes:
+    lengths = (len(packed_header), len(travelling))
+    checksum = _checksum(compression, *lengths, packed_header + travelling)
+    packed: bytes = _PREFIX.pack(_MAGIC, VERSION, compression, checksum, *lengths) + packed_header + travelling
+    return packed
+
+
 def _packed_header(header: Header) -> bytes:
     tombstones = [list(tombstone) for tombstone in header.tombstones]
-    packed: bytes = msgpack.packb([header.device, header.epoch, header.head, _steps(header.record_seqs), tombstones])
+    fields = [header.device, header.epoch, header.head, header.stated_us, _steps(header.record_seqs), tombstones]
+    packed: bytes = msgpack.packb(fields)
     if len(packed) > MAX_HEADER_BYTES:
         raise TooLarge(f"a header of {len(packed)} bytes, {MAX_HEADER_BYTES} are allowed")
     return packed
@@ -154,16 +178,16 @@ def _read_header(packed: bytes) -> Header:
     unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_HEADER_BYTES, max_array_len=0, max_map_len=0)
     unpacker.feed(packed)
     try:
-        if unpacker.read_array_header() != 5:
-            raise Malformed("a header is not a valid [device, epoch, head, ranges, tombstones]")
-        device, epoch, head = unpacker.unpack(), unpacker.unpack(), unpacker.unpack()
+        if unpacker.read_array_header() != _HEADER_FIELDS:
+            raise Malformed("a header is not a valid [device, epoch, head, stated, ranges, tombstones]")
+        device, epoch, head, stated_us = (unpacker.unpack() for _ in range(4))
         steps = [unpacker.unpack() for _ in range(_length(unpacker, 2 * MAX_RECORDS, "steps"))]
         tombstones = tuple(_read_tombstone(unpacker) for _ in range(_length(unpacker, MAX_TOMBSTONES, "tombstones")))
     except (ValueError, msgpack.UnpackException) as error:
         raise Malformed(f"header is not what the format says: {error}") from error
     if unpacker.tell() != len(packed):
         raise Malformed(f"{len(packed) - unpacker.tell()} bytes follow the header")
-    header = Header(device, epoch, head, _from_steps(steps), tombstones)
+    header = Header(device, epoch, head, _from_steps(steps), tombstones, stated_us)
     _check(header, header.record_seqs.count)
     return header
 
@@ -185,11 +209,13 @@ def _check(header: Header, records: int) -> None:
     """Refuses a header whose statements cannot all be true, or that is larger or of other types than is allowed."""
     if type(header.device) is not str or not DEVICE_PATTERN.fullmatch(header.device):
         raise Malformed(f"device {header.device!r:.80} is not a valid device name")
-    for name, number in (("epoch", header.epoch), ("head", header.head)):
+    for name, number in (("epoch", header.epoch), ("head", header.head), ("stated", header.stated_us)):
         if type(number) is not int:
             raise Malformed(f"{name} is of the wrong type")
         if not 0 <= number <= MAX_NUMBER:
             raise Malformed(f"{name} {number} is outside 0 to 2**63-1")
+    if header.stated_us > MAX_DEVICE_TIME_US:
+        raise Malformed(f"stated {header.stated_us} is beyond the year 9999")
     if records > MAX_RECORDS:
         raise TooLarge(f"{records} records in a batch, {MAX_RECORDS} are allowed")
     lost = _checked_tombstones(header.tombstones) if header.tombstones else IntervalSet()
@@ -219,7 +245,9 @@ def _checked_tombstones(tombstones: tuple[Tombstone, ...]) -> IntervalSet:
 def _check_bounds(header: Header, lost: IntervalSet) -> None:
     parts = [part for part in (header.record_seqs, lost) if part]
     if not parts:
-        raise InconsistentRanges("a batch that accounts for nothing")
+        if not header.stated_us:
+            raise InconsistentRanges("a batch that accounts for nothing and states nothing")
+        return
     first, last = min(part.first or 0 for part in parts), max(part.last or 0 for part in parts)
     if first < 1 or last > header.head:
         raise InconsistentRanges(f"accounts for {first}–{last} outside 1 to its head, {header.head}")

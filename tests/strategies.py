@@ -52,8 +52,8 @@ records = st.builds(
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    """Valid batches: ascending seqs, tombstones apart from them, a head that is not exceeded."""
-    taken = draw(interval_sets.filter(bool))
+    """Valid batches: ascending seqs, tombstones apart from them, a head that is not exceeded; some are heartbeats."""
+    taken = draw(interval_sets)
     seqs = list(taken)[:60]
     made = draw(st.lists(records, min_size=len(seqs), max_size=len(seqs)))
     numbered = tuple(
@@ -63,7 +63,8 @@ def batches(draw: st.DrawFn) -> Batch:
     lost = draw(interval_sets) - IntervalSet.of(seqs)
     reasons = st.sampled_from(["quota", "age", "store-damaged"])
     tombstones = tuple(Tombstone(first, last, draw(reasons)) for first, last in lost.ranges)
-    highest = max(seqs[-1], lost.last or 0)
-    return Batch(
-        "eu-0001", draw(st.integers(0, (1 << 63) - 1)), highest + draw(st.integers(0, 9)), numbered, tombstones
-    )
+    highest = max(seqs[-1] if seqs else 0, lost.last or 0)
+    epoch, head = draw(st.integers(0, (1 << 63) - 1)), highest + draw(st.integers(0, 9))
+    # what accounts for nothing has to state something
+    stated_us = draw(st.integers(0 if numbered or tombstones else 1, MAX_DEVICE_TIME_US))
+    return Batch("eu-0001", epoch, head, numbered, tombstones, stated_us)

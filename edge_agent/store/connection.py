@@ -25,7 +25,7 @@ BUSY_TIMEOUT_MS = 5000
 WAL_PAGES = 1000
 """Pages in the write-ahead log before they are moved to the main file."""
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS epochs (

@@ -142,7 +142,7 @@ def test_a_buffer_of_another_version_is_refused_and_stays_as_it_is(tmp_path):
     fill(buffer, range(1, 11))
     buffer._database.writer.execute("PRAGMA user_version = 3")
     buffer._database.close()
-    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 5"):
+    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 6"):
         open_buffer(tmp_path)
     connection = connect_sqlite(tmp_path / "buffer.db")
     assert connection.execute("SELECT sum(records) FROM batches").fetchone() == (10,)

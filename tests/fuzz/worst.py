@@ -15,7 +15,7 @@ from telemetry.columns import decode_columns
 from tests.fuzz.bounds import MAX_BYTES
 from tests.telemetry.test_wire import framed
 
-FULL = ["d", 1, 1 << 40, [1, MAX_RECORDS - 1], []]
+FULL = ["d", 1, 1 << 40, 0, [1, MAX_RECORDS - 1], []]
 
 
 def _zlibbed(header: Any, content: bytes) -> bytes:
@@ -45,7 +45,7 @@ def _dense(kind: int, section: list[Any], width: int = 8) -> bytes:
 
 def batches() -> Iterator[tuple[str, bytes]]:
     """Names and frames."""
-    one = ["d", 1, 1 << 40, [1, 0], []]
+    one = ["d", 1, 1 << 40, 0, [1, 0], []]
     start = b"\x86\xa1t\x93\x00\x00\xc4\x00"
     yield "zlib of zeros, as large as is unpacked", _zlibbed(one, bytes(MAX_CONTENT_BYTES))
     yield "zlib of zeros, larger", _zlibbed(one, bytes(60 << 20))[:MAX_BYTES]
@@ -66,17 +66,17 @@ def batches() -> Iterator[tuple[str, bytes]]:
     yield "raw payloads", _dense(5, [["a", "b"], narrow, payload])
     raw = {"t": [0, 0, b""], "m": [0, 0, b""], "u": [0, 0, b""], "k": [5, 0, b""], "b": [[""], [0, 0, b""]]}
     large = raw | {"r": [["a"], [0, 0, b""], [bytes(1 << 20)] * 7]}
-    yield "7 payloads of a MiB", _zlibbed(["d", 1, 7, [1, 6], []], msgpack.packb(large))
+    yield "7 payloads of a MiB", _zlibbed(["d", 1, 7, 0, [1, 6], []], msgpack.packb(large))
     for name, wide in (("one after the other", 1), ("far apart", 3)):
         tombstones = [[number, number, ""] for number in range(1, 15_500 * wide, wide)]
-        frame = framed(["d", 1, 1 << 40, [], tombstones])
+        frame = framed(["d", 1, 1 << 40, 0, [], tombstones])
         while len(frame) > MAX_BYTES:
             tombstones = tombstones[: len(tombstones) * MAX_BYTES // len(frame) - 50]
-            frame = framed(["d", 1, 1 << 40, [], tombstones])
+            frame = framed(["d", 1, 1 << 40, 0, [], tombstones])
         yield f"tombstones, {name}", frame
-    yield "a header of nested arrays", framed(b"\x95" + b"\x91" * (MAX_BYTES - 20))
-    yield "a header of empty arrays", framed(b"\x95" + b"\x90" * (MAX_BYTES - 20))
-    yield "as many ranges as records", framed(["d", 1, 1 << 40, [1, 0] + [2, 0] * (MAX_RECORDS - 1), []], b"\x80")
+    yield "a header of nested arrays", framed(b"\x96" + b"\x91" * (MAX_BYTES - 20))
+    yield "a header of empty arrays", framed(b"\x96" + b"\x90" * (MAX_BYTES - 20))
+    yield "as many ranges as records", framed(["d", 1, 1 << 40, 0, [1, 0] + [2, 0] * (MAX_RECORDS - 1), []], b"\x80")
 
 
 def acks() -> Iterator[tuple[str, bytes]]:

@@ -112,7 +112,7 @@ def test_the_same_name_with_other_content_goes_to_quarantine_once(centre: Ingest
 
 
 def test_a_message_that_is_no_batch_is_kept_with_its_reason_and_stops_nobody(centre: IngestCentre) -> None:
-    lying = framed(["eu-0001", EPOCH, 4, [2, 2], []], msgpack.packb({"t": "nonsense"}))
+    lying = framed(["eu-0001", EPOCH, 4, 0, [2, 2], []], msgpack.packb({"t": "nonsense"}))
     centre.send(b"junk", batch(1), lying)
     centre.ingest()
     assert centre.names() == [1]

@@ -39,7 +39,7 @@ from tests.fuzz.worst import PARSERS
 from tests.telemetry.test_wire import framed
 
 READERS = (validate, decode, decode_columns)
-HEADER = ["d", 1, 9, [1, 1], []]
+HEADER = ["d", 1, 9, 0, [1, 1], []]
 
 
 def quiet(parser: Callable[[bytes], object], data: bytes) -> None:
@@ -100,13 +100,13 @@ def test_values_that_the_centre_cannot_hold_are_refused_by_every_reader(spoilt: 
 
 def test_positions_out_of_range_are_refused_by_every_reader() -> None:
     whole = pack_records([Record(1, 0, Position(latitude=1, longitude=2))])
-    good = framed(["d", 1, 1, [1, 0], []], msgpack.packb(whole))
+    good = framed(["d", 1, 1, 0, [1, 0], []], msgpack.packb(whole))
     for reader in READERS:
         reader(good)
     for place, value in ((0, 900_000_001), (1, -1_800_000_001), (2, 10**9 + 1), (3, -1), (4, 36_001), (5, -1)):
         section = list(whole["p"])
         section[place] = [value, 0, b""] if place < 2 else [None, [value, 0, b""]]
-        frame = framed(["d", 1, 1, [1, 0], []], msgpack.packb(whole | {"p": section}))
+        frame = framed(["d", 1, 1, 0, [1, 0], []], msgpack.packb(whole | {"p": section}))
         for reader in READERS:
             with pytest.raises(Malformed, match="outside"):
                 reader(frame)
@@ -210,7 +210,7 @@ def test_a_long_topic_of_many_records_is_never_written_nor_read() -> None:
         encode(Batch("d", 1, 200, records))
     content = pack_records([Record(record.seq, 0, Raw(topic="t", payload=b"")) for record in records])
     content["r"][0] = [raw.topic]
-    frame = framed(["d", 1, 200, [1, 199], []], msgpack.packb(content))
+    frame = framed(["d", 1, 200, 0, [1, 199], []], msgpack.packb(content))
     for reader in READERS:
         with pytest.raises(TooLarge, match="12000000 characters"):
             reader(frame)

@@ -93,7 +93,7 @@ def test_a_position_off_the_earth_is_refused() -> None:
     content = pack_records(batch.records)
     content["p"][0] = [910_000_000, 0, b""]
     with pytest.raises(WireError, match="a latitude is outside"):
-        decode_columns(framed(["d", 1, 1, [1, 0], []], msgpack.packb(content)))
+        decode_columns(framed(["d", 1, 1, 0, [1, 0], []], msgpack.packb(content)))
 
 
 def test_columns_are_narrow_integers_of_64_bits_and_doubles() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from telemetry import (
     MAX_CONTENT_BYTES,
+    MAX_DEVICE_TIME_US,
     Batch,
     Canary,
     ChecksumMismatch,
@@ -31,7 +33,10 @@ from telemetry import (
     encode,
     new_epoch,
     read_header,
+    validate,
+    with_statement,
 )
+from telemetry.columns import decode_columns
 from tests.strategies import batches
 
 ONE = Batch("eu-0001", 7, 12, (Record(3, 1_000, Canary(id="a")), Record(5, 2_000, Canary(id="b"))))
@@ -41,8 +46,8 @@ def framed(header: Any, content: bytes = b"", compression: int = 0) -> bytes:
     """A frame with a right checksum around a header and content that no encoder here writes."""
     packed = header if isinstance(header, bytes) else msgpack.packb(header)
     lengths = struct.pack(">II", len(packed), len(content))
-    checksum = zlib.crc32(packed + content, zlib.crc32(bytes([1, compression]) + lengths))
-    return b"WB" + bytes([1, compression]) + struct.pack(">I", checksum) + lengths + packed + content
+    checksum = zlib.crc32(packed + content, zlib.crc32(bytes([2, compression]) + lengths))
+    return b"WB" + bytes([2, compression]) + struct.pack(">I", checksum) + lengths + packed + content
 
 
 @given(batches())
@@ -79,7 +84,7 @@ def test_arbitrary_bytes_are_refused_with_a_typed_error(data: bytes) -> None:
 @given(st.binary(max_size=80))
 def test_arbitrary_content_under_a_right_checksum_is_refused(content: bytes) -> None:
     with pytest.raises(WireError):
-        decode(framed(["eu-0001", 7, 12, [1, 1], []], content))
+        decode(framed(["eu-0001", 7, 12, 0, [1, 1], []], content))
 
 
 def test_the_error_says_which() -> None:
@@ -101,21 +106,26 @@ def test_the_error_says_which() -> None:
 @pytest.mark.parametrize(
     ("header", "error", "message"),
     [
-        (["eu-0001", 7, 12, [3, 0, 0, 0], []], InconsistentRanges, "do not ascend"),
-        (["eu-0001", 7, 12, [3, -1], []], InconsistentRanges, "do not ascend"),
-        (["eu-0001", 7, 12, [3], []], InconsistentRanges, "no end"),
-        (["eu-0001", 7, 4, [3, 2], []], InconsistentRanges, "outside 1 to its head"),
-        (["eu-0001", 7, 12, [0, 2], []], InconsistentRanges, "do not ascend"),
-        (["eu-0001", 7, 12, [], []], InconsistentRanges, "accounts for nothing"),
-        (["eu-0001", 7, 12, [3, 2], [[5, 6, "quota"]]], InconsistentRanges, "both delivered and declared"),
-        (["eu-0001", 7, 12, [], [[5, 6, "quota"], [6, 7, "age"]]], InconsistentRanges, "overlap at 6"),
-        (["eu-0001", 7, 12, [], [[6, 5, "quota"]]], InconsistentRanges, "ends before"),
-        (["eu-0001", 7, 1 << 40, [1, 1 << 30], []], TooLarge, "are allowed"),
-        (["../etc", 7, 12, [1, 1], []], Malformed, "not a valid device name"),
-        (["eu-0001", -1, 12, [1, 1], []], Malformed, "outside 0 to"),
-        (["eu-0001", "x", 12, [1, 1], []], Malformed, "wrong type"),
-        (["eu-0001", 7, 12, ["x", 1], []], Malformed, "not a valid integer"),
+        (["eu-0001", 7, 12, 0, [3, 0, 0, 0], []], InconsistentRanges, "do not ascend"),
+        (["eu-0001", 7, 12, 0, [3, -1], []], InconsistentRanges, "do not ascend"),
+        (["eu-0001", 7, 12, 0, [3], []], InconsistentRanges, "no end"),
+        (["eu-0001", 7, 4, 0, [3, 2], []], InconsistentRanges, "outside 1 to its head"),
+        (["eu-0001", 7, 12, 0, [0, 2], []], InconsistentRanges, "do not ascend"),
+        (["eu-0001", 7, 12, 0, [], []], InconsistentRanges, "accounts for nothing"),
+        (["eu-0001", 7, 12, 0, [3, 2], [[5, 6, "quota"]]], InconsistentRanges, "both delivered and declared"),
+        (["eu-0001", 7, 12, 0, [], [[5, 6, "quota"], [6, 7, "age"]]], InconsistentRanges, "overlap at 6"),
+        (["eu-0001", 7, 12, 0, [], [[6, 5, "quota"]]], InconsistentRanges, "ends before"),
+        (["eu-0001", 7, 1 << 40, 0, [1, 1 << 30], []], TooLarge, "are allowed"),
+        (["../etc", 7, 12, 0, [1, 1], []], Malformed, "not a valid device name"),
+        (["eu-0001", -1, 12, 0, [1, 1], []], Malformed, "outside 0 to"),
+        (["eu-0001", "x", 12, 0, [1, 1], []], Malformed, "wrong type"),
+        (["eu-0001", 7, 12, 0, ["x", 1], []], Malformed, "not a valid integer"),
+        (["eu-0001", 7, 12, -1, [1, 1], []], Malformed, "stated -1 is outside"),
+        (["eu-0001", 7, 12, "x", [1, 1], []], Malformed, "stated is of the wrong type"),
+        (["eu-0001", 7, 12, True, [1, 1], []], Malformed, "stated is of the wrong type"),
+        (["eu-0001", 7, 12, MAX_DEVICE_TIME_US + 1, [1, 1], []], Malformed, "beyond the year 9999"),
         (["eu-0001", 7, 12], Malformed, "header"),
+        (["eu-0001", 7, 12, [1, 1], []], Malformed, "header"),
         (b"\xc1", Malformed, "header"),
     ],
 )
@@ -128,7 +138,7 @@ def test_a_batch_with_more_or_fewer_records_than_ranges_is_refused() -> None:
     _, _, content = ONE.header, None, encode(ONE)
     length = struct.unpack(">I", content[8:12])[0]
     for steps in ([3, 0], [3, 0, 2, 1]):
-        lying = framed(["eu-0001", 7, 12, steps, []], content[16 + length :], content[3])
+        lying = framed(["eu-0001", 7, 12, 0, steps, []], content[16 + length :], content[3])
         assert read_header(lying)
         with pytest.raises(Malformed):
             decode(lying)
@@ -137,7 +147,7 @@ def test_a_batch_with_more_or_fewer_records_than_ranges_is_refused() -> None:
 def test_a_content_that_unpacks_to_too_much_is_refused() -> None:
     bomb = zlib.compress(bytes(MAX_CONTENT_BYTES + 1), 9)
     with pytest.raises(TooLarge, match="unpacks to more"):
-        decode(framed(["eu-0001", 7, 12, [1, 0], []], bomb, 1))
+        decode(framed(["eu-0001", 7, 12, 0, [1, 0], []], bomb, 1))
 
 
 def test_records_out_of_order_are_not_encoded() -> None:
@@ -149,6 +159,39 @@ def test_a_batch_of_tombstones_only_travels() -> None:
     batch = Batch("eu-0001", 7, 12, (), (Tombstone(1, 12, "quota"),))
     assert decode(encode(batch)) == batch
     assert batch.header.seqs == IntervalSet([(1, 12)])
+
+
+def test_a_heartbeat_travels_and_every_reader_takes_it() -> None:
+    beat = Batch("eu-0001", 7, 12, stated_us=1_767_600_000_000_000)
+    data = encode(beat)
+    assert decode(data) == beat
+    assert validate(data) == read_header(data) == beat.header
+    assert beat.header.is_heartbeat
+    assert not ONE.header.is_heartbeat
+    columns = decode_columns(data)
+    assert (columns.header, len(columns.seq)) == (beat.header, 0)
+
+
+def test_what_accounts_for_nothing_and_states_nothing_is_neither_written_nor_read() -> None:
+    with pytest.raises(InconsistentRanges, match="states nothing"):
+        encode(Batch("eu-0001", 7, 12))
+    with pytest.raises(InconsistentRanges, match="states nothing"):
+        validate(framed(["eu-0001", 7, 12, 0, [], []]))
+    with pytest.raises(InconsistentRanges, match="carries content"):
+        validate(framed(["eu-0001", 7, 12, 1, [], []], b"x"))
+
+
+@given(batches(), st.integers(0, 9), st.integers(1, MAX_DEVICE_TIME_US))
+def test_a_statement_is_put_on_an_encoded_batch_and_nothing_else_changes(
+    batch: Batch, more: int, stated_us: int
+) -> None:
+    data = with_statement(encode(batch), batch.head + more, stated_us)
+    assert data == encode(replace(batch, head=batch.head + more, stated_us=stated_us))
+
+
+def test_a_head_below_what_is_inside_is_never_stated() -> None:
+    with pytest.raises(InconsistentRanges, match="outside 1 to its head"):
+        with_statement(encode(ONE), 4, 1)
 
 
 def test_coordinates_are_carried_to_a_ten_millionth_of_a_degree() -> None:

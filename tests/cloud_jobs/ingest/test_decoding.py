@@ -153,7 +153,7 @@ def test_a_message_that_is_malformed_says_why_and_keeps_its_bytes() -> None:
 
 
 def test_a_content_that_contradicts_its_consistent_header_is_malformed_before_anything_is_let_in() -> None:
-    found = decoded(framed(["d", 9, 4, [1, 3], []], msgpack.packb({"t": "nonsense"})))
+    found = decoded(framed(["d", 9, 4, 0, [1, 3], []], msgpack.packb({"t": "nonsense"})))
     (row,) = found.malformed
     assert row["malformed"].startswith("malformed: ")
     assert (found.rows, found.streams) == (None, {})

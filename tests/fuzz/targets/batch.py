@@ -17,7 +17,7 @@ from telemetry.columns import decode_columns
 from telemetry.content import pack_records
 from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.telemetry.test_columns import assert_same
-from tests.telemetry.test_stored_examples import BURIED, EVERY_KIND, ONE_MINUTE
+from tests.telemetry.test_stored_examples import BURIED, EVERY_KIND, HEARTBEAT, ONE_MINUTE
 from tests.telemetry.test_wire import framed
 
 MAX_COMPARED = 300
@@ -34,15 +34,15 @@ def parts(batch: Batch, compression: int) -> bytes:
 
 def seeds() -> Iterable[bytes]:
     """Stored examples, and bombs."""
-    for batch in (EVERY_KIND, ONE_MINUTE, BURIED):
+    for batch in (EVERY_KIND, ONE_MINUTE, BURIED, HEARTBEAT):
         yield parts(batch, 0)
         yield parts(batch, 1)
         yield b"\xff" + encode(batch)
-    header = msgpack.packb(["d", 1, 1 << 20, [1, 0], []])
+    header = msgpack.packb(["d", 1, 1 << 20, 0, [1, 0], []])
     length = len(header).to_bytes(2, "big")
     yield b"\x00" + length + header + b"\x85\xa1t\x93\x00\x00\xc4\x00" + b"\x90" * 300
     yield b"\x00" + length + header + b"\xdc\xff\xff" * 300
-    many = msgpack.packb(["d", 1, 1 << 20, [], [[number, number, "q"] for number in range(1, 3000, 2)]])
+    many = msgpack.packb(["d", 1, 1 << 20, 0, [], [[number, number, "q"] for number in range(1, 3000, 2)]])
     yield b"\x00" + len(many).to_bytes(2, "big") + many
 
 
