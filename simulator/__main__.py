@@ -51,7 +51,7 @@ def scenario(
     faults: Annotated[str, typer.Option(help="For instance duplicates=0.01,wrong_clocks=2,late=1.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write a scenario: scenario.json, fences.geojson, tariffs.json, accounts.json and vehicles.json.
+    """Write a scenario: its fences, vehicles, accounts, tariffs and contracts.
 
     Example: fleet-simulator scenario --out scenario --vehicles 5
     """

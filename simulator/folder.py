@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from simulator.drive import Track
 from simulator.errors import ScenarioError
+from simulator.fleet_contracts import contracts_toml
 from simulator.replay import RecordedFix
 from simulator.scenario import Scenario, ScenarioFence
 
@@ -19,6 +20,7 @@ FENCES_FILE = "fences.geojson"
 TARIFFS_FILE = "tariffs.json"
 ACCOUNTS_FILE = "accounts.json"
 VEHICLES_FILE = "vehicles.json"
+CONTRACTS_FILE = "contracts.toml"
 TRACK_COLUMNS = ("device", "time_ms", "latitude", "longitude", "heading_deg", "trip")
 
 
@@ -36,11 +38,12 @@ def write_folder(folder: Path, scenario: Scenario, track: Track | None = None) -
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (folder / CONTRACTS_FILE).write_text(contracts_toml(scenario), encoding="utf-8")
         if track is not None:
             _write_track(folder / scenario.track, track)
     except OSError as error:
         raise ScenarioError(f"cannot write the scenario to {folder}: {error}") from error
-    return tuple(folder / name for name in (*files, *([scenario.track] if track is not None else [])))
+    return tuple(folder / name for name in (*files, CONTRACTS_FILE, *([scenario.track] if track is not None else [])))
 
 
 def read_folder(folder: Path) -> tuple[Scenario, Track | None]:

@@ -1,0 +1,66 @@
+"""The contracts of a generated fleet: the truth and the models of billing read them, and everything has a price."""
+
+import tomllib
+from datetime import UTC, datetime, time
+from decimal import Decimal
+
+import pytest
+
+from cloud_jobs.billing.contracts import Account, LegalEntity, Tariff
+from simulator import generated_scenario, with_two_tenants
+from simulator.fleet_contracts import contracts_toml
+from simulator.toml_text import toml_text
+from simulator.truth import TrueContracts, TrueQuarter, month_of, owed_by
+
+SCENARIO = with_two_tenants(generated_scenario(seed=7, vehicles=10, regions=("eu", "us")))
+TEXT = contracts_toml(SCENARIO)
+DRIVEN = datetime(2026, 1, 5, 8, tzinfo=UTC)
+
+
+def test_the_models_of_billing_read_them() -> None:
+    read = tomllib.loads(TEXT, parse_float=Decimal)
+    assert [LegalEntity.model_validate(one).id for one in read["legal_entity"]] == ["waybill-eu", "waybill-jp"]
+    assert [Tariff.model_validate(one).currency for one in read["tariff"]] == ["EUR", "JPY"]
+    accounts = [Account.model_validate(one) for one in read["account"]]
+    assert [(one.id, one.parent) for one in accounts] == [("acme", None), ("acme-leased", "acme"), ("kaze", None)]
+    assigned = [(one.tenant, one.device) for account in accounts for one in account.devices]
+    assert sorted(assigned) == sorted(vehicle.sender for vehicle in SCENARIO.vehicles)
+
+
+@pytest.mark.parametrize(("payer", "time_zone"), [("acme", "Europe/Berlin"), ("kaze", "Asia/Tokyo")])
+def test_whatever_a_vehicle_does_has_a_price(payer: str, time_zone: str) -> None:
+    contracts = TrueContracts.of_texts(TEXT)
+    usage = [
+        TrueQuarter(*vehicle.sender, DRIVEN, zone, 1_000_000, 900_000, 1 if zone else 0)
+        for vehicle in SCENARIO.vehicles
+        for zone in ("", *(fence.id for fence in SCENARIO.fences))
+    ]
+    usage += [TrueQuarter(*vehicle.sender, DRIVEN, "*", content_bytes=50_000) for vehicle in SCENARIO.vehicles]
+    owed = owed_by(contracts, payer, month_of(time_zone, 2026, 1), usage)
+    zones = 1 + len(SCENARIO.fences)
+    vehicles = sum(vehicle.account == payer for vehicle in SCENARIO.vehicles)
+    # Of each vehicle: distance and duration in all zones and outside, entries in all zones, bytes, one day.
+    assert sum(charge.about.kind == "usage" for charge in owed.charges) == vehicles * (2 * zones + zones - 1 + 2)
+
+
+def test_text_moments_and_decimals_are_read_back_as_they_were() -> None:
+    entry = {
+        "text": 'a "quoted" \\ word\n',
+        "amount": Decimal("0.10"),
+        "none": None,
+        "at": DRIVEN,
+        "clock": time(22, 15),
+        "tables": [{"yes": True, "number": 3, "list": ["x"]}],
+    }
+    assert tomllib.loads(toml_text({"thing": [entry, {}]})) == {
+        "thing": [
+            {
+                "text": 'a "quoted" \\ word\n',
+                "amount": "0.10",
+                "at": DRIVEN,
+                "clock": time(22, 15),
+                "tables": [{"yes": True, "number": 3, "list": ["x"]}],
+            },
+            {},
+        ]
+    }
