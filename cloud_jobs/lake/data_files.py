@@ -171,7 +171,7 @@ def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any]:
 def _text(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
-    return value
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _ms(moment: datetime) -> int:

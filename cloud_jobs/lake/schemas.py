@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, CLOSINGS, DOCUMENTS, RATED_LINES
 from cloud_jobs.lake.row_sizes import PIECE_ROWS
 
 _UTC = pa.timestamp("us", tz="UTC")
@@ -279,6 +280,8 @@ def without(schema: pa.Schema, *names: str) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in schema if field.name not in names])
 
 
+_OF_ONE: Final = 1 << 13
+"""Rows of a group where single rows are looked for."""
 _STREAM: Final = ("tenant", "device", "epoch", "seq")
 
 
@@ -299,6 +302,23 @@ TABLES: Final = {
     "snapshots": TableSchema(SNAPSHOTS, (), ("number",), ("number",)),
     "decisions": TableSchema(DECISIONS, (), ("number",), ("number",)),
     "reference_quarantine": TableSchema(REFERENCE_QUARANTINE, (), ("fingerprint",), ("fingerprint",)),
+    # of the register one payer is looked up among all
+    "rated_lines": TableSchema(
+        RATED_LINES, ("first_day",), ("payer", "run", *CHARGE_KEY), ("payer", "run", "tenant", "device"), _OF_ONE
+    ),
+    "certificates": TableSchema(
+        CERTIFICATES, ("first_day",), ("payer", "run", "tenant", "device"), ("payer", "run"), _OF_ONE
+    ),
+    "closings": TableSchema(
+        CLOSINGS, ("first_day",), ("payer", "last_day", "number"), ("payer", "last_day", "run", "number"), _OF_ONE
+    ),
+    "documents": TableSchema(
+        DOCUMENTS,
+        (),
+        ("legal_entity", "counter"),
+        ("legal_entity", "counter", "number", "payer", "first_day", "last_day", "issue_date", "attempt"),
+        _OF_ONE,
+    ),
 }
 
 WRITTEN_BY: Final = {
@@ -309,6 +329,8 @@ WRITTEN_BY: Final = {
     "geofence_events": "cloud-jobs geofence",
     "encounters": "cloud-jobs proximity",
     "erasures": "cloud-jobs maintain",
+    **dict.fromkeys(("rated_lines", "certificates", "closings"), "waybill bill close"),
+    "documents": "waybill bill issue",
 }
 """The command that fills a table."""
 

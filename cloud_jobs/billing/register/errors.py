@@ -1,0 +1,141 @@
+"""Why the register does not do what was asked; nothing was written then.
+
+RegisterError
+├── RegisterRefusal         what was asked contradicts what stands in the register
+│   ├── AlreadyIssued       the period has an invoice
+│   ├── OverlappingPeriod   a day of the period stands on another invoice of the payer
+│   ├── FuturePeriod        the period had not ended
+│   ├── NotFinal            the closing is provisional
+│   ├── Blocked             the closing has no sum that could be owed, or its totals disagree
+│   ├── NotClosed           nobody closed the period
+│   ├── NothingToIssue      nothing is charged in the period
+│   ├── NoInvoice           the period has no invoice that something could be added to
+│   ├── NothingToAdjust     what is posted is what the newest closing says
+│   ├── OtherCurrency       the newest closing is in another currency than the invoice
+│   └── AlreadyVoid         the invoice was taken back before
+├── UnknownDocument         no document has that number
+└── RegisterDamaged         documents contradict each other, or what they were made of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+
+from cloud_jobs.billing.errors import BillingError
+
+_MAX_SHOWN = 5
+
+
+class RegisterError(BillingError):
+    """Base of all that keeps the register from doing what was asked."""
+
+
+class RegisterRefusal(RegisterError):
+    """Of one payer: `payer`. Others may still be issued."""
+
+    def __init__(self, payer: str, message: str) -> None:
+        super().__init__(f"{payer}: {message}")
+        self.payer = payer
+
+
+class AlreadyIssued(RegisterRefusal):
+    """The period stands on an invoice, with what was posted to it since."""
+
+    def __init__(self, payer: str, number: str) -> None:
+        super().__init__(payer, f"issued already as {number}; what came later is posted by `waybill bill adjust`")
+        self.number = number
+
+
+class OverlappingPeriod(RegisterRefusal):
+    """A day is on one invoice of a payer at most."""
+
+    def __init__(self, payer: str, number: str, first_day: date, last_day: date) -> None:
+        super().__init__(payer, f"invoice {number} has days of the period ({first_day} to {last_day}); void that first")
+        self.number = number
+
+
+class FuturePeriod(RegisterRefusal):
+    """What has not happened is not owed."""
+
+    def __init__(self, payer: str, end: datetime, now: datetime) -> None:
+        super().__init__(payer, f"the period ends at {end.isoformat()}, and it is {now.isoformat(timespec='seconds')}")
+        self.end = end
+
+
+class NotFinal(RegisterRefusal):
+    """Something of the period may still come. `reasons` says what."""
+
+    def __init__(self, payer: str, reasons: Sequence[str]) -> None:
+        super().__init__(payer, f"the newest closing is provisional: {_shown(reasons)}")
+        self.reasons = tuple(reasons)
+
+
+class Blocked(RegisterRefusal):
+    """The period could not be rated, or a control total is not what it should be. `reasons` says why."""
+
+    def __init__(self, payer: str, reasons: Sequence[str]) -> None:
+        super().__init__(payer, f"blocked: {_shown(reasons)}")
+        self.reasons = tuple(reasons)
+
+
+class NotClosed(RegisterRefusal):
+    """There is no closing of that payer and period."""
+
+    def __init__(self, payer: str, period: str) -> None:
+        super().__init__(payer, f"{period} was not closed; run `waybill bill close` first")
+
+
+class NothingToIssue(RegisterRefusal):
+    """An invoice has at least one line (EN 16931 BR-16)."""
+
+    def __init__(self, payer: str) -> None:
+        super().__init__(payer, "nothing is charged in the period")
+
+
+class NoInvoice(RegisterRefusal):
+    """A note needs an invoice that it refers to."""
+
+    def __init__(self, payer: str) -> None:
+        super().__init__(payer, "the period has no invoice; run `waybill bill issue` first")
+
+
+class NothingToAdjust(RegisterRefusal):
+    """The sum of the invoice and its notes is the newest closing's."""
+
+    def __init__(self, payer: str, number: str) -> None:
+        super().__init__(payer, f"what is posted to {number} is what the newest closing says")
+        self.number = number
+
+
+class OtherCurrency(RegisterRefusal):
+    """Amounts in two currencies have no difference."""
+
+    def __init__(self, payer: str, number: str, posted: str, closed: str) -> None:
+        super().__init__(payer, f"{number} is in {posted}, the newest closing in {closed}; void it and issue it anew")
+        self.number = number
+
+
+class AlreadyVoid(RegisterRefusal):
+    """What is posted to the invoice is zero."""
+
+    def __init__(self, payer: str, number: str) -> None:
+        super().__init__(payer, f"{number} was voided before")
+        self.number = number
+
+
+class UnknownDocument(RegisterError):
+    """No document of that number, or none that is an invoice where one is needed."""
+
+    def __init__(self, number: str, needed: str = "document") -> None:
+        super().__init__(f"there is no {needed} {number!r} in the register; `waybill bill list` shows what there is")
+        self.number = number
+
+
+class RegisterDamaged(RegisterError):
+    """Rows of the register contradict each other. Nothing is computed from them."""
+
+
+def _shown(reasons: Sequence[str]) -> str:
+    more = [f"and {len(reasons) - _MAX_SHOWN} more"] if len(reasons) > _MAX_SHOWN else []
+    return "; ".join([*reasons[:_MAX_SHOWN], *more]) or "no reason is given"

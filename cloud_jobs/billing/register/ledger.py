@@ -1,0 +1,318 @@
+"""The register's rules: what may be numbered next, and what is posted to each invoice. Pure.
+
+A document posts the difference between two closings: an invoice that of its closing to nothing, a note that of a newer
+closing to the one posted before, a void that of nothing to what is posted. So whatever came late, and however often,
+the sum of all that is posted to an invoice is what the newest closing that was posted says, charge for charge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from enum import IntEnum
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
+from cloud_jobs.billing.register.errors import (
+    AlreadyIssued,
+    AlreadyVoid,
+    Blocked,
+    FuturePeriod,
+    NoInvoice,
+    NotFinal,
+    NothingToAdjust,
+    NothingToIssue,
+    OtherCurrency,
+    OverlappingPeriod,
+    RegisterDamaged,
+    UnknownDocument,
+)
+
+_DIGITS: Final = 8
+
+
+class DocumentKind(IntEnum):
+    """UNCL 1001, as EN 16931 uses it (BT-3)."""
+
+    INVOICE = 380
+    CREDIT_NOTE = 381
+    DEBIT_NOTE = 383
+
+
+class Reference(NamedTuple):
+    """The invoice that a note belongs to: its number (BT-25) and date (BT-26)."""
+
+    number: str
+    issue_date: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedDocument:
+    """One numbered document. Amounts in minor units are what it adds to what is owed: those of a credit are negative.
+
+    `counter`: of its legal entity, from 1 without gaps. `closing`: id of the closing that is posted with it ("" of a
+    void: nothing is); `rank`: that one's. `before`: id of the closing that was posted until then ("": none). `by`,
+    `reason`: who asked for it, and why; a void has both.
+    """
+
+    key: PeriodKey
+    counter: int
+    number: str
+    type: DocumentKind
+    closing: str
+    rank: tuple[int, int]
+    before: str
+    currency: str
+    net_minor: int
+    tax_minor: int
+    issued_at: datetime
+    issue_date: date
+    reference: Reference | None = None
+    by: str = ""
+    reason: str = ""
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it takes back all that was posted."""
+        return self.type is not DocumentKind.INVOICE and not self.closing
+
+    @property
+    def gross_minor(self) -> int:
+        """What it adds to what is to be paid."""
+        return self.net_minor + self.tax_minor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """An invoice that stands, with all that was posted to it. `closing`: what its sum is, by `rank`."""
+
+    invoice: IssuedDocument
+    closing: str
+    rank: tuple[int, int]
+    net_minor: int
+    tax_minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a newer closing changes of what is posted, summed over all charges. Empty: no charge and no tax differs."""
+
+    net_minor: int
+    tax_minor: int
+    is_empty: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbering:
+    """Where a legal entity's numbers are: the last counter (0: none) and the last date of a document."""
+
+    counter: int = 0
+    issue_date: date = date.min
+
+    def after(self, document: IssuedDocument) -> Numbering:
+        """Where they are with one document more."""
+        return Numbering(
+            counter=max(self.counter, document.counter), issue_date=max(self.issue_date, document.issue_date)
+        )
+
+
+class Ledger:
+    """The documents that have a say in what may be issued: all of the payers in question, or at least those whose
+    periods overlap; and the numbering of each legal entity, over all its documents."""
+
+    def __init__(
+        self, documents: Iterable[IssuedDocument] = (), numbering: Mapping[str, Numbering] | None = None
+    ) -> None:
+        """Raises RegisterDamaged for documents that no register could hold."""
+        self._numbering = dict(numbering or {})
+        self._posted: dict[str, dict[PeriodKey, Posted]] = {}
+        self._invoices: dict[str, IssuedDocument] = {}
+        for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
+            self._add(document)
+
+    def add(self, document: IssuedDocument) -> None:
+        """Takes a document that was made by one of the transitions."""
+        expected = self.numbering(document.key.legal_entity).counter + 1
+        if document.counter != expected:
+            raise RegisterDamaged(f"document {document.number} has the counter {document.counter}, not {expected}")
+        self._add(document)
+
+    def numbering(self, legal_entity: str) -> Numbering:
+        """Where the numbers of a legal entity are."""
+        return self._numbering.get(legal_entity, Numbering())
+
+    def posted(self, key: PeriodKey) -> Posted | None:
+        """The invoice of a period that stands; None: there is none, or it was voided."""
+        return self._posted.get(key.payer, {}).get(key)
+
+    def standing(self, payer: str) -> tuple[Posted, ...]:
+        """All invoices of a payer that stand."""
+        return tuple(self._posted.get(payer, {}).values())
+
+    def posted_to(self, number: str) -> Posted:
+        """What is posted to an invoice. Raises UnknownDocument; AlreadyVoid."""
+        invoice = self._invoices.get(number)
+        if invoice is None:
+            raise UnknownDocument(number, "invoice")
+        found = self.posted(invoice.key)
+        if found is None or found.invoice.number != number:
+            raise AlreadyVoid(invoice.key.payer, number)
+        return found
+
+    def _add(self, document: IssuedDocument) -> None:
+        key, of_payer = document.key, self._posted.setdefault(document.key.payer, {})
+        if document.type is DocumentKind.INVOICE:
+            if any(other.overlaps(key) for other in of_payer):
+                raise RegisterDamaged(f"invoice {document.number} is of days of {key.payer} that another invoice has")
+            of_payer[key] = _posted(document, document, 0, 0)
+            self._invoices[document.number] = document
+        else:
+            before = of_payer.pop(key, None)
+            if before is None or document.reference != _reference(before.invoice) or before.closing != document.before:
+                raise RegisterDamaged(f"note {document.number} does not follow upon what is posted to its invoice")
+            after = _posted(before.invoice, document, before.net_minor, before.tax_minor)
+            if not document.is_void:
+                of_payer[key] = after
+            elif after.net_minor or after.tax_minor:
+                raise RegisterDamaged(f"the void {document.number} leaves something posted to its invoice")
+        entity = key.legal_entity
+        self._numbering[entity] = self.numbering(entity).after(document)
+
+
+def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> IssuedDocument:
+    """The invoice over a closing, which must be the newest of its period. Raises RegisterRefusal."""
+    key = closing.key
+    for other in ledger.standing(key.payer):
+        if other.invoice.key == key:
+            raise AlreadyIssued(key.payer, other.invoice.number)
+        if other.invoice.key.overlaps(key):
+            its = other.invoice.key
+            raise OverlappingPeriod(key.payer, other.invoice.number, its.first_day, its.last_day)
+    if now < closing.period_end:
+        raise FuturePeriod(key.payer, closing.period_end, now)
+    _check_final(closing)
+    if not closing.charges:
+        raise NothingToIssue(key.payer)
+    counter = ledger.numbering(key.legal_entity).counter + 1
+    return IssuedDocument(
+        key=key,
+        counter=counter,
+        number=document_number(closing.number_prefix, counter),
+        type=DocumentKind.INVOICE,
+        closing=closing.id,
+        rank=closing.rank,
+        before="",
+        currency=closing.currency,
+        net_minor=closing.net_minor,
+        tax_minor=closing.tax_minor,
+        issued_at=now,
+        issue_date=_issue_date(ledger, closing, now),
+        by=by,
+    )
+
+
+def adjust(ledger: Ledger, closing: Closing, change: Change, now: datetime, by: str = "") -> IssuedDocument:
+    """The note that brings what is posted to a newer closing; `change`: between the two. Raises RegisterRefusal."""
+    posted = adjustable(ledger, closing)
+    if change.is_empty:
+        raise NothingToAdjust(closing.key.payer, posted.invoice.number)
+    note = _note(ledger, posted, closing, change, now)
+    return replace(note, closing=closing.id, rank=closing.rank, by=by)
+
+
+def adjustable(ledger: Ledger, closing: Closing) -> Posted:
+    """What is posted of a period that a closing is newer than. Raises RegisterRefusal."""
+    key = closing.key
+    posted = ledger.posted(key)
+    if posted is None:
+        raise NoInvoice(key.payer)
+    number = posted.invoice.number
+    if closing.rank <= posted.rank:
+        raise NothingToAdjust(key.payer, number)
+    _check_final(closing)
+    if closing.currency != posted.invoice.currency:
+        raise OtherCurrency(key.payer, number, posted.invoice.currency, closing.currency)
+    return posted
+
+
+def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: str, reason: str) -> IssuedDocument:
+    """The note that takes back all that is posted to an invoice; `closing`: what that is (see `Ledger.posted_to`).
+
+    Raises UnknownDocument, AlreadyVoid.
+    """
+    posted = ledger.posted_to(number)
+    if posted.closing != closing.id:
+        raise RegisterDamaged(f"what is posted to {number} is {posted.closing}, not {closing.id}")
+    everything = Change(net_minor=-posted.net_minor, tax_minor=-posted.tax_minor, is_empty=False)
+    return replace(_note(ledger, posted, closing, everything, now), by=by, reason=reason)
+
+
+def document_number(prefix: str, counter: int) -> str:
+    """The number as it is printed: `ACME-00000042`."""
+    return f"{prefix}-{counter:0{_DIGITS}d}"
+
+
+def check_numbers(counters: Iterable[int], legal_entity: str) -> int:
+    """How many documents a legal entity has, which are counted without gaps. Raises RegisterDamaged."""
+    found = sorted(counters)
+    wrong = next((at for at, counter in enumerate(found, 1) if at != counter), None)
+    if wrong is not None:
+        raise RegisterDamaged(f"the documents of {legal_entity} are not counted without gaps: look at number {wrong}")
+    return len(found)
+
+
+def _is_final(closing: Closing) -> None:
+    if closing.outcome is ClosingState.BLOCKED:
+        raise Blocked(closing.key.payer, closing.reasons)
+    if closing.outcome is ClosingState.PROVISIONAL:
+        raise NotFinal(closing.key.payer, closing.reasons)
+
+
+def _check_final(closing: Closing) -> None:
+    if closing.outcome is ClosingState.BLOCKED:
+        raise Blocked(closing.key.payer, closing.reasons)
+    if closing.outcome is ClosingState.PROVISIONAL:
+        raise NotFinal(closing.key.payer, closing.reasons)
+
+
+def _note(ledger: Ledger, posted: Posted, closing: Closing, change: Change, now: datetime) -> IssuedDocument:
+    invoice, gross = posted.invoice, change.net_minor + change.tax_minor
+    counter = ledger.numbering(invoice.key.legal_entity).counter + 1
+    return IssuedDocument(
+        key=invoice.key,
+        counter=counter,
+        number=document_number(closing.number_prefix, counter),
+        # what asks for nothing more is a credit note
+        type=DocumentKind.DEBIT_NOTE if (gross, change.net_minor) > (0, 0) else DocumentKind.CREDIT_NOTE,
+        closing="",
+        rank=posted.rank,
+        before=posted.closing,
+        currency=invoice.currency,
+        net_minor=change.net_minor,
+        tax_minor=change.tax_minor,
+        issued_at=now,
+        issue_date=_issue_date(ledger, closing, now),
+        reference=_reference(invoice),
+    )
+
+
+def _issue_date(ledger: Ledger, closing: Closing, now: datetime) -> date:
+    """The payer's local day, but never before that of the number before."""
+    local = now.astimezone(ZoneInfo(closing.time_zone)).date()
+    return max(local, ledger.numbering(closing.key.legal_entity).issue_date)
+
+
+def _reference(invoice: IssuedDocument) -> Reference:
+    return Reference(invoice.number, invoice.issue_date)
+
+
+def _posted(invoice: IssuedDocument, document: IssuedDocument, net_minor: int, tax_minor: int) -> Posted:
+    return Posted(
+        invoice=invoice,
+        closing=document.closing,
+        rank=document.rank,
+        net_minor=net_minor + document.net_minor,
+        tax_minor=tax_minor + document.tax_minor,
+    )

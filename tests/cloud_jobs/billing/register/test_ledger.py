@@ -1,0 +1,165 @@
+"""What the register refuses, and what a note says."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from cloud_jobs.billing.register.closing import ClosingState, PeriodKey
+from cloud_jobs.billing.register.errors import (
+    AlreadyIssued,
+    AlreadyVoid,
+    Blocked,
+    FuturePeriod,
+    NoInvoice,
+    NotFinal,
+    NothingToAdjust,
+    NothingToIssue,
+    OtherCurrency,
+    OverlappingPeriod,
+    RegisterDamaged,
+    UnknownDocument,
+)
+from cloud_jobs.billing.register.ledger import DocumentKind, Ledger, Reference, adjust, check_numbers, issue, void
+from tests.cloud_jobs.billing.register.closings import MARCH, NOW, change_between, closing_of
+
+JANUARY = MARCH._replace(first_day=date(2026, 1, 1), last_day=date(2026, 1, 31))
+
+
+def test_late_data_of_april_and_may_both_posted_charge_what_is_due_and_not_more() -> None:
+    due = {"a": 300}, {"a": 750}, {"a": 900}
+    january, april, may = (closing_of(JANUARY, sums, snapshot=at) for at, sums in enumerate(due, 1))
+    ledger = Ledger()
+    ledger.add(issue(ledger, january, NOW))
+    ledger.add(adjust(ledger, april, change_between(due[0], due[1]), NOW))
+    # not the difference to the invoice, which is 6.00: April's note has posted 4.50 of it
+    last = adjust(ledger, may, change_between(due[1], due[2]), NOW)
+    ledger.add(last)
+    posted = ledger.posted(JANUARY)
+    assert posted is not None
+    assert (last.net_minor, posted.net_minor) == (150, 900)
+
+
+def test_a_period_is_issued_once() -> None:
+    ledger = Ledger()
+    ledger.add(issue(ledger, closing_of(), NOW))
+    with pytest.raises(AlreadyIssued, match="WAYBILL-EU-00000001"):
+        issue(ledger, closing_of(snapshot=2), NOW)
+
+
+def test_a_day_of_an_issued_month_is_not_issued_besides() -> None:
+    ledger = Ledger([issue(Ledger(), closing_of(), NOW)])
+    day = MARCH._replace(first_day=date(2026, 3, 31))
+    with pytest.raises(OverlappingPeriod):
+        issue(ledger, closing_of(day), NOW)
+    other_seller = day._replace(legal_entity="waybill-us")
+    with pytest.raises(OverlappingPeriod):
+        issue(ledger, closing_of(other_seller), NOW)
+    assert issue(ledger, closing_of(day._replace(payer="beta")), NOW).counter == 2
+    assert issue(ledger, closing_of(PeriodKey("waybill-eu", "acme", date(2026, 4, 1), date(2026, 4, 1))), NOW)
+
+
+def test_a_month_that_has_not_ended_is_not_issued() -> None:
+    year_2030 = MARCH._replace(first_day=date(2030, 1, 1), last_day=date(2030, 1, 31))
+    with pytest.raises(FuturePeriod):
+        issue(Ledger(), closing_of(year_2030), NOW)
+    end = closing_of().period_end
+    with pytest.raises(FuturePeriod):
+        issue(Ledger(), closing_of(), end - timedelta(microseconds=1))
+    assert issue(Ledger(), closing_of(), end)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "refusal"), [(ClosingState.PROVISIONAL, NotFinal), (ClosingState.BLOCKED, Blocked)], ids=str
+)
+def test_what_is_not_final_is_not_posted_and_says_why(outcome: str, refusal: type[Exception]) -> None:
+    with pytest.raises(refusal, match="device 7 is open"):
+        issue(Ledger(), closing_of(outcome=ClosingState(outcome), reasons=("device 7 is open",)), NOW)
+    ledger = Ledger([issue(Ledger(), closing_of(), NOW)])
+    with pytest.raises(refusal, match="device 7 is open"):
+        adjust(
+            ledger,
+            closing_of(snapshot=2, outcome=ClosingState(outcome), reasons=("device 7 is open",)),
+            change_between({}, {"a": 1}),
+            NOW,
+        )
+
+
+def test_an_invoice_without_a_line_is_not_made() -> None:
+    with pytest.raises(NothingToIssue):
+        issue(Ledger(), closing_of(charges={}), NOW)
+
+
+def test_a_note_belongs_to_an_invoice_and_names_it() -> None:
+    newer = closing_of(charges={"a": 500}, snapshot=2)
+    with pytest.raises(NoInvoice):
+        adjust(Ledger(), newer, change_between({}, {"a": 500}), NOW)
+    invoice = issue(Ledger(), closing_of(), NOW)
+    note = adjust(Ledger([invoice]), newer, change_between({"a": 900}, {"a": 500}), NOW)
+    assert note.type is DocumentKind.CREDIT_NOTE
+    assert note.reference == Reference(invoice.number, invoice.issue_date)
+    assert (note.net_minor, note.tax_minor, note.counter) == (-400, -80, 2)
+    more = adjust(Ledger([invoice]), newer, change_between({"a": 900}, {"a": 901}), NOW)
+    assert more.type is DocumentKind.DEBIT_NOTE
+
+
+def test_an_older_closing_and_an_equal_one_change_nothing() -> None:
+    ledger = Ledger([issue(Ledger(), closing_of(snapshot=3), NOW)])
+    with pytest.raises(NothingToAdjust):
+        adjust(ledger, closing_of(charges={"a": 1}, snapshot=2, number=9), change_between({"a": 900}, {"a": 1}), NOW)
+    with pytest.raises(NothingToAdjust):
+        adjust(ledger, closing_of(snapshot=4), change_between({"a": 900}, {"a": 900}), NOW)
+
+
+def test_an_adjustment_is_never_between_two_currencies() -> None:
+    ledger = Ledger([issue(Ledger(), closing_of(), NOW)])
+    with pytest.raises(OtherCurrency, match="EUR"):
+        adjust(ledger, closing_of(snapshot=2, currency="USD"), change_between({}, {"a": 1}), NOW)
+
+
+def test_a_void_frees_the_period_and_keeps_who_and_why() -> None:
+    closing = closing_of()
+    ledger = Ledger()
+    invoice = issue(ledger, closing, NOW)
+    ledger.add(invoice)
+    made = void(ledger, invoice.number, closing, NOW, by="A. Clerk", reason="wrong buyer")
+    ledger.add(made)
+    assert (made.is_void, made.by, made.reason, made.net_minor) == (True, "A. Clerk", "wrong buyer", -900)
+    with pytest.raises(AlreadyVoid):
+        void(ledger, invoice.number, closing, NOW, by="A. Clerk", reason="again")
+    anew = issue(ledger, closing, NOW)
+    assert (anew.counter, anew.type) == (3, DocumentKind.INVOICE)
+    ledger.add(anew)
+    with pytest.raises(AlreadyVoid):
+        ledger.posted_to(invoice.number)
+    with pytest.raises(UnknownDocument):
+        void(ledger, made.number, closing, NOW, by="A. Clerk", reason="a note is no invoice")
+
+
+def test_the_date_is_the_payers_day_and_never_before_that_of_the_number_before() -> None:
+    late = datetime(2026, 5, 31, 22, 30, tzinfo=UTC)
+    ledger = Ledger()
+    ledger.add(issue(ledger, closing_of(), late))
+    assert ledger.numbering("waybill-eu").issue_date == date(2026, 6, 1), "it is June in Berlin"
+    behind = issue(ledger, closing_of(MARCH._replace(payer="beta")), late - timedelta(days=2))
+    assert behind.issue_date == date(2026, 6, 1)
+
+
+def test_documents_that_contradict_each_other_are_not_read_as_a_register() -> None:
+    ledger = Ledger()
+    invoice = issue(ledger, closing_of(), NOW)
+    with pytest.raises(RegisterDamaged):
+        Ledger([invoice, issue(Ledger([invoice]), closing_of(MARCH._replace(payer="beta")), NOW), invoice])
+    note = adjust(Ledger([invoice]), closing_of(snapshot=2), change_between({}, {"a": 1}), NOW)
+    with pytest.raises(RegisterDamaged):
+        Ledger([note])
+    with pytest.raises(RegisterDamaged):
+        Ledger([invoice]).add(issue(Ledger(), closing_of(MARCH._replace(payer="beta")), NOW))
+
+
+def test_a_gap_in_the_numbers_is_found() -> None:
+    assert check_numbers([2, 1, 3], "one") == 3
+    for counters in ([1, 3], [2], [1, 2, 2]):
+        with pytest.raises(RegisterDamaged, match="without gaps"):
+            check_numbers(counters, "one")
