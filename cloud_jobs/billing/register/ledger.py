@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 from zoneinfo import ZoneInfo
 
+from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.errors import (
     AlreadyIssued,
@@ -33,21 +33,6 @@ from cloud_jobs.billing.register.errors import (
 _DIGITS: Final = 8
 
 
-class DocumentKind(IntEnum):
-    """UNCL 1001, as EN 16931 uses it (BT-3)."""
-
-    INVOICE = 380
-    CREDIT_NOTE = 381
-    DEBIT_NOTE = 383
-
-
-class Reference(NamedTuple):
-    """The invoice that a note belongs to: its number (BT-25) and date (BT-26)."""
-
-    number: str
-    issue_date: date
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedDocument:
     """One numbered document. Amounts in minor units are what it adds to what is owed: those of a credit are negative.
@@ -60,7 +45,7 @@ class IssuedDocument:
     key: PeriodKey
     counter: int
     number: str
-    type: DocumentKind
+    type: DocumentType
     closing: str
     rank: tuple[int, int]
     before: str
@@ -69,14 +54,14 @@ class IssuedDocument:
     tax_minor: int
     issued_at: datetime
     issue_date: date
-    reference: Reference | None = None
+    reference: PrecedingInvoice | None = None
     by: str = ""
     reason: str = ""
 
     @property
     def is_void(self) -> bool:
         """Whether it takes back all that was posted."""
-        return self.type is not DocumentKind.INVOICE and not self.closing
+        return self.type is not DocumentType.INVOICE and not self.closing
 
     @property
     def gross_minor(self) -> int:
@@ -163,7 +148,7 @@ class Ledger:
 
     def _add(self, document: IssuedDocument) -> None:
         key, of_payer = document.key, self._posted.setdefault(document.key.payer, {})
-        if document.type is DocumentKind.INVOICE:
+        if document.type is DocumentType.INVOICE:
             if any(other.overlaps(key) for other in of_payer):
                 raise RegisterDamaged(f"invoice {document.number} is of days of {key.payer} that another invoice has")
             of_payer[key] = _posted(document, document, 0, 0)
@@ -200,7 +185,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
         key=key,
         counter=counter,
         number=document_number(closing.number_prefix, counter),
-        type=DocumentKind.INVOICE,
+        type=DocumentType.INVOICE,
         closing=closing.id,
         rank=closing.rank,
         before="",
@@ -285,7 +270,7 @@ def _note(ledger: Ledger, posted: Posted, closing: Closing, change: Change, now:
         counter=counter,
         number=document_number(closing.number_prefix, counter),
         # what asks for nothing more is a credit note
-        type=DocumentKind.DEBIT_NOTE if (gross, change.net_minor) > (0, 0) else DocumentKind.CREDIT_NOTE,
+        type=DocumentType.DEBIT_NOTE if (gross, change.net_minor) > (0, 0) else DocumentType.CREDIT_NOTE,
         closing="",
         rank=posted.rank,
         before=posted.closing,
@@ -304,8 +289,8 @@ def _issue_date(ledger: Ledger, closing: Closing, now: datetime) -> date:
     return max(local, ledger.numbering(closing.key.legal_entity).issue_date)
 
 
-def _reference(invoice: IssuedDocument) -> Reference:
-    return Reference(invoice.number, invoice.issue_date)
+def _reference(invoice: IssuedDocument) -> PrecedingInvoice:
+    return PrecedingInvoice(number=invoice.number, issue_date=invoice.issue_date)
 
 
 def _posted(invoice: IssuedDocument, document: IssuedDocument, net_minor: int, tax_minor: int) -> Posted:

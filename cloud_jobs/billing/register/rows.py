@@ -15,10 +15,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
-from cloud_jobs.billing.register.ledger import DocumentKind, IssuedDocument, Reference
+from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.lake.register_schemas import CHARGE_KEY, RATED_LINES
 
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
@@ -150,7 +151,7 @@ def document_from(row: Mapping[str, Any]) -> IssuedDocument:
         key=_key(row),
         counter=row["counter"],
         number=row["number"],
-        type=DocumentKind(row["type"]),
+        type=DocumentType(str(row["type"])),
         closing=row["closing"],
         rank=(row["snapshot"], row["closing_number"]),
         before=row["before"],
@@ -159,7 +160,7 @@ def document_from(row: Mapping[str, Any]) -> IssuedDocument:
         tax_minor=row["tax_minor"],
         issued_at=row["issued_at"].astimezone(UTC),
         issue_date=row["issue_date"],
-        reference=None if number is None else Reference(number, row["reference_date"]),
+        reference=None if number is None else PrecedingInvoice(number=number, issue_date=row["reference_date"]),
         by=row["by"],
         reason=row["reason"],
     )

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.register.closing import ClosingState, PeriodKey
 from cloud_jobs.billing.register.errors import (
     AlreadyIssued,
@@ -21,7 +22,7 @@ from cloud_jobs.billing.register.errors import (
     RegisterDamaged,
     UnknownDocument,
 )
-from cloud_jobs.billing.register.ledger import DocumentKind, Ledger, Reference, adjust, check_numbers, issue, void
+from cloud_jobs.billing.register.ledger import Ledger, adjust, check_numbers, issue, void
 from tests.cloud_jobs.billing.register.closings import MARCH, NOW, change_between, closing_of
 
 JANUARY = MARCH._replace(first_day=date(2026, 1, 1), last_day=date(2026, 1, 31))
@@ -97,11 +98,11 @@ def test_a_note_belongs_to_an_invoice_and_names_it() -> None:
         adjust(Ledger(), newer, change_between({}, {"a": 500}), NOW)
     invoice = issue(Ledger(), closing_of(), NOW)
     note = adjust(Ledger([invoice]), newer, change_between({"a": 900}, {"a": 500}), NOW)
-    assert note.type is DocumentKind.CREDIT_NOTE
-    assert note.reference == Reference(invoice.number, invoice.issue_date)
+    assert note.type is DocumentType.CREDIT_NOTE
+    assert note.reference == PrecedingInvoice(number=invoice.number, issue_date=invoice.issue_date)
     assert (note.net_minor, note.tax_minor, note.counter) == (-400, -80, 2)
     more = adjust(Ledger([invoice]), newer, change_between({"a": 900}, {"a": 901}), NOW)
-    assert more.type is DocumentKind.DEBIT_NOTE
+    assert more.type is DocumentType.DEBIT_NOTE
 
 
 def test_an_older_closing_and_an_equal_one_change_nothing() -> None:
@@ -129,7 +130,7 @@ def test_a_void_frees_the_period_and_keeps_who_and_why() -> None:
     with pytest.raises(AlreadyVoid):
         void(ledger, invoice.number, closing, NOW, by="A. Clerk", reason="again")
     anew = issue(ledger, closing, NOW)
-    assert (anew.counter, anew.type) == (3, DocumentKind.INVOICE)
+    assert (anew.counter, anew.type) == (3, DocumentType.INVOICE)
     ledger.add(anew)
     with pytest.raises(AlreadyVoid):
         ledger.posted_to(invoice.number)

@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cloud_jobs.billing.documents import DocumentType
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.errors import AlreadyIssued, AlreadyVoid, NothingToAdjust, RegisterRefusal
 from cloud_jobs.billing.register.ledger import (
-    DocumentKind,
     IssuedDocument,
     Ledger,
     adjust,
@@ -84,7 +84,7 @@ class Register(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def void(self, data: st.DataObject) -> None:
-        invoices = [one.number for one in self.documents if one.type is DocumentKind.INVOICE]
+        invoices = [one.number for one in self.documents if one.type is DocumentType.INVOICE]
         if invoices:
             number = data.draw(st.sampled_from(invoices))
             with suppress(AlreadyVoid):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.register.closing import Closing, ClosingState
 from cloud_jobs.billing.register.errors import (
     AlreadyIssued,
@@ -24,7 +25,7 @@ from cloud_jobs.billing.register.errors import (
     RegisterDamaged,
     UnknownDocument,
 )
-from cloud_jobs.billing.register.ledger import Change, DocumentKind, IssuedDocument, check_numbers
+from cloud_jobs.billing.register.ledger import Change, IssuedDocument, check_numbers
 from cloud_jobs.billing.register.operations import (
     Books,
     Clerk,
@@ -130,7 +131,7 @@ def test_late_data_is_posted_note_by_note_up_to_what_is_due(register: Register) 
         adjust_period(register, *DAYS, None, books=BOOKS, clerk=clerk(f"adjust {snapshot}"))
     documents = check(register, 4)
     assert [one.net_minor for one in documents] == [300, 450, 150, -780]
-    assert documents[-1].type is DocumentKind.CREDIT_NOTE
+    assert documents[-1].type is DocumentType.CREDIT_NOTE
     assert adjust_period(register, *DAYS, None, books=BOOKS, clerk=clerk("again")).documents == []
 
 
@@ -138,7 +139,10 @@ def test_what_was_voided_is_issued_anew_under_a_number_of_its_own(register: Regi
     close(register, of("acme", 300))
     (invoice,) = issued(register, "first").documents
     made = void_invoice(register, invoice.number, "wrong buyer", books=BOOKS, clerk=clerk("void"))
-    assert (made.net_minor, made.reference) == (-300, (invoice.number, invoice.issue_date))
+    assert (made.net_minor, made.reference) == (
+        -300,
+        PrecedingInvoice(number=invoice.number, issue_date=invoice.issue_date),
+    )
     assert [one.counter for one in issued(register, "second").documents] == [3]
     check(register, 3)
     with pytest.raises(UnknownDocument):
@@ -287,7 +291,7 @@ def test_whatever_is_killed_before_or_after_a_commit_is_done_by_the_next_command
                 close(register, *(of(payer, amount, snapshot) for payer, amount in due.items()))
             elif step == "adjust":
                 adjust_period(register, *DAYS, None, books=BOOKS, clerk=clerk(name))
-            elif invoices := [one for one in register.documents() if one.type is DocumentKind.INVOICE]:
+            elif invoices := [one for one in register.documents() if one.type is DocumentType.INVOICE]:
                 void_invoice(register, random.choice(invoices).number, "wrong", books=BOOKS, clerk=clerk(name))
         check(register, len(register.documents()))
     commits(lambda make: make())
