@@ -22,7 +22,7 @@ def _days(*names: str) -> list[pa.Field]:
 
 
 CHARGE_KEY: Final = ("account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price")
-"""By what the charges of a payer and period are told apart; "" stands for none."""
+"""No two charges of a payer and period have the same of all of them; "" stands for none."""
 
 RATED_LINES = pa.schema(
     [
@@ -53,6 +53,7 @@ CLOSINGS = pa.schema(
         *_texts("legal_entity", "payer", "snapshot_id", "run", "outcome", "reasons", "time_zone", "number_prefix"),
         *_texts("currency", "taxes", "lines_digest", "certificates_digest", "control_totals", "parties"),
         *_integers("snapshot", "number", "net_minor", "tax_minor", "charges"),
+        pa.field("period_start", _UTC, nullable=False),
         pa.field("period_end", _UTC, nullable=False),
         pa.field("closed_at", _UTC, nullable=False),
     ]

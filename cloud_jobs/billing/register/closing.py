@@ -39,10 +39,10 @@ class Closing:
     """What the register knows of a closing without its lines. Amounts in minor units of `currency`.
 
     `snapshot`: its number; of two closings that of the later snapshot counts, of one snapshot the one that was
-    committed later (`number`, counted from 1). `period_end`: the first moment after the period, in UTC. `run`: under
-    which name its lines and certificates were written. `reasons`: why it is not final. `charges`: how many there are.
-    `lines_digest`: SHA-256 (hex) over their canonical JSON. `number_prefix`: of the seller's numbers. `taxes`,
-    `control_totals`, `parties`: canonical JSON.
+    committed later (`number`, counted from 1). `period_start`, `period_end`: the first moment of the period and the
+    first one after it, in UTC. `run`: under which name its lines and certificates were written. `reasons`: why it is
+    not final. `charges`: how many there are. `lines_digest`: SHA-256 (hex) over their canonical JSON. `number_prefix`:
+    of the seller's numbers. `taxes`, `control_totals`, `parties`: canonical JSON.
     """
 
     key: PeriodKey
@@ -52,6 +52,7 @@ class Closing:
     run: str
     outcome: ClosingState
     reasons: tuple[str, ...]
+    period_start: datetime
     period_end: datetime
     time_zone: str
     number_prefix: str

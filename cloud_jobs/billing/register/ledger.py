@@ -70,7 +70,7 @@ class IssuedDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posted:
+class PostedInvoice:
     """An invoice that stands, with all that was posted to it. `closing`: what its sum is, by `rank`."""
 
     invoice: IssuedDocument
@@ -81,7 +81,7 @@ class Posted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PostedChange:
     """What a newer closing changes of what is posted, summed over all charges. Empty: no charge and no tax differs."""
 
     net_minor: int
@@ -112,7 +112,7 @@ class Ledger:
     ) -> None:
         """Raises RegisterDamaged for documents that no register could hold."""
         self._numbering = dict(numbering or {})
-        self._posted: dict[str, dict[PeriodKey, Posted]] = {}
+        self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
         self._invoices: dict[str, IssuedDocument] = {}
         for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
             self._add(document)
@@ -128,15 +128,15 @@ class Ledger:
         """Where the numbers of a legal entity are."""
         return self._numbering.get(legal_entity, Numbering())
 
-    def posted(self, key: PeriodKey) -> Posted | None:
+    def posted(self, key: PeriodKey) -> PostedInvoice | None:
         """The invoice of a period that stands; None: there is none, or it was voided."""
         return self._posted.get(key.payer, {}).get(key)
 
-    def standing(self, payer: str) -> tuple[Posted, ...]:
+    def standing(self, payer: str) -> tuple[PostedInvoice, ...]:
         """All invoices of a payer that stand."""
         return tuple(self._posted.get(payer, {}).values())
 
-    def posted_to(self, number: str) -> Posted:
+    def posted_to(self, number: str) -> PostedInvoice:
         """What is posted to an invoice. Raises UnknownDocument; AlreadyVoid."""
         invoice = self._invoices.get(number)
         if invoice is None:
@@ -198,7 +198,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     )
 
 
-def adjust(ledger: Ledger, closing: Closing, change: Change, now: datetime, by: str = "") -> IssuedDocument:
+def adjust(ledger: Ledger, closing: Closing, change: PostedChange, now: datetime, by: str = "") -> IssuedDocument:
     """The note that brings what is posted to a newer closing; `change`: between the two. Raises RegisterRefusal."""
     posted = adjustable(ledger, closing)
     if change.is_empty:
@@ -207,7 +207,7 @@ def adjust(ledger: Ledger, closing: Closing, change: Change, now: datetime, by: 
     return replace(note, closing=closing.id, rank=closing.rank, by=by)
 
 
-def adjustable(ledger: Ledger, closing: Closing) -> Posted:
+def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     """What is posted of a period that a closing is newer than. Raises RegisterRefusal."""
     key = closing.key
     posted = ledger.posted(key)
@@ -230,7 +230,7 @@ def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: st
     posted = ledger.posted_to(number)
     if posted.closing != closing.id:
         raise RegisterDamaged(f"what is posted to {number} is {posted.closing}, not {closing.id}")
-    everything = Change(net_minor=-posted.net_minor, tax_minor=-posted.tax_minor, is_empty=False)
+    everything = PostedChange(net_minor=-posted.net_minor, tax_minor=-posted.tax_minor, is_empty=False)
     return replace(_note(ledger, posted, closing, everything, now), by=by, reason=reason)
 
 
@@ -262,7 +262,9 @@ def _check_final(closing: Closing) -> None:
         raise NotFinal(closing.key.payer, closing.reasons)
 
 
-def _note(ledger: Ledger, posted: Posted, closing: Closing, change: Change, now: datetime) -> IssuedDocument:
+def _note(
+    ledger: Ledger, posted: PostedInvoice, closing: Closing, change: PostedChange, now: datetime
+) -> IssuedDocument:
     invoice, gross = posted.invoice, change.net_minor + change.tax_minor
     counter = ledger.numbering(invoice.key.legal_entity).counter + 1
     return IssuedDocument(
@@ -293,8 +295,8 @@ def _reference(invoice: IssuedDocument) -> PrecedingInvoice:
     return PrecedingInvoice(number=invoice.number, issue_date=invoice.issue_date)
 
 
-def _posted(invoice: IssuedDocument, document: IssuedDocument, net_minor: int, tax_minor: int) -> Posted:
-    return Posted(
+def _posted(invoice: IssuedDocument, document: IssuedDocument, net_minor: int, tax_minor: int) -> PostedInvoice:
+    return PostedInvoice(
         invoice=invoice,
         closing=document.closing,
         rank=document.rank,

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from cloud_jobs.billing.register import ledger as rules
 from cloud_jobs.billing.register.closing import Closing, PeriodKey
 from cloud_jobs.billing.register.errors import NotClosed, RegisterRefusal
-from cloud_jobs.billing.register.ledger import Change, IssuedDocument, Ledger
+from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedChange
 from cloud_jobs.billing.register.posting import post
 from cloud_jobs.billing.register.rows import document_row
 from cloud_jobs.billing.register.tables import Register
@@ -33,7 +33,7 @@ class Books:
     entry, its closing (None of a void) and the closing that was posted before (None of an invoice).
     """
 
-    change: Callable[[Closing, Closing], Change]
+    change: Callable[[Closing, Closing], PostedChange]
     seal: Callable[[IssuedDocument, Closing | None, Closing | None], Sealed]
 
 

@@ -44,7 +44,7 @@ def charge_rows(key: PeriodKey, run: str, charges: Iterable[Charge]) -> pa.Table
 def charges_from(rows: pa.Table) -> tuple[Charge, ...]:
     """The charges of one payer and run, in the order of their keys. The same row twice is one charge."""
     found = {_sort_key(row): _charge(row) for row in rows.to_pylist()}
-    return tuple(found[key] for key in sorted(found))
+    return tuple(sorted(found.values(), key=lambda charge: charge.key))
 
 
 def lines_digest(charges: Iterable[Charge]) -> str:
@@ -63,6 +63,7 @@ def closing_row(closing: Closing, closed_at: datetime) -> dict[str, Any]:
         "run": closing.run,
         "outcome": closing.outcome.value,
         "reasons": canonical([*closing.reasons]),
+        "period_start": closing.period_start,
         "period_end": closing.period_end,
         "time_zone": closing.time_zone,
         "number_prefix": closing.number_prefix,
@@ -88,6 +89,7 @@ def closing_from(row: Mapping[str, Any]) -> Closing:
             "key": _key(row),
             "outcome": ClosingState(row["outcome"]),
             "reasons": tuple(json.loads(row["reasons"])),
+            "period_start": row["period_start"].astimezone(UTC),
             "period_end": row["period_end"].astimezone(UTC),
         }
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
-from cloud_jobs.billing.register.ledger import Change
+from cloud_jobs.billing.register.ledger import PostedChange
 
 NOW = datetime(2026, 6, 1, 9, 30, tzinfo=UTC)
 MARCH = PeriodKey("waybill-eu", "acme", date(2026, 3, 1), date(2026, 3, 31))
@@ -33,6 +33,7 @@ def closing_of(
         run=f"run{snapshot if number is None else number}",
         outcome=outcome,
         reasons=reasons,
+        period_start=datetime(key.first_day.year, key.first_day.month, key.first_day.day, tzinfo=UTC),
         period_end=datetime(key.last_day.year, key.last_day.month, key.last_day.day, tzinfo=UTC) + timedelta(days=1),
         time_zone="Europe/Berlin",
         number_prefix=key.legal_entity.upper(),
@@ -48,9 +49,9 @@ def closing_of(
     )
 
 
-def change_between(before: Mapping[str, int], after: Mapping[str, int]) -> Change:
+def change_between(before: Mapping[str, int], after: Mapping[str, int]) -> PostedChange:
     """What `after` adds to `before`."""
     differences = {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
     tax = sum(after.values()) // 5 - sum(before.values()) // 5
     empty = not tax and not any(differences.values())
-    return Change(net_minor=sum(differences.values()), tax_minor=tax, is_empty=empty)
+    return PostedChange(net_minor=sum(differences.values()), tax_minor=tax, is_empty=empty)

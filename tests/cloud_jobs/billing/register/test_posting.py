@@ -25,7 +25,7 @@ from cloud_jobs.billing.register.errors import (
     RegisterDamaged,
     UnknownDocument,
 )
-from cloud_jobs.billing.register.ledger import Change, IssuedDocument, check_numbers
+from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange, check_numbers
 from cloud_jobs.billing.register.operations import (
     Books,
     Clerk,
@@ -57,9 +57,9 @@ def seal(document: IssuedDocument, closing: Closing | None, before: Closing | No
     return Sealed(f'{{"number":"{document.number}"}}', document.number)
 
 
-def change(before: Closing, after: Closing) -> Change:
+def change(before: Closing, after: Closing) -> PostedChange:
     net, tax = after.net_minor - before.net_minor, after.tax_minor - before.tax_minor
-    return Change(net_minor=net, tax_minor=tax, is_empty=not net and not tax)
+    return PostedChange(net_minor=net, tax_minor=tax, is_empty=not net and not tax)
 
 
 BOOKS = Books(change, seal)

@@ -1,0 +1,47 @@
+"""Who sells and who buys, as it stands in a closing: what a document names is what was agreed at the closing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from cloud_jobs.billing.contracts import Account, LegalEntity
+from cloud_jobs.billing.register.rows import canonical
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parties:
+    """Seller and buyer in the versions of the period's end. `names`: of the buyer's children, by account id.
+
+    `devices_by_state`: of how many devices the records are complete, and so on.
+    """
+
+    seller: LegalEntity
+    buyer: Account
+    names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    devices_by_state: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def text(self) -> str:
+        """Canonical JSON. Without the devices, of which the charges say all that was billed."""
+        return canonical(
+            {
+                "seller": self.seller.model_dump(mode="json"),
+                "buyer": self.buyer.model_copy(update={"devices": ()}).model_dump(mode="json"),
+                "names": dict(self.names),
+                "devices_by_state": dict(self.devices_by_state),
+            }
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Parties:
+        """What `text` wrote. Raises ValueError."""
+        found = json.loads(text)
+        return cls(
+            seller=LegalEntity.model_validate(found["seller"]),
+            buyer=Account.model_validate(found["buyer"]),
+            names=found["names"],
+            devices_by_state=found["devices_by_state"],
+        )
