@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cloud_jobs.errors import LakeError, OtherLake
+from cloud_jobs.lake.snapshots import commits_of_snapshots
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from runtime import create_durably, replace_durably
@@ -74,7 +75,7 @@ class BoundCheckpoints:
 
     def _is_of_another_history(self, commit: int) -> bool:
         with self.lake.damage_as_error("coverage"):
-            return self.lake.coverage_log.never_had(commit)
+            return self.lake.coverage_log.never_had(commit, commits_of_snapshots(self.lake))
 
     def _found(self) -> _Noted:
         opened = self.lake.open("records")

@@ -110,7 +110,7 @@ class Conflicts(NamedTuple):
     quarantined: tuple[QuarantineFile, ...]
 
 
-def find_conflicts(lake: Lake, now: datetime) -> Callable[[ComparedPart], Conflicts]:
+def find_conflicts(lake: Lake, ingest_number: int, now: datetime) -> Callable[[ComparedPart], Conflicts]:
     """A function that finds the conflicts of a part, and writes them into files of the quarantine."""
 
     def found(part: ComparedPart) -> Conflicts:
@@ -118,7 +118,7 @@ def find_conflicts(lake: Lake, now: datetime) -> Callable[[ComparedPart], Confli
         for piece in in_pieces(rows):
             for at in range(0, piece.num_rows, _CONFLICTS_AT_ONCE):
                 some = conflict_rows(piece.slice(at, _CONFLICTS_AT_ONCE), now)
-                written += write_quarantine(lake.files("quarantine"), some, now)
+                written += write_quarantine(lake.files("quarantine"), some, ingest_number, now)
         return Conflicts(rows.num_rows, tuple(written))
 
     return found

@@ -113,7 +113,7 @@ class MicroBatchWriter:
         conflicts = self._conflicts(attempt, parts, result)
         written = [file for part in parts for file in part.quarantined]
         written += [file for found in conflicts for file in found.quarantined]
-        commit_quarantine(self._lake, written, self._run, attempt.now)
+        commit_quarantine(self._lake, written, self._run, attempt.ingest_number, attempt.now)
         self._reached(CrashPoint.QUARANTINED)
         counted = {
             "messages": sum(part.messages for part in parts),
@@ -142,7 +142,7 @@ class MicroBatchWriter:
             return []
         # after the commit: what nobody waits for, and all that a record is held against is in the table
         compared = compared_parts(self._records.opened(), parts, result.kept, read_erasures(self._lake))
-        return self._run(find_conflicts(self._lake, attempt.now), compared)
+        return self._run(find_conflicts(self._lake, attempt.ingest_number, attempt.now), compared)
 
     def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:
         assert sum(file.rows for file in files) == result.accepted_count, "what is let in is what is written"

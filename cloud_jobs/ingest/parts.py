@@ -64,9 +64,13 @@ def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) 
     written: list[DataFile] = []
     if decoded.rows is not None:
         written = write_data_files(lake.files("records"), _stamped(decoded.rows, ingest_number, now), now)
+    quarantined = _quarantined(lake, decoded, ingest_number, now)
+    return WrittenPart(tuple(written), decoded.streams, tuple(quarantined), len(decoded.malformed), decoded.messages)
+
+
+def _quarantined(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) -> list[QuarantineFile]:
     malformed = malformed_rows(decoded.malformed, now)
-    quarantined = write_quarantine(lake.files("quarantine"), malformed, now) if malformed else []
-    return WrittenPart(tuple(written), decoded.streams, tuple(quarantined), len(malformed), decoded.messages)
+    return write_quarantine(lake.files("quarantine"), malformed, ingest_number, now) if malformed else []
 
 
 def read_parts(rows: pa.Table) -> list[WrittenPart]:

@@ -25,7 +25,7 @@ from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import CONTENT, QUARANTINE
 from cloud_jobs.lake.stored_files import StoredFiles, stored_values
 from cloud_jobs.lake.tables import QUARANTINED, Lake
-from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
+from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, number_of
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
@@ -83,16 +83,25 @@ def _text(value: datetime | bytes) -> str:
     return value.isoformat() if isinstance(value, datetime) else value.hex()
 
 
-def write_quarantine(files: FileSystem, rows: Sequence[dict[str, Any]], now: datetime) -> list[QuarantineFile]:
-    """Writes rows, each fingerprint once, into a file in the folder of the quarantine."""
-    once = {row["fingerprint"]: row for row in rows}
+def write_quarantine(
+    files: FileSystem, rows: Sequence[dict[str, Any]], ingest_number: int, now: datetime
+) -> list[QuarantineFile]:
+    """Writes rows, each fingerprint once, into a file in the folder of the quarantine.
+
+    `ingest_number`: that of the attempt, by which the rows are numbered unless its number is taken when they are
+    committed.
+    """
+    once = {row["fingerprint"]: row | {"commit_number": ingest_number} for row in rows}
     return _written(files, pa.Table.from_pylist([*once.values()], schema=QUARANTINE), now)
 
 
-def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, now: datetime) -> None:
+def commit_quarantine(
+    lake: Lake, written: Sequence[QuarantineFile], run: Run, ingest_number: int, now: datetime
+) -> None:
     """Adds the rows whose fingerprint is not there yet: the replay of a micro-batch adds nothing.
 
-    Raises CommitFailed, LakeError. `run`: how the files are read that hold some such rows and others.
+    `ingest_number`: the number in the files. A later commit has a higher one, so an attempt that was overtaken writes
+    its files again. Raises CommitFailed, LakeError. `run`: how the files are read that hold some such rows and others.
     """
     if not written:
         return
@@ -103,13 +112,14 @@ def commit_quarantine(lake: Lake, written: Sequence[QuarantineFile], run: Run, n
         missing = _missing(files, opened, written)
         if not missing:
             return
-        mixed = [one for one in missing if len(one.fingerprints) < one.file.rows]
-        whole = [one for one in missing if len(one.fingerprints) == one.file.rows]
-        filtered = chain.from_iterable(run(_filter(files, now), mixed)) if mixed else ()
+        commit_number = max(ingest_number, counter_of(previous) + 1)
+        whole = [one for one in missing if len(one.fingerprints) == one.file.rows and commit_number == ingest_number]
+        others = [one for one in missing if one not in whole]
+        filtered = chain.from_iterable(run(_filter(files, commit_number, now), others)) if others else ()
         added = [one.file for one in [*whole, *filtered]]
         try:
             commit_files(
-                opened, "quarantine", added, writer=QUARANTINED, previous=previous, number=next_number(previous)
+                opened, "quarantine", added, writer=QUARANTINED, previous=previous, number=number_of(commit_number)
             )
         except Fenced as error:
             # another ingest, which is beginning, found the same perhaps
@@ -137,10 +147,13 @@ def _missing(files: FileSystem, opened: DeltaTable, written: Sequence[Quarantine
     return found
 
 
-def _filter(files: FileSystem, now: datetime) -> Callable[[QuarantineFile], list[QuarantineFile]]:
+def _filter(files: FileSystem, commit_number: int, now: datetime) -> Callable[[QuarantineFile], list[QuarantineFile]]:
     def filtered(one: QuarantineFile) -> list[QuarantineFile]:
         rows = pq.read_table(one.file.path, filesystem=files, partitioning=None).cast(QUARANTINE)
-        return _written(files, rows.filter(pc.is_in(rows["fingerprint"], one.fingerprints)), now)
+        kept = rows.filter(pc.is_in(rows["fingerprint"], one.fingerprints))
+        numbers = pa.repeat(pa.scalar(commit_number, pa.int64()), kept.num_rows)
+        at = QUARANTINE.get_field_index("commit_number")
+        return _written(files, kept.set_column(at, QUARANTINE.field(at), numbers), now)
 
     return filtered
 

@@ -85,13 +85,16 @@ class CoverageLog:
             raise ValueError(f"{_manifest_path(number)} is no manifest of format {FORMAT} and of that number")
         return Manifest(number, tuple(CoverageFile(*file) for file in document["files"]))
 
-    def never_had(self, number: int) -> bool:
-        """Whether it is certain that a commit was never made, or was made in another history than this one's."""
+    def never_had(self, number: int, kept: Collection[int] = ()) -> bool:
+        """Whether it is certain that a commit was never made, or was made in another history than this one's.
+
+        `kept`: commits whose manifests every sweep left, as a snapshot needs them.
+        """
         if self._files.get_file_info(_manifest_path(number)).is_file:
             return False
         # a sweep takes the oldest: were it swept, so would be what is as old
-        paths = [info.path for info in self._listed(_MANIFESTS) if _is_manifest(info.path)]
-        return any(counter_of(_number_of(path)) <= counter_of(number) for path in paths)
+        numbers = {_number_of(info.path) for info in self._listed(_MANIFESTS) if _is_manifest(info.path)}
+        return any(counter_of(one) <= counter_of(number) for one in numbers.difference(kept))
 
     def sizes(self, manifest: Manifest) -> tuple[int | None, ...]:
         """How large each file of a manifest is; None: it is not there. No file is opened."""
@@ -145,20 +148,22 @@ class CoverageLog:
             return None
         return float(found[1].mtime.timestamp() - found[0].mtime.timestamp())
 
-    def sweep(self, newest: int, needed_since_s: float, older_than_s: float) -> int:
+    def sweep(self, newest: int, needed_since_s: float, older_than_s: float, kept: Collection[int] = ()) -> int:
         """Deletes what no commit in use needs, and returns how many files that were. Raises ValueError, OSError for a
         manifest in use that cannot be read, and deletes nothing then.
 
-        `newest`: the number of the newest commit. `needed_since_s`: the moment since 1970 from which on the coverage
-        may be asked for. `older_than_s`: an earlier one, before which the oldest attempt that may still become a commit
-        began. Both by the times of the files.
+        `newest`: the number of the newest commit. `kept`: commits whose coverage is needed for ever.
+        `needed_since_s`: the moment since 1970 from which on the coverage may be asked for. `older_than_s`: an earlier
+        one, before which the oldest attempt that may still become a commit began. Both by the times of the files.
         """
         old = {info.path for info in self._listed(_ROWS) if info.mtime.timestamp() < older_than_s}
         manifests = {info.path: info.mtime.timestamp() for info in self._listed(_MANIFESTS) if _is_manifest(info.path)}
-        in_use = _in_use(manifests, newest, needed_since_s)
+        for_ever = {_manifest_path(number) for number in kept} & manifests.keys()
+        in_use = _in_use(manifests, newest, needed_since_s) | for_ever
         gone = {path for path, mtime in manifests.items() if path not in in_use and mtime < older_than_s}
         # what a merge replaced is never listed again: an old file that is needed later was needed at that moment, too
-        needed = {file for path in in_use for file in self._files_of(path, newest)} if old else set()
+        sure = for_ever | {_manifest_path(newest)}
+        needed = {file for path in in_use for file in self._files_of(path, is_there=path in sure)} if old else set()
         # manifests first: one that is there never lists a file that is not
         for path in [*sorted(gone), *sorted(old - needed)]:
             # another sweep may have been faster
@@ -166,13 +171,12 @@ class CoverageLog:
                 self._files.delete_file(path)
         return len(gone) + len(old - needed)
 
-    def _files_of(self, path: str, newest: int) -> list[str]:
+    def _files_of(self, path: str, *, is_there: bool) -> list[str]:
         """The files that a manifest lists; none of an attempt that died while it wrote, or that is swept already."""
-        number = _number_of(path)
         try:
-            return [file.path for file in self.manifest(number).files]
+            return [file.path for file in self.manifest(_number_of(path)).files]
         except (json.JSONDecodeError, FileNotFoundError):
-            if number == newest:
+            if is_there:
                 raise
             return []
 

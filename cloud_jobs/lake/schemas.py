@@ -87,10 +87,12 @@ QUARANTINE = pa.schema(
         pa.field("topic", pa.string()),
         pa.field("message_id", pa.string()),
         pa.field("quarantined_at", _UTC, nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
 """What was not let in. `cause`: `conflict` (a known record id with other content, in `detail` as JSON) or `malformed`
-(a message that is no consistent batch, with the reason in `detail`)."""
+(a message that is no consistent batch, with the reason in `detail`). `commit_number`: mostly the ingest number of the
+micro-batch that it came in, and always higher in a later commit of this table."""
 
 INGEST_BATCHES = pa.schema(
     [
@@ -288,7 +290,9 @@ _STREAM: Final = ("tenant", "device", "epoch", "seq")
 TABLES: Final = {
     "records": TableSchema(RECORDS, ("device_date",), _STREAM, (*_STREAM, "device_time", "ingest_number")),
     # single rows are looked for in it, by digests
-    "quarantine": TableSchema(QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint"), 1 << 13),
+    "quarantine": TableSchema(
+        QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint", "commit_number"), 1 << 13
+    ),
     "ingest_batches": TableSchema(INGEST_BATCHES, (), ("ingest_number",), ("ingest_number",)),
     "usage": TableSchema(
         USAGE, ("day",), ("tenant", "device", "hour", "zone"), ("tenant", "device", "hour", "commit_number")

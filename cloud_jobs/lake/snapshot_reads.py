@@ -5,6 +5,7 @@ Only files that can hold such rows are opened, by the bounds in the log.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -102,6 +103,28 @@ def erasures(lake: Lake, snapshot: LakeState) -> Erasures:
 def erasures_since(lake: Lake, snapshot: LakeState) -> Erasures:
     """Those that were declared after it: what they took is in no read at the snapshot any more. Raises LakeError."""
     return _erasures(lake, [("number", ">", snapshot.erasures_number)])
+
+
+def conflicts(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]) -> Counter[TenantDevice]:
+    """How many records of each device came again with another content by a snapshot. Raises LakeError."""
+    found: Counter[TenantDevice] = Counter()
+    if not devices:
+        return found
+    names = sorted({one.device for one in devices})
+    wanted = {
+        "cause": ("conflict", "conflict"),
+        "device": (names[0], names[-1]),
+        "commit_number": (None, snapshot.quarantine_commit),
+    }
+    files = lake.files("quarantine")
+    with lake.damage_as_error("quarantine"):
+        stored = StoredFiles.of(lake.open("quarantine"), "quarantine").between("cause", "conflict", "conflict")
+        for path in stored.between("commit_number", high=snapshot.quarantine_commit).paths:
+            for rows in stored_rows(files, "quarantine", path, ("tenant", "device"), wanted):
+                counted = of_devices(rows, devices).group_by(["tenant", "device"]).aggregate([([], "count_all")])
+                for row in counted.to_pylist():
+                    found[TenantDevice(row["tenant"], row["device"])] += row["count_all"]
+    return found
 
 
 def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:

@@ -39,8 +39,12 @@ _MAX_COUNTER: Final = (1 << 31) - 1
 
 def next_number(previous: int | None) -> int:
     """A number for the commit after `previous` (None: there was none), that no other attempt has."""
-    counter = counter_of(previous) + 1
-    assert counter <= _MAX_COUNTER, "a number is a signed 64-bit integer"
+    return number_of(counter_of(previous) + 1)
+
+
+def number_of(counter: int) -> int:
+    """A number for the commit that a counter stands for, that no other attempt has."""
+    assert 0 < counter <= _MAX_COUNTER, "a number is a signed 64-bit integer"
     return counter << _RANDOM_BITS | randbits(_RANDOM_BITS)
 
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
+from cloud_jobs.lake.snapshots import commits_of_snapshots
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.store_clock import CLOCK
@@ -86,14 +87,19 @@ def sweep_clocks(lake: Lake, settings: MaintenanceSettings, now: datetime) -> No
 
 
 def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> int:
-    """Deletes files of the coverage that no moment within `as_of_days` needs. Raises LakeError, OSError, ValueError."""
+    """Deletes files of the coverage that no moment within `as_of_days` and no snapshot needs.
+
+    Raises LakeError, OSError, ValueError.
+    """
     newest = lake.ingest_commit()
     if newest is None:
         return 0
     oldest = now - timedelta(days=settings.as_of_days)
     # an attempt writes before it commits
     before = oldest - timedelta(seconds=settings.orphan_age_s)
-    return lake.coverage_log.sweep(newest, oldest.timestamp(), before.timestamp())
+    # a snapshot that is taken from here on is of a commit that is within those days
+    kept = commits_of_snapshots(lake)
+    return lake.coverage_log.sweep(newest, oldest.timestamp(), before.timestamp(), kept)
 
 
 def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:

@@ -34,7 +34,7 @@ from tests.system.lake_of_fixes import square
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(600)]
 __all__ = ["small_groups"]  # a fixture for all tests here
 
-STAMPS = {"ingested_at", "ingest_number", "quarantined_at", "erased_at"}
+STAMPS = {"ingested_at", "ingest_number", "quarantined_at", "erased_at", "commit_number"}
 LATE: list[Message] = [
     batch(2, 3, head=9, lost=(Tombstone(5, 6, "age"),)),
     b"no batch",

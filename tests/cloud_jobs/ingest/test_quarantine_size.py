@@ -29,9 +29,9 @@ def test_each_message_opens_one_row_group_at_most_of_a_large_quarantine(
 ) -> None:
     lake = new_lake(tmp_path)
     files = lake.files("quarantine")
-    commit_quarantine(lake, write_quarantine(files, rows(0, 50_000), NOW), run_here, NOW)
+    commit_quarantine(lake, write_quarantine(files, rows(0, 50_000), 1, NOW), run_here, 1, NOW)
     again = [*rows(10, 12), *rows(60_000, 60_001)]
-    written = write_quarantine(files, again, NOW)
+    written = write_quarantine(files, again, 2, NOW)
     read = list[int]()
     whole = pq.ParquetFile.read_row_group
 
@@ -42,7 +42,21 @@ def test_each_message_opens_one_row_group_at_most_of_a_large_quarantine(
 
     with monkeypatch.context() as patched:
         patched.setattr(pq.ParquetFile, "read_row_group", counted)
-        commit_quarantine(lake, written, run_here, NOW)
+        commit_quarantine(lake, written, run_here, 2, NOW)
     assert 0 < len(read) <= len(again)
     assert sum(read) < 30_000
     assert lake.rows("quarantine", ["fingerprint"]).num_rows == 50_001
+
+
+def test_rows_of_a_later_commit_have_a_higher_number_also_of_an_attempt_that_was_overtaken(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    files = lake.files("quarantine")
+    overtaken = write_quarantine(files, rows(0, 5), 1, NOW)
+    commit_quarantine(lake, write_quarantine(files, rows(3, 7), 2, NOW), run_here, 2, NOW)
+    before = lake.rows("quarantine").to_pylist()
+    commit_quarantine(lake, overtaken, run_here, 1, NOW)
+    commit_quarantine(lake, write_quarantine(files, rows(10, 11), 3, NOW), run_here, 3, NOW)
+    commit_quarantine(lake, write_quarantine(files, rows(11, 12), 9, NOW), run_here, 9, NOW)
+    found = lake.rows("quarantine").to_pylist()
+    assert sorted(row["commit_number"] for row in found) == [2, 2, 2, 2, 3, 3, 3, 4, 9]
+    assert [row for row in found if row["commit_number"] <= 2] == before
