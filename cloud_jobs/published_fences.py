@@ -5,7 +5,7 @@ Each fence is a text of its own, with the bounds of a text. A set of them has no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -54,13 +54,18 @@ def parse_fences(features: Iterable[str]) -> ParsedFences:
 
     Raises CloudError for one that cannot be used: with a fence less, its published events would be retracted.
     """
-    try:
-        made = [parse_fence(feature) for feature in features]
-    except FenceError as fault:
-        raise CloudError(f"nothing is computed, for a fence that was published cannot be used: {fault}") from fault
+    made = [*parsed(features)]
     return ParsedFences(
         tuple(one for one in made if isinstance(one, Fence)), tuple(one for one in made if isinstance(one, Gate))
     )
+
+
+def parsed(features: Iterable[str]) -> Iterator[Fence | Gate]:
+    """What each of some features is, in their order; raises CloudError for one that cannot be used."""
+    try:
+        yield from map(parse_fence, features)
+    except FenceError as fault:
+        raise CloudError(f"nothing is computed, for a fence that was published cannot be used: {fault}") from fault
 
 
 def parse_fence(body: str) -> Fence | Gate:

@@ -78,7 +78,7 @@ def truth_json(truth: Truth) -> dict[str, Any]:
     """The truth for programs: counts by device and kind, usage rows and bills; quantities are text."""
     return {
         "records": {device: _counts(truth, device) for device in truth.devices},
-        "usage": [{**row._asdict(), "hour": row.hour.isoformat()} for row in truth.usage()],
+        "usage": [{**row._asdict(), "quarter": row.quarter.isoformat()} for row in truth.usage()],
         "bills": {account: _bill_json(truth.bill(account)) for account in truth.accounts},
     }
 

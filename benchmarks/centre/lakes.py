@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.centre.batches import EPOCH, TENANT
 from cloud_jobs.lake.appended_table import AppendedTable
+from cloud_jobs.lake.content_bytes import NUMBER_BYTES, RECORD_BYTES
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
 from cloud_jobs.lake.data_files import write_data_files
@@ -101,6 +102,7 @@ def fixes(
         "received_at": moment,
         "latitude": np.round(latitude, 7),
         "longitude": np.round(longitude, 7),
+        "content_bytes": np.full(count, RECORD_BYTES + 2 * NUMBER_BYTES, np.int32),
         "device_date": pa.array((time_us // DAY_US).astype(np.int32)).cast(pa.date32()),
         "ingest_number": np.zeros(count, np.int64),
     }

@@ -23,6 +23,7 @@ from cloud_jobs.billing.usage import UsageRow
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.erasures import read_erasures
+from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import COVERS, Condition, Lake, row_fault_as_error
@@ -115,8 +116,9 @@ def _usage(lake: Lake, devices: Collection[TenantDevice], period: Period, as_of:
     ]
     found = []
     for row in lake.rows("usage", where=where).to_pylist():
-        with row_fault_as_error("usage", row):
-            found.append(_usage_row(row))
+        if row["zone"] != WHOLE_DEVICE:
+            with row_fault_as_error("usage", row):
+                found.append(_usage_row(row))
     return found
 
 
@@ -163,9 +165,9 @@ def _usage_row(row: dict[str, Any]) -> UsageRow:
         device=row["device"],
         hour=row["hour"].astimezone(UTC),
         zone=row["zone"],
-        distance_mm=row["distance_mm"],
-        duration_ms=row["duration_ms"],
-        entries=row["entries"],
+        distance_mm=sum(row["distance_mm"]),
+        duration_ms=sum(row["duration_ms"]),
+        entries=sum(row["entries"]),
         seq_ranges=SeqRanges.parse(row["seq_ranges"]),
         computed_at=row["computed_at"].astimezone(UTC),
         commit_number=row["commit_number"],

@@ -19,7 +19,7 @@ MAX_SEGMENT: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """One computation of one device's use of one zone in one hour of UTC.
+    """One computation of one device's use of one zone in one hour of UTC: its quarters together.
 
     `zone`: "" is outside all zones. `seq_ranges`: the records it was computed from. A higher `commit_number` replaces a
     lower one of the same key, also with zeros; of a later commit `computed_at` is never earlier.

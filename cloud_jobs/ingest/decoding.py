@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
+from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS, without
 from telemetry import DEVICE_PATTERN, Header, IntervalSet, Kind, WireError
@@ -181,6 +182,7 @@ def _record_rows(messages: list[_Message], sensible: SensibleTime) -> pa.Table:
         arrays[column] = pa.array(joined, RECORD_COLUMNS.field(column).type, from_pandas=True)
         if name == "device_time_us":
             arrays["device_date"] = sensible.days(joined, received.fill_null(0).to_numpy())
+    arrays["content_bytes"] = content_bytes(arrays)
     return pa.table({name: arrays[name] for name in RECORD_COLUMNS.names})
 
 

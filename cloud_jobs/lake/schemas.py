@@ -34,13 +34,15 @@ RECORDS = pa.schema(
         pa.field("time_uncertainty_ms", pa.int32()),
         pa.field("monotonic_us", pa.int64()),
         pa.field("boot", pa.string()),
+        pa.field("content_bytes", pa.int32(), nullable=False),
         pa.field("device_date", pa.date32()),
         pa.field("ingested_at", _UTC),
         pa.field("ingest_number", pa.int64(), nullable=False),
     ]
 )
-"""One row a record. `device_date` is the UTC day of the device time, the partition; null if that is far off.
-`ingest_number`: which commit of the ingest brought it, counted from 1."""
+"""One row a record. `content_bytes`: how much it says, of its content alone: see `cloud_jobs.lake.content_bytes`.
+`device_date` is the UTC day of the device time, the partition; null if that is far off. `ingest_number`: which commit
+of the ingest brought it, counted from 1."""
 
 FIX = pa.schema(
     [
@@ -111,16 +113,24 @@ INGEST_BATCHES = pa.schema(
 """One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
 duplicates, and of the duplicates those in conflict, of the accepted ones those without a day."""
 
+QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
+"""What usage is metered in."""
+QUARTERS: Final = 4
+"""Quarters of an hour: of each quantity a row of usage has so many, for local midnights and windows lie on them."""
+WHOLE_DEVICE: Final = "*"
+"""The zone of the rows that are of a device as a whole, wherever it was."""
+
 USAGE = pa.schema(
     [
         pa.field("tenant", pa.string(), nullable=False),
         pa.field("device", pa.string(), nullable=False),
         pa.field("hour", _UTC, nullable=False),
         pa.field("zone", pa.string(), nullable=False),
-        pa.field("distance_mm", pa.int64(), nullable=False),
-        pa.field("duration_ms", pa.int64(), nullable=False),
-        pa.field("entries", pa.int32(), nullable=False),
+        *(pa.field(name, pa.list_(pa.int64()), nullable=False) for name in QUANTITIES),
         pa.field("seq_ranges", pa.string(), nullable=False),
+        pa.field("fence_version", pa.string(), nullable=False),
+        pa.field("engine_version", pa.int32(), nullable=False),
+        pa.field("digest", pa.string(), nullable=False),
         pa.field("day", pa.date32(), nullable=False),
         pa.field("computed_at", _UTC, nullable=False),
         pa.field("commit_number", pa.int64(), nullable=False),
@@ -128,9 +138,14 @@ USAGE = pa.schema(
 )
 """Metered quantities, never changed, only followed: for each tenant, device, hour and zone the row that was committed
 last is in force, and as of an earlier moment the last of those computed by then: `computed_at` of a later commit is
-never earlier, whatever the clock said. A zone that a device left altogether gets a row of zeros. The zone "" is outside
-all zones. `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `day`: the UTC day of the hour, the partition.
-`commit_number`: which commit of this table brought the row, counted from 1, as in each derived table."""
+never earlier, whatever the clock said. A zone that a device left altogether gets a row of zeros.
+
+Of each quantity QUARTERS numbers, one for each quarter of the hour in order; none is null. The zone "" is outside all
+zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate.
+`seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
+where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
+`cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table
+brought the row, counted from 1, as in each derived table."""
 
 GEOFENCE_EVENTS = pa.schema(
     [

@@ -1,45 +1,48 @@
-"""What one task does: finds the hours of its devices that are touched, reads the fixes around them, meters, and writes
-what is another usage than that in force. Without Spark, from files chosen by the driver, and no others.
+"""What one task does: finds the hours of its devices that are touched, reads the records in and around them, meters,
+and writes what is another usage than that in force. Without Spark, from files chosen by the driver, and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from cloud_jobs.fence_changes import FenceChange
+from cloud_jobs.fence_changes import EVERYTHING, FenceChange
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.lake.schemas import USAGE
-from cloud_jobs.lake.stored_files import Range, stored_rows
-from cloud_jobs.published_fences import parse_fences
-from cloud_jobs.usage.metering import meter_arrays
-from cloud_jobs.usage.reading import PLACE, Arrays, Devices, PositionFile, joined, positions
+from cloud_jobs.lake.stored_files import Range
+from cloud_jobs.usage.following import Stamp, rows_to_follow, usage_in_force
+from cloud_jobs.usage.metering import MeterRules, meter
+from cloud_jobs.usage.reading import (
+    METERED_COLUMNS,
+    RECORD_ARRAYS,
+    Arrays,
+    Devices,
+    RecordFile,
+    joined,
+    positions,
+    records,
+)
 from cloud_jobs.usage.touched_hours import (
     HOUR_MS,
+    among,
     computable,
     device_hours,
     hour_of,
+    is_in_order,
     near_changes,
     touched_by,
     with_margin,
 )
-from geo.spatial import TrackSettings, ZoneSet
-from geo.spatial.ragged import Bools, Ints, distinct
+from geo.spatial import TrackSettings
+from geo.spatial.ragged import Ints, distinct
 
-_CONTENT: Final = ("distance_mm", "duration_ms", "entries", "seq_ranges")
-_NOTHING: Final = (0, 0, 0, "{}")
-_NOT_YET: Final[tuple[Any, ...]] = ()
 _NEVER_MS: Final = -(1 << 62)
-
-UsageKey = tuple[int, int, str]
-"""The place of a device in its group, the hour since 1970, and the zone."""
 
 
 class Rules(NamedTuple):
@@ -48,13 +51,6 @@ class Rules(NamedTuple):
     features: tuple[str, ...]
     settings: TrackSettings
     changes: tuple[FenceChange, ...]
-
-
-class Stamp(NamedTuple):
-    """What all rows of a run carry."""
-
-    commit_number: int
-    computed_at: datetime
 
 
 class DeviceGroup(NamedTuple):
@@ -69,73 +65,65 @@ class DeviceGroup(NamedTuple):
     increment: tuple[int, int]
     new: tuple[str, ...]
     changed: tuple[str, ...]
-    around: tuple[PositionFile, ...]
+    around: tuple[RecordFile, ...]
     usage: tuple[str, ...]
     erased_before_ms: dict[TenantDevice, int]
 
 
 class GroupResult(NamedTuple):
-    """What a task did: files with rows of usage, touched hours, new fixes in hours that are not computed again."""
+    """What a task did: files with rows of usage, touched hours, new records in hours that are not computed again."""
 
     files: tuple[DataFile, ...]
     rows: int
     touched_hours: int
-    fixes_after_erasure: int
+    records_after_erasure: int
 
 
 def compute_group(
-    records: FileSystem, usage: FileSystem, rules: Rules, stamp: Stamp
+    records_folder: FileSystem, usage_folder: FileSystem, rules: Rules, stamp: Stamp
 ) -> Callable[[DeviceGroup], GroupResult]:
-    """A function that computes a group; `records` and `usage` are the folders of the tables."""
+    """A function that computes a group, from the folders of the tables."""
 
     def compute(group: DeviceGroup) -> GroupResult:
         devices = Devices(group.names)
-        touched, too_late = _touched(records, devices, group, rules)
+        touched, too_late = _touched(records_folder, devices, group, rules)
         if not len(touched):
             return GroupResult((), 0, 0, too_late)
-        fixes = _fixes(records, devices, group, touched, rules.settings)
-        metered = meter_arrays(fixes, devices.names, _zones(rules.features), rules.settings)
-        rows = follow(metered, _in_force(usage, devices, group.usage, touched, stamp), devices.names)
-        for row in rows:
-            row["computed_at"], row["commit_number"] = stamp.computed_at, stamp.commit_number
-        table = pa.Table.from_pylist(rows, schema=USAGE)
-        files = write_data_files(usage, table, stamp.computed_at, table="usage")
-        return GroupResult(tuple(files), len(rows), len(touched), too_late)
+        metering = _meter_rules(rules.features, rules.settings)
+        metered = meter(_records(records_folder, devices, group, touched, rules.settings), metering)
+        in_force = usage_in_force(usage_folder, devices, group.usage, touched, stamp)
+        rows = rows_to_follow(metered, in_force, devices.names, metering.versions, stamp)
+        files = write_data_files(usage_folder, rows, stamp.computed_at, table="usage")
+        return GroupResult(tuple(files), rows.num_rows, len(touched), too_late)
 
     return compute
 
 
-def follow(
-    metered: dict[UsageKey, dict[str, Any]], in_force: dict[UsageKey, tuple[Any, ...]], names: Sequence[TenantDevice]
-) -> list[dict[str, Any]]:
-    """The rows that must follow those in force, in order: what is other now, and zeros for what is gone."""
-    rows = [row for key, row in metered.items() if tuple(row[name] for name in _CONTENT) != in_force.get(key)]
-    for key in in_force.keys() - metered.keys():
-        if in_force[key] != _NOTHING:
-            place, hour, zone = key
-            moment = {"hour": hour * HOUR_MS * 1000, "zone": zone, "day": hour // 24}
-            rows.append(names[place]._asdict() | moment | dict(zip(_CONTENT, _NOTHING, strict=True)))
-    return sorted(rows, key=lambda row: (row["tenant"], row["device"], row["hour"], row["zone"]))
-
-
 def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> tuple[Ints, int]:
-    """The hours to compute, and the number of new fixes that lie in hours that are never computed again."""
+    """The hours to compute, and the number of new records that lie in hours that are never computed again."""
     margin_ms = rules.settings.margin_ms
-    low, high = group.increment
-    wanted: dict[str, Range] = {"ingest_number": (low, high)}
-    new = joined((one for path in group.new for one in positions(files, path, devices, (), wanted)), ("device", "t_ms"))
-    keys = touched_by(new["device"], new["t_ms"], margin_ms)
-    if rules.changes:
-        keys = distinct(np.concatenate([keys, _near_changes(files, devices, group, rules)]))
-    erased = np.array([group.erased_before_ms.get(name, _NEVER_MS) for name in devices.names], np.int64)
+    wanted: dict[str, Range] = {"ingest_number": group.increment}
+    names = ("device", "t_ms", "is_position")
+    new = joined((one for path in group.new for one in records(files, path, devices, (), wanted)), names)
     own = device_hours(new["device"], new["t_ms"] // HOUR_MS)
+    fix = new["is_position"]
+    keys = distinct(np.concatenate([touched_by(new["device"][fix], new["t_ms"][fix], margin_ms), distinct(own)]))
+    if rules.changes:
+        keys = distinct(np.concatenate([keys, _of_changes(files, devices, group, rules)]))
+    erased = np.array([group.erased_before_ms.get(name, _NEVER_MS) for name in devices.names], np.int64)
     too_late = int(np.count_nonzero(~computable(own, erased, margin_ms)))
     return keys[computable(keys, erased, margin_ms)], too_late
 
 
-def _near_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> Ints:
-    place = ("latitude", "longitude")
+def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> Ints:
+    """The hours in which something may be another one now, although no record of them is new."""
     wanted: dict[str, Range] = {"ingest_number": (None, group.increment[1])}
+    if EVERYTHING in rules.changes:
+        # also hours without a fix: their rows say by which engine they were computed, and when
+        parts = (one for path in group.changed for one in records(files, path, devices, (), wanted))
+        found = joined(parts, ("device", "t_ms"))
+        return distinct(device_hours(found["device"], found["t_ms"] // HOUR_MS))
+    place = ("latitude", "longitude")
     names = ("device", "t_ms", *place)
     found = joined((one for path in group.changed for one in positions(files, path, devices, place, wanted)), names)
     gap_ms = round(rules.settings.max_gap_s * 1000)
@@ -149,8 +137,8 @@ def _near_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules
     )
 
 
-def _fixes(files: FileSystem, devices: Devices, group: DeviceGroup, touched: Ints, settings: TrackSettings) -> Arrays:
-    """The fixes of the touched hours and of those around them, each device's in the order of (epoch, seq)."""
+def _records(files: FileSystem, devices: Devices, group: DeviceGroup, touched: Ints, settings: TrackSettings) -> Arrays:
+    """The records of the touched hours and the fixes around them, each device's in the order of (epoch, seq)."""
     needed = with_margin(touched, settings.margin_ms)
     hours = hour_of(needed)
     first_ms, last_ms = int(hours.min()) * HOUR_MS, (int(hours.max()) + 1) * HOUR_MS - 1
@@ -161,48 +149,16 @@ def _fixes(files: FileSystem, devices: Devices, group: DeviceGroup, touched: Int
     parts = []
     for file in group.around:
         if (file.last_ms is None or file.last_ms >= first_ms) and (file.first_ms is None or file.first_ms <= last_ms):
-            for one in positions(files, file.path, devices, PLACE, wanted):
-                mine = _among(device_hours(one["device"], one["t_ms"] // HOUR_MS), needed)
-                parts.append({name: column[mine] for name, column in one.items()})
-    names = ("device", "t_ms", *PLACE)
-    fixes = joined(parts, names)
-    order = np.lexsort((fixes["seq"], fixes["epoch"], fixes["device"]))
-    fixes = {name: column[order] for name, column in fixes.items()}
-    keys = device_hours(fixes["device"], fixes["t_ms"] // HOUR_MS)
-    return fixes | {"touched": _among(keys, touched)}
-
-
-def _in_force(
-    files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints, stamp: Stamp
-) -> dict[UsageKey, tuple[Any, ...]]:
-    """What is in force for the touched hours: of each key the content that the latest commit gave it.
-
-    A row that is known only from later on than those of this run has the content _NOT_YET, which no other equals.
-    """
-    hours = hour_of(touched)
-    limits = _moment(int(hours.min()) * HOUR_MS), _moment(int(hours.max()) * HOUR_MS)
-    wanted: dict[str, Range] = {**devices.ranges, "hour": limits}
-    latest: dict[UsageKey, tuple[int, tuple[Any, ...]]] = {}
-    columns = ("tenant", "device", "hour", "zone", *_CONTENT, "commit_number", "computed_at")
-    for path in paths:
-        for rows in stored_rows(files, "usage", path, columns, wanted):
-            hour = rows["hour"].cast(pa.int64()).to_numpy() // (HOUR_MS * 1000)
-            place = devices.places(rows)
-            mine = (place >= 0) & _among(device_hours(np.maximum(place, 0), hour), touched)
-            kept = rows.filter(pa.array(mine)).to_pylist()
-            for at, number, row in zip(place[mine].tolist(), hour[mine].tolist(), kept, strict=True):
-                key, content = (at, number, row["zone"]), tuple(row[name] for name in _CONTENT)
-                if row["computed_at"] > stamp.computed_at:
-                    content = _NOT_YET
-                if key not in latest or latest[key][0] < row["commit_number"]:
-                    latest[key] = row["commit_number"], content
-    return {key: content for key, (_, content) in latest.items()}
-
-
-def _among(keys: Ints, asked: Ints) -> Bools:
-    """Which keys are among others, which are sorted."""
-    at = np.searchsorted(asked, keys)
-    return np.asarray(np.r_[asked, -1][at] == keys, np.bool_)
+            for one in records(files, file.path, devices, METERED_COLUMNS, wanted):
+                keys = device_hours(one["device"], one["t_ms"] // HOUR_MS)
+                one["touched"] = among(keys, touched)
+                mine = one["touched"] | (one["is_position"] & among(keys, needed))
+                parts.append(one if mine.all() else {name: column[mine] for name, column in one.items()})
+    found = joined(parts, (*RECORD_ARRAYS, "touched"))
+    if is_in_order(found["device"], found["epoch"], found["seq"]):
+        return found
+    order = np.lexsort((found["seq"], found["epoch"], found["device"]))
+    return {name: column[order] for name, column in found.items()}
 
 
 def _moment(t_ms: int) -> datetime:
@@ -211,5 +167,5 @@ def _moment(t_ms: int) -> datetime:
 
 # the fences of a country take seconds to parse, and a worker computes many groups
 @lru_cache(maxsize=1)
-def _zones(features: tuple[str, ...]) -> ZoneSet:
-    return ZoneSet(parse_fences(features).fences)
+def _meter_rules(features: tuple[str, ...], settings: TrackSettings) -> MeterRules:
+    return MeterRules(features, settings)

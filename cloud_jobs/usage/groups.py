@@ -15,14 +15,14 @@ from cloud_jobs.lake.data_files import day_of
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.stored_files import Range, StoredFiles
 from cloud_jobs.usage.device_group import DeviceGroup
-from cloud_jobs.usage.reading import PositionFile, count_devices
+from cloud_jobs.usage.reading import RecordFile, count_devices
 from cloud_jobs.usage.touched_hours import HOUR_MS
 
-MOST_FIXES: Final = 1_000_000
-"""About so many fixes a task holds at once; a device with more is a group by itself."""
-_LEAST_FIXES: Final = 50_000
+MOST_RECORDS: Final = 1_000_000
+"""About so many records a task holds at once; a device with more is a group by itself."""
+_LEAST_RECORDS: Final = 50_000
 _AROUND_EACH: Final = 400
-"""About so many fixes are read around each device that has a new one."""
+"""About so many records are read around each device that has a new one."""
 _EPOCH: Final = date(1970, 1, 1)
 _LAST_DAY: Final = 50_000
 _DAY_MS: Final = 86_400_000
@@ -72,7 +72,7 @@ def days_of(changes: Sequence[FenceChange]) -> tuple[date, date]:
 
 
 def counted(files: FileSystem) -> Callable[[tuple[str, dict[str, Range]]], dict[TenantDevice, int]]:
-    """A function that counts the positions of each device in a file."""
+    """A function that counts the records of each device in a file."""
     return lambda listed: count_devices(files, *listed)
 
 
@@ -90,7 +90,7 @@ def device_groups(
 ) -> Iterator[DeviceGroup]:
     """Groups of neighbouring devices: about `tasks` of them, more of what is much, one of what is little."""
     weights = {name: number + _AROUND_EACH for name, number in sorted(counts.items())}
-    most = min(max(sum(weights.values()) // max(tasks, 1), _LEAST_FIXES), MOST_FIXES)
+    most = min(max(sum(weights.values()) // max(tasks, 1), _LEAST_RECORDS), MOST_RECORDS)
     # a day more on both sides: an hour's fixes may be of the day before
     days = sorted(day for path in wanted.around.paths if (day := day_of(path)) is not None)
     usage = usage.of_days(days[0] - timedelta(days=1), days[-1] + timedelta(days=1)) if days else usage
@@ -101,7 +101,7 @@ def device_groups(
             increment=wanted.increment,
             new=tuple(_of_devices(wanted.new, names).paths),
             changed=() if wanted.changed is None else tuple(_of_devices(wanted.changed, names).paths),
-            around=tuple(_position_files(around)),
+            around=tuple(_record_files(around)),
             usage=tuple(_of_devices(usage, names).paths),
             erased_before_ms=_erased_before_ms(names, erasures),
         )
@@ -127,9 +127,9 @@ def _of_devices(stored: StoredFiles, names: Sequence[TenantDevice]) -> StoredFil
     return of_tenants.between("device", min(devices), max(devices))
 
 
-def _position_files(stored: StoredFiles) -> Iterator[PositionFile]:
+def _record_files(stored: StoredFiles) -> Iterator[RecordFile]:
     for path, (first, last) in zip(stored.paths, stored.bounds("device_time"), strict=True):
-        yield PositionFile(path, _ms(first), _ms(last))
+        yield RecordFile(path, _ms(first), _ms(last))
 
 
 def _erased_before_ms(names: Iterable[TenantDevice], erasures: Erasures) -> dict[TenantDevice, int]:

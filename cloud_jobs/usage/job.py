@@ -25,13 +25,15 @@ from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import COMPUTED_AT, Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.published_fences import fences_in
-from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, Stamp, compute_group
+from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, compute_group
 from cloud_jobs.usage.erased_hours import count_erased_hours
+from cloud_jobs.usage.following import Stamp
 from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, total, wanted_files
-from geo.spatial import TrackSettings
+from geo.spatial import ENGINE_VERSION, TrackSettings
 
 TABLE = "usage"
-"""Under which name the table states the moment that the rows of its newest commit carry, in microseconds since 1970."""
+ENGINE: Final = "engine"
+"""Under which name the table states the version of the engine that all of its rows in force were computed by."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _log = structlog.get_logger(__name__)
 _TASKS_PER_CORE: Final = 4
@@ -48,7 +50,7 @@ class UsageRun:
     """What one run did: the ingest number up to which it covers the records, how many commits of the ingest and records
     it was behind, fences that changed, touched device hours, rows written.
 
-    `fixes_after_erasure`: new fixes in hours of which positions are erased; those hours keep what was computed.
+    `records_after_erasure`: new records in hours of which positions are erased; those hours keep what was computed.
     `hours_erased`: the metered hours of that kind on days for which fences changed; they keep it, too.
     `refused_fences`: publications of fences that cannot be used; what they were to replace was metered.
     """
@@ -59,13 +61,13 @@ class UsageRun:
     fence_changes: int
     touched_hours: int
     rows: int
-    fixes_after_erasure: int
+    records_after_erasure: int
     hours_erased: int
     refused_fences: tuple[RefusedVersion, ...]
 
     def __bool__(self) -> bool:
         """Whether there was anything to compute, or to say."""
-        return self.touched_hours + self.fixes_after_erasure + self.hours_erased > 0
+        return self.touched_hours + self.records_after_erasure + self.hours_erased > 0
 
 
 def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> UsageRun:
@@ -84,6 +86,9 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     if known.was_ahead:
         _log.warning("usage was stamped by a clock that was ahead: all is computed again", job=TABLE)
         changes = [EVERYTHING]
+    if increment.since and stated(increment.opened, ENGINE) != ENGINE_VERSION:
+        _log.info("the engine is another one: all is computed again", job=TABLE, engine_version=ENGINE_VERSION)
+        changes = [EVERYTHING]
     behind = increment.commits, records_behind(lake, increment)
     if not increment and not changes:
         return UsageRun(increment.until, *behind, 0, 0, 0, 0, 0, published.refused)
@@ -98,7 +103,11 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     commit_written(
         increment,
         [file for result in results for file in result.files],
-        states={FENCES: note_fences(lake, published.features), COMPUTED_AT: _microseconds(stamp.computed_at)},
+        states={
+            FENCES: note_fences(lake, published.features),
+            COMPUTED_AT: _microseconds(stamp.computed_at),
+            ENGINE: ENGINE_VERSION,
+        },
     )
     return UsageRun(
         increment.until,
@@ -106,7 +115,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
         len(changes),
         sum(result.touched_hours for result in results),
         sum(result.rows for result in results),
-        sum(result.fixes_after_erasure for result in results),
+        sum(result.records_after_erasure for result in results),
         hours_erased,
         published.refused,
     )

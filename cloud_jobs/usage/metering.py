@@ -1,119 +1,215 @@
-"""Usage from fixes: a pure function of one device's records in one UTC hour and the fixes around it. Knows no Spark.
+"""Usage from records: a pure function of one device's records in one UTC hour and the fixes around it. Knows no Spark.
 
-A segment, from one fix to the next, belongs wholly to the hour of the fix that ends it. Sums are rounded once, here,
-half to even, to whole millimetres and milliseconds.
+A segment, from one fix to the next, belongs wholly to the quarter of the fix that ends it, and so does a crossing on
+it. Sums of a quarter are rounded once, here, half to even, to whole millimetres and milliseconds; an hour is the sum of
+its quarters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from math import fsum
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import FIX, USAGE, without
-from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.usage.reading import Arrays, Devices
-from cloud_jobs.usage.touched_hours import HOUR_MS
-from geo.spatial import OUTSIDE, Fixes, Pieces, Tracks, TrackSettings, ZoneSet, build_tracks
-from telemetry import IntervalSet
+from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
+from cloud_jobs.published_fences import parsed
+from cloud_jobs.usage.basis import HOUR_S, FenceVersions, row_digest, seq_range_texts
+from cloud_jobs.usage.reading import Arrays
+from cloud_jobs.usage.touched_hours import HOUR_MS, device_hours, device_of, hour_of
+from geo.spatial import ENGINE_VERSION, Fence, Fixes, Gate, GateSet, Tracks, TrackSettings, ZoneSet, build_tracks
+from geo.spatial.ragged import Floats, Ints, distinct, run_starts
 
-FIXES = pa.schema([pa.field("tenant", pa.string()), *FIX, pa.field("touched", pa.bool_())])
-"""Fixes of whole neighbourhoods of hours, each device's in ascending (epoch, seq). `touched`: its hour is asked for."""
-
+QUARTER_MS: Final = HOUR_MS // QUARTERS
+OUTSIDE_ALL: Final = ""
 METERED = without(USAGE, "computed_at", "commit_number")
-"""One row for each device, touched hour and zone in which the device was."""
+"""One row for each device, touched hour and zone in which the device was or which it crossed, and one for the device
+as a whole in each touched hour of which it has records."""
 
 
-def meter(fixes: pa.Table, zones: ZoneSet, settings: TrackSettings) -> pa.Table:
-    """Usage (schema METERED) of the touched hours, from fixes (schema FIXES) with their margin on both sides."""
-    names = sorted({TenantDevice(**row) for row in fixes.select(["tenant", "device"]).to_pylist()})
-    columns = {name: fixes[name].to_numpy() for name in FIXES.names if name not in ("tenant", "device")}
-    columns["device"] = Devices(names).places(fixes)
-    return pa.Table.from_pylist([*meter_arrays(columns, names, zones, settings).values()], schema=METERED)
+class MeterRules:
+    """What decides usage apart from the records: the zones and gates of features, and the settings of tracks."""
+
+    def __init__(self, features: Sequence[str], settings: TrackSettings) -> None:
+        """Raises CloudError for a feature that cannot be used."""
+        made = [*parsed(features)]
+        self.settings: Final = settings
+        self.zones: Final = ZoneSet([one for one in made if isinstance(one, Fence)])
+        self.gates: Final = GateSet([one for one in made if isinstance(one, Gate)])
+        self.versions: Final = FenceVersions(zip(features, made, strict=True), round(settings.max_gap_s * 1000))
+        ids = [gate.id for gate in self.gates.gates]
+        self.names: Final = tuple(sorted({OUTSIDE_ALL, WHOLE_DEVICE, *self.zones.names, *ids}))
+        number = {name: at for at, name in enumerate(self.names)}
+        # the last stands for OUTSIDE, which is -1
+        self.of_zone: Final = np.array([number[name] for name in (*self.zones.names, OUTSIDE_ALL)], np.int64)
+        self.of_gate: Final = np.array([number[name] for name in ids], np.int64)
+        self.whole: Final = number[WHOLE_DEVICE]
 
 
-def meter_arrays(
-    columns: Arrays, names: Sequence[TenantDevice], zones: ZoneSet, settings: TrackSettings
-) -> dict[tuple[int, int, str], dict[str, Any]]:
-    """The rows (as METERED) of the touched hours by device, hour since 1970 and zone; a device is its place in `names`.
+class Metered(NamedTuple):
+    """Rows of usage as columns, in the order of (device, hour, zone): `device` is the place among the names, `hour`
+    since 1970; of `quantities`, in the order of QUANTITIES, each is (rows, quarters)."""
 
-    `columns` are those of FIXES as arrays.
-    """
-    if not len(columns["t_ms"]):
-        return {}
-    track = build_tracks(
-        Fixes(
-            device=columns["device"],
-            t_ms=columns["t_ms"],
-            lat=columns["latitude"],
-            lon=columns["longitude"],
-            accuracy_m=columns["accuracy_m"],
-        ),
-        settings,
-    )
-    groups = _Grouped(track, zones.split(track), columns)
-    return dict(groups.row(at, names, zones) for at in range(len(groups)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    device: int
-    hour: int
-    zone: int
-
-
-class _Grouped:
-    """The pieces of touched hours, together by device, hour and zone."""
-
-    def __init__(self, track: Tracks, pieces: Pieces, columns: dict[str, NDArray[Any]]) -> None:
-        self._columns = columns
-        self._pieces = pieces
-        self._before = _fix_before(track)
-        mine = np.flatnonzero(columns["touched"][pieces.end_fix].astype(bool))
-        hour = columns["t_ms"][pieces.end_fix[mine]] // HOUR_MS
-        device = track.fixes.device[pieces.end_fix[mine]]
-        order = np.lexsort((mine, pieces.zone[mine], hour, device))
-        keys = np.stack([device, hour, pieces.zone[mine]])[:, order]
-        # not -1, which is OUTSIDE: the first row must open a group
-        opens = np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-2), axis=0))
-        self._members = np.split(mine[order], opens[1:]) if len(mine) else []
-        self._keys = [_Key(*(int(part) for part in keys[:, at])) for at in opens]
+    device: list[int]
+    hour: list[int]
+    zone: list[str]
+    quantities: tuple[Ints, ...]
+    seq_ranges: list[str]
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.zone)
 
-    def row(
-        self, at: int, names: Sequence[TenantDevice], zones: ZoneSet
-    ) -> tuple[tuple[int, int, str], dict[str, Any]]:
-        key, members = self._keys[at], self._members[at]
-        zone = "" if key.zone == OUTSIDE else zones.names[key.zone]
-        return (key.device, key.hour, zone), names[key.device]._asdict() | {
-            "hour": key.hour * HOUR_MS * 1000,
-            "zone": zone,
-            # fsum is exact until its one rounding: the order of the pieces does not matter
-            "distance_mm": round(fsum(self._pieces.metres[members]) * 1000),
-            "duration_ms": round(fsum(self._pieces.ms[members])),
-            "entries": int(self._pieces.entry[members].sum()),
-            "seq_ranges": self._seq_ranges(members),
-            "day": key.hour // 24,
+    def table(self, names: Sequence[TenantDevice], versions: FenceVersions) -> pa.Table:
+        """The rows with what they rest on (schema METERED)."""
+        quarters = [amounts.tolist() for amounts in self.quantities]
+        fences = [versions.of(zone, hour) for zone, hour in zip(self.zone, self.hour, strict=True)]
+        digests = [
+            row_digest(names[device], hour, zone, amounts, (ranges, fence, ENGINE_VERSION))
+            for device, hour, zone, ranges, fence, *amounts in zip(
+                self.device, self.hour, self.zone, self.seq_ranges, fences, *quarters, strict=True
+            )
+        ]
+        hour = np.array(self.hour, np.int64)
+        limits = pa.array(np.arange(len(self) + 1, dtype=np.int32) * QUARTERS)
+        columns: dict[str, Any] = {
+            "tenant": pa.array([name.tenant for name in names], pa.string()).take(pa.array(self.device, pa.int64())),
+            "device": pa.array([name.device for name in names], pa.string()).take(pa.array(self.device, pa.int64())),
+            "hour": pa.array(hour * (HOUR_S * 1_000_000)).cast(METERED.field("hour").type),
+            "zone": pa.array(self.zone, pa.string()),
+            "seq_ranges": pa.array(self.seq_ranges, pa.string()),
+            "fence_version": pa.array(fences, pa.string()),
+            "engine_version": pa.array(np.full(len(self), ENGINE_VERSION, np.int32)),
+            "digest": pa.array(digests, pa.string()),
+            "day": pa.array((hour // 24).astype(np.int32)).cast(pa.date32()),
         }
-
-    def _seq_ranges(self, members: NDArray[np.int64]) -> str:
-        """The ids of the fixes at both ends of the pieces' segments."""
-        ends = self._pieces.end_fix[members]
-        rows = np.unique(np.concatenate([ends, self._before[ends]]))
-        epochs, seqs = self._columns["epoch"][rows], self._columns["seq"][rows]
-        sets = {epoch: IntervalSet.of(seqs[epochs == epoch].tolist()) for epoch in np.unique(epochs).tolist()}
-        return SeqRanges.of(sets).text()
+        for name, amounts in zip(QUANTITIES, self.quantities, strict=True):
+            columns[name] = pa.ListArray.from_arrays(limits, pa.array(amounts.reshape(-1)))
+        return pa.table([columns[field.name] for field in METERED], schema=METERED)
 
 
-def _fix_before(track: Tracks) -> NDArray[np.int64]:
+class _Share(NamedTuple):
+    """What rows of usage are made of: of each thing the key of its row, the quarter of its hour, and the records (by
+    their places) that it lies between; one record is both."""
+
+    key: Ints
+    quarter: Ints
+    begin: Ints
+    end: Ints
+
+
+def meter(records: Arrays, rules: MeterRules) -> Metered:
+    """Usage of the touched hours, from records with the fixes around them.
+
+    `records`: RECORD_ARRAYS and `touched` (the record's hour is asked for), each device's in the order of (epoch, seq).
+    """
+    place = np.flatnonzero(records["is_position"])
+    track = _track(records, place, rules.settings)
+    before, touched = _fix_before(track), records["touched"]
+    pieces = rules.zones.split(track)
+    mine = np.flatnonzero(touched[place[pieces.end_fix]])
+    ends = pieces.end_fix[mine]
+    ways = _share(records, rules, place[before[ends]], place[ends], rules.of_zone[pieces.zone[mine]])
+    ends, gates = _crossed(track, rules.gates)
+    asked = np.flatnonzero(touched[place[ends]])
+    ends, gates = ends[asked], rules.of_gate[gates[asked]]
+    crossed = _share(records, rules, place[before[ends]], place[ends], gates)
+    own = np.flatnonzero(touched)
+    whole = _share(records, rules, own, own, np.full(len(own), rules.whole))
+    shares = ways, crossed, whole
+    rows = _Rows(
+        distinct(np.concatenate([share.key[run_starts(share.key)] for share in shares if len(share.key)] or [ends]))
+    )
+    way, crossing, record = (rows.slot(share) for share in shares)
+    return Metered(
+        device=device_of(rows.keys // len(rules.names)).tolist(),
+        hour=hour_of(rows.keys // len(rules.names)).tolist(),
+        zone=[rules.names[number] for number in (rows.keys % len(rules.names)).tolist()],
+        quantities=(
+            rows.sums(way, pieces.metres[mine], 1000.0),
+            rows.sums(way, pieces.ms[mine], 1.0),
+            rows.counts(way[pieces.entry[mine]]),
+            rows.counts(crossing),
+            rows.counts(record[records["is_event"][own]]),
+            rows.totals(record, records["content_bytes"][own]),
+        ),
+        seq_ranges=_seq_ranges(rows, shares, records),
+    )
+
+
+def meter_table(records: Arrays, names: Sequence[TenantDevice], rules: MeterRules) -> pa.Table:
+    """`meter` as rows (schema METERED), with what they rest on."""
+    return meter(records, rules).table(names, rules.versions)
+
+
+class _Rows:
+    """The rows that there are, by their keys in order. A slot is a row's quarter."""
+
+    def __init__(self, keys: Ints) -> None:
+        self.keys: Final = keys
+        self._slots = len(keys) * QUARTERS
+
+    def slot(self, share: _Share) -> Ints:
+        """Where each thing belongs."""
+        return np.searchsorted(self.keys, share.key) * QUARTERS + share.quarter
+
+    def counts(self, slot: Ints) -> Ints:
+        return np.bincount(slot, minlength=self._slots).reshape(-1, QUARTERS)
+
+    def totals(self, slot: Ints, values: Ints) -> Ints:
+        # doubles hold whole numbers up to 2**53: the bytes of an hour of a device are fewer
+        found = np.bincount(slot, weights=values, minlength=self._slots)
+        return found.astype(np.int64).reshape(-1, QUARTERS)
+
+    def sums(self, slot: Ints, values: Floats, factor: float) -> Ints:
+        """Sums times a factor, rounded once."""
+        found = np.zeros(self._slots, np.float64)
+        order = np.argsort(slot, kind="stable")
+        slots, ordered = slot[order], values[order].tolist()
+        first = np.flatnonzero(run_starts(slots))
+        limits = [*first.tolist(), len(ordered)]
+        # fsum is exact until its one rounding: the order of the pieces does not matter
+        found[slots[first]] = [fsum(ordered[low:high]) for low, high in pairwise(limits)]
+        return np.rint(found * factor).astype(np.int64).reshape(-1, QUARTERS)
+
+
+def _track(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:
+    fixes = Fixes(
+        device=records["device"][place],
+        t_ms=records["t_ms"][place],
+        lat=records["latitude"][place],
+        lon=records["longitude"][place],
+        accuracy_m=records["accuracy_m"][place],
+    )
+    return build_tracks(fixes, settings)
+
+
+def _crossed(track: Tracks, gates: GateSet) -> tuple[Ints, Ints]:
+    """Of each crossing the row of the fix that ends its segment, and the gate."""
+    if not gates.gates:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    found = gates.crossings(track)
+    return found.end_fix, found.gate
+
+
+def _share(records: Arrays, rules: MeterRules, begin: Ints, end: Ints, name: Ints) -> _Share:
+    hour, within = np.divmod(records["t_ms"][end], HOUR_MS)
+    key = device_hours(records["device"][end], hour) * len(rules.names) + name
+    return _Share(key, within // QUARTER_MS, begin, end)
+
+
+def _seq_ranges(rows: _Rows, shares: Sequence[_Share], records: Arrays) -> list[str]:
+    """What each row rests on: the records at both ends of its things."""
+    row = [np.searchsorted(rows.keys, share.key) for share in shares]
+    pairs = [(at, record) for at, share in zip(row, shares, strict=True) for record in (share.begin, share.end)]
+    of, record = (np.concatenate(column) for column in zip(*pairs[:-1], strict=True))
+    return seq_range_texts(of, record, records["epoch"], records["seq"], len(rows.keys))
+
+
+def _fix_before(track: Tracks) -> Ints:
     """For each row of the fixes the row before it in its track; itself where there is none."""
     before = np.arange(len(track.fixes), dtype=np.int64)
     before[track.row[1:]] = track.row[:-1]

@@ -1,4 +1,4 @@
-"""Positions of some devices from files of the records, as arrays. Without Spark."""
+"""Records of some devices from files, as arrays: of every kind, or positions alone. Without Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
@@ -17,7 +18,10 @@ from geo.spatial.ragged import run_starts
 Integers = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
-PLACE: Final = ("epoch", "seq", "latitude", "longitude", "accuracy_m")
+PLACE: Final = ("latitude", "longitude", "accuracy_m")
+METERED_COLUMNS: Final = ("epoch", "seq", "content_bytes", *PLACE)
+"""What is read of a record to meter it, beside its device, its kind and its time."""
+RECORD_ARRAYS: Final = ("device", "t_ms", "is_position", "is_event", *METERED_COLUMNS)
 _POSITION: Final = ("position", "position")
 
 
@@ -47,7 +51,7 @@ class Devices:
         return len(self.names)
 
 
-class PositionFile(NamedTuple):
+class RecordFile(NamedTuple):
     """A file of the records, and between what device times its rows are, in milliseconds, None where unknown."""
 
     path: str
@@ -59,29 +63,44 @@ def positions(
     files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> Iterator[Arrays]:
     """The positions of the devices in a file: `device` (their places), `t_ms`, and the columns that are asked for."""
-    wanted = {"kind": _POSITION, **devices.ranges, **ranges}
-    for rows in stored_rows(files, "records", path, ["tenant", "device", "device_time", *columns], wanted):
+    for arrays, _ in _arrays(files, path, devices, columns, {"kind": _POSITION, **ranges}):
+        yield arrays
+
+
+def records(
+    files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
+) -> Iterator[Arrays]:
+    """The records of the devices in a file, of every kind, as `positions`; with `is_position` and `is_event`."""
+    for arrays, kind in _arrays(files, path, devices, columns, ranges):
+        yield arrays | {f"is_{name}": np.asarray(pc.equal(kind, name)) for name in ("position", "event")}
+
+
+def _arrays(
+    files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
+) -> Iterator[tuple[Arrays, pa.ChunkedArray]]:
+    """Arrays of the rows of the devices, and their kinds."""
+    wanted = {**devices.ranges, **ranges}
+    for rows in stored_rows(files, "records", path, ["tenant", "device", "device_time", "kind", *columns], wanted):
         place = devices.places(rows)
-        mine = np.flatnonzero(place >= 0)
-        if not len(mine):
-            continue
-        arrays = {name: rows[name].to_numpy() for name in columns}
-        arrays["t_ms"] = rows["device_time"].cast(pa.int64()).to_numpy() // 1000
-        yield {"device": place[mine]} | {name: array[mine] for name, array in arrays.items()}
+        found = rows if (place >= 0).all() else rows.filter(pa.array(place >= 0))
+        if found.num_rows:
+            arrays = {name: found[name].to_numpy() for name in columns}
+            arrays["t_ms"] = found["device_time"].cast(pa.int64()).to_numpy() // 1000
+            yield {"device": place[place >= 0]} | arrays, found["kind"]
 
 
 def joined(parts: Iterable[Arrays], names: Sequence[str]) -> Arrays:
     """Arrays of several files as one of each name."""
     parts = [*parts]
     if not parts:
-        return {name: np.zeros(0, np.int64) for name in names}
+        return {name: np.zeros(0, np.bool_ if name.startswith("is_") else np.int64) for name in names}
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def count_devices(files: FileSystem, path: str, ranges: Mapping[str, Range]) -> dict[TenantDevice, int]:
-    """How many positions a file has of each device."""
+    """How many records a file has of each device."""
     counts: dict[TenantDevice, int] = {}
-    for rows in stored_rows(files, "records", path, ["tenant", "device"], {"kind": _POSITION, **ranges}):
+    for rows in stored_rows(files, "records", path, ["tenant", "device"], ranges):
         found = rows.group_by(["tenant", "device"], use_threads=False).aggregate([([], "count_all")])
         for row in found.to_pylist():
             name = TenantDevice(row["tenant"], row["device"])

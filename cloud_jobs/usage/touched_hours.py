@@ -54,6 +54,20 @@ def computable(keys: Ints, erased_before_ms: Ints, margin_ms: int) -> Bools:
     return np.asarray(hour_of(keys) * HOUR_MS - margin_ms >= erased_before_ms[device_of(keys)], np.bool_)
 
 
+def among(keys: Ints, asked: Ints) -> Bools:
+    """Which keys are among others, which are in order."""
+    at = np.searchsorted(asked, keys)
+    return np.asarray(np.r_[asked, -1][at] == keys, np.bool_)
+
+
+def is_in_order(*columns: Ints) -> bool:
+    """Whether rows are in the order of some columns, the first one first, and no two are alike in all."""
+    less = np.zeros(max(len(columns[0]) - 1, 0), np.bool_)
+    for column in reversed(columns):
+        less = (column[:-1] < column[1:]) | ((column[:-1] == column[1:]) & less)
+    return bool(less.all())
+
+
 def near_changes(
     device: Ints, t_ms: Ints, lon: Floats, lat: Floats, *, changes: Sequence[FenceChange], gap_ms: int
 ) -> Ints:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,10 +13,23 @@ from cloud_jobs.billing import Bill, Period
 from cloud_jobs.billing.lake_reader import bill_from_lake
 from cloud_jobs.billing.meters import MEASURE_OF
 from cloud_jobs.lake.coverage import Completeness, Coverage, completeness
+from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
-from simulator.truth import Made, TrueBill, Truth, made_canary, made_event, made_position, made_raw, made_signal
+from simulator.truth import (
+    Made,
+    TrueBill,
+    TrueUsage,
+    Truth,
+    content_bytes,
+    made_canary,
+    made_event,
+    made_position,
+    made_raw,
+    made_signal,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_QUARTER = timedelta(hours=1) / QUARTERS
 _MEASURED = ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")
 _COLUMNS = [
     "tenant",
@@ -196,19 +209,34 @@ def _coverage(lake: Lake, names: Names) -> dict[str, list[Coverage]]:
 
 
 def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
-    """How many rows of usage there are, and how many differ from the truth's or are on one side only."""
+    """How many quarters of usage there are, and how many differ from the truth's or are on one side only."""
     newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
     # The table is only appended to: of each hour the row that was committed last counts.
     for row in sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"]):
         newest[_name(names, row["tenant"], row["device"]), row["hour"].astimezone(UTC), row["zone"]] = row
-    ours = {
-        (*key, row["distance_mm"], row["duration_ms"], row["entries"])
-        for key, row in newest.items()
-        # The truth has no row for an hour with nothing in it.
-        if row["distance_mm"] or row["duration_ms"] or row["entries"]
-    }
-    theirs = {tuple(one) for one in truth.usage()}
+    undated = _undated(lake, names)
+    ours = set()
+    for (device, hour, zone), row in newest.items():
+        for number, amounts in enumerate(zip(*(row[name] for name in QUANTITIES), strict=True)):
+            quarter = hour + number * _QUARTER
+            one = TrueUsage(device, quarter, zone, *amounts)
+            if zone == WHOLE_DEVICE:
+                one = one._replace(content_bytes=one.content_bytes - undated[device, quarter])
+            # The truth has no row for a quarter with nothing in it.
+            if any(one[3:]):
+                ours.add(one)
+    theirs = {*truth.usage()}
     return len(ours), len(ours ^ theirs)
+
+
+def _undated(lake: Lake, names: Names) -> Counter[tuple[str, datetime]]:
+    """The bytes of the payloads that nobody understood, by device and quarter: only the vehicle's agent dates them."""
+    found: Counter[tuple[str, datetime]] = Counter()
+    for row in lake.rows("records", [*_COLUMNS, "device_date"], where=[("kind", "=", "raw")]).to_pylist():
+        if row["device_date"] is not None:
+            quarter = _EPOCH + (row["device_time"] - _EPOCH) // _QUARTER * _QUARTER
+            found[_name(names, row["tenant"], row["device"]), quarter] += content_bytes(_made(row))
+    return found
 
 
 def _bill(lake: Lake, truth: Truth, account: str, names: Names, now: datetime) -> BillAudit:

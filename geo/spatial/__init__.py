@@ -18,6 +18,7 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 
 from geo.spatial.activity import ALWAYS, Activity
 from geo.spatial.encounters import Encounters, find_encounters
+from geo.spatial.engine_version import ENGINE_VERSION
 from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
 from geo.spatial.event_facts import end_fixes, ordinals
 from geo.spatial.events import EventSettings, GeofenceEvent, find_events
@@ -36,6 +37,7 @@ from geo.spatial.zones import ZoneSet
 
 __all__ = [
     "ALWAYS",
+    "ENGINE_VERSION",
     "OUTSIDE",
     "Activity",
     "Crossings",

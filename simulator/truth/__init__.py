@@ -7,7 +7,7 @@ from simulator.truth.charging import TrueCharge, TrueKey, TrueOwed, TrueTax, owe
 from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
 from simulator.truth.ledger import PostedCharge, TrueDocument, TrueLedger
-from simulator.truth.made import Made, made_canary, made_event, made_position, made_raw, made_signal
+from simulator.truth.made import Made, content_bytes, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth.metering import TrueUsage
 from simulator.truth.money import TrueBill, TrueLine
 from simulator.truth.quarters import TrueDays, TrueQuarter, month_of, quarters_of
@@ -30,6 +30,7 @@ __all__ = [
     "TrueUsage",
     "Truth",
     "TruthError",
+    "content_bytes",
     "made_canary",
     "made_event",
     "made_position",

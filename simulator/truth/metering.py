@@ -1,29 +1,39 @@
-"""From tracks to usage: metres, milliseconds and entries by hour and zone, with plain loops."""
+"""From tracks and records to usage by quarters of the hour and zones, with plain loops."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from simulator.truth.gates import TrueGate
 from simulator.truth.journal import TruePosition
+from simulator.truth.made import Made, content_bytes
 from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
 from simulator.truth.track import metres, tracks
 
-HOUR_US = 3_600_000_000
+QUARTER_US = 900_000_000
 E7 = DEGREE // 10**7
+WHOLE_DEVICE = "*"
 
 
 class TrueUsage(NamedTuple):
-    """What a device did in a zone ("" outside) in the UTC hour that begins at `hour`."""
+    """What a device did in a zone ("" outside) or at a gate in the quarter of an hour that begins at `quarter`.
+
+    The zone "*" is the device as a whole: its events, and how much its records say.
+    """
 
     device: str
-    hour: datetime
+    quarter: datetime
     zone: str
-    distance_mm: int
-    duration_ms: int
-    entries: int
+    distance_mm: int = 0
+    duration_ms: int = 0
+    entries: int = 0
+    crossings: int = 0
+    events: int = 0
+    content_bytes: int = 0
 
 
 class Piece(NamedTuple):
@@ -43,17 +53,48 @@ class _Sum:
 
 
 def usage_of(device: str, positions: list[TruePosition], zones: Zones) -> list[TrueUsage]:
-    """The usage of one device, by hour and zone; rows with nothing in them are left out."""
+    """The usage of one device in zones, by quarter and zone; rows with nothing in them are left out."""
     sums: dict[tuple[int, str], _Sum] = {}
     for track in tracks(positions):
         for end, piece in pieces_of(track, zones):
-            total = sums.setdefault((end.time_us // HOUR_US, piece.zone), _Sum())
+            total = sums.setdefault((end.time_us // QUARTER_US, piece.zone), _Sum())
             # Kept one by one for fsum: a running sum of doubles would depend on the order of the pieces.
             total.lengths_m.append(piece.length_m)
             total.duration_ms += piece.duration_ms
             total.entries += piece.entered
-    rows = (_usage(device, hour, zone, total) for (hour, zone), total in sorted(sums.items()))
+    rows = (_usage(device, quarter, zone, total) for (quarter, zone), total in sorted(sums.items()))
     return [row for row in rows if row.distance_mm or row.duration_ms or row.entries]
+
+
+def gate_usage_of(device: str, positions: list[TruePosition], gates: Iterable[TrueGate]) -> list[TrueUsage]:
+    """The crossings of one device, by quarter and gate; one on a segment belongs to the quarter of its end."""
+    found: Counter[tuple[int, str]] = Counter()
+    for track in tracks(positions):
+        for start, end in pairwise(track):
+            for gate in gates:
+                found[end.time_us // QUARTER_US, gate.id] += gate.crossings(_point(start), _point(end))
+    return [
+        TrueUsage(device, _begin(quarter), gate, crossings=count)
+        for (quarter, gate), count in sorted(found.items())
+        if count
+    ]
+
+
+def whole_usage_of(device: str, records: Mapping[Made, int]) -> list[TrueUsage]:
+    """The device as a whole, by quarter, from its records and how many times each; without those that have no time."""
+    events, said = Counter[int](), Counter[int]()
+    for made, count in records.items():
+        if made.time_us is not None:
+            events[made.time_us // QUARTER_US] += count * (made.kind == "event")
+            said[made.time_us // QUARTER_US] += count * content_bytes(made)
+    return [
+        TrueUsage(device, _begin(quarter), WHOLE_DEVICE, events=events[quarter], content_bytes=said[quarter])
+        for quarter in sorted(said)
+    ]
+
+
+def _begin(quarter: int) -> datetime:
+    return datetime.fromtimestamp(quarter * 900, UTC)
 
 
 def pieces_of(track: list[TruePosition], zones: Zones) -> Iterator[tuple[TruePosition, Piece]]:
@@ -67,11 +108,11 @@ def pieces_of(track: list[TruePosition], zones: Zones) -> Iterator[tuple[TruePos
             here = piece.zone
 
 
-def _usage(device: str, hour: int, zone: str, total: _Sum) -> TrueUsage:
+def _usage(device: str, quarter: int, zone: str, total: _Sum) -> TrueUsage:
     """Rounds once, half to even; coming out of all zones is no entry."""
     return TrueUsage(
         device,
-        datetime.fromtimestamp(hour * 3600, UTC),
+        _begin(quarter),
         zone,
         round(math.fsum(total.lengths_m) * 1000),
         round(total.duration_ms),

@@ -72,8 +72,8 @@ def exponent(currency: str) -> int:
 
 
 def bill_of(customer: Customer, usage: Iterable[TrueUsage], start: datetime, end: datetime) -> TrueBill:
-    """The bill of the hours from `start` up to, not including, `end`; lines sorted by device, meter and zone."""
-    rows = [row for row in usage if row.device in customer.devices and start <= row.hour < end]
+    """The bill of the quarters from `start` up to, not including, `end`; lines sorted by device, meter and zone."""
+    rows = [row for row in usage if row.device in customer.devices and start <= row.quarter < end]
     lines = []
     for device in sorted(customer.devices):
         for price in sorted(customer.prices):

@@ -116,11 +116,11 @@ class Zones:
 
 
 def read_zones(path: Path) -> Zones:
-    """The zones of a GeoJSON file. Raises TruthError."""
+    """The zones of a GeoJSON file, without its gates. Raises TruthError."""
     try:
         # Decimals as they are written: the nearest double lies beside the corner.
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
-        zones = [_zone(feature) for feature in features]
+        zones = [_zone(feature) for feature in features if feature["properties"].get("gate") is not True]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TruthError(f"{path}: {error!r}") from error
     if len({zone.id for zone in zones}) != len(zones):

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from simulator.truth.errors import TruthError
+from simulator.truth.gates import TrueGate, read_gates
 from simulator.truth.journal import TruePosition, read_journal
 from simulator.truth.made import Made
-from simulator.truth.metering import TrueUsage, usage_of
+from simulator.truth.metering import TrueUsage, gate_usage_of, usage_of, whole_usage_of
 from simulator.truth.money import Customer, TrueBill, TruePrice, bill_of
 from simulator.truth.shapes import Zones, read_zones
 
@@ -32,12 +33,14 @@ class Truth:
         records: dict[str, Counter[Made]],
         positions: dict[str, list[TruePosition]],
         zones: Zones,
+        gates: tuple[TrueGate, ...] = (),
         customers: dict[str, Customer],
         period: TruthPeriod,
     ) -> None:
         self._records = records
         self._positions = positions
         self._zones = zones
+        self._gates = gates
         self._customers = customers
         self.period = period
 
@@ -56,6 +59,7 @@ class Truth:
             records=records,
             positions=positions,
             zones=read_zones(folder / "fences.geojson"),
+            gates=read_gates(folder / "fences.geojson"),
             customers=customers,
             period=_period(folder),
         )
@@ -80,7 +84,7 @@ class Truth:
         return list(self._positions.get(device, ()))
 
     def usage(self) -> tuple[TrueUsage, ...]:
-        """The usage of all devices, sorted by device, hour and zone; computed once."""
+        """The usage of all devices, sorted by device, quarter and zone; computed once."""
         return self._usage
 
     def bill(self, account: str) -> TrueBill:
@@ -91,9 +95,13 @@ class Truth:
 
     @cached_property
     def _usage(self) -> tuple[TrueUsage, ...]:
-        return tuple(
-            row for device in sorted(self._positions) for row in usage_of(device, self._positions[device], self._zones)
-        )
+        rows: list[TrueUsage] = []
+        for device, records in self._records.items():
+            positions = self._positions.get(device, [])
+            rows += usage_of(device, positions, self._zones)
+            rows += gate_usage_of(device, positions, self._gates)
+            rows += whole_usage_of(device, records)
+        return tuple(sorted(rows))
 
 
 def _customers(folder: Path) -> dict[str, Customer]:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +15,13 @@ import cloud_jobs
 from cloud_jobs.errors import CloudError
 from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.geofence.event_revisions import EventRules
+from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.published_fences import parse_fences, published_fences
-from cloud_jobs.usage.metering import FIXES, meter
-from geo.spatial import TrackSettings, ZoneSet, features
+from geo.spatial import TrackSettings, features
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 from tests.cloud_jobs.publications import row_of
+from tests.usage_rows import metered_rows
 
 
 def square(name: str, lon: float = 0.0, **more: Any) -> str:
@@ -50,9 +50,7 @@ def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(monkeypatc
 
 def usage_zones(fences: tuple[str, ...]) -> set[str]:
     """The zones of a drive through the square at the origin, as the job has them."""
-    fixes = [fix._asdict() | {"tenant": "acme", "epoch": 7, "touched": True} for fix in THROUGH]
-    zones = ZoneSet(parse_fences(fences).fences)
-    return {*meter(pa.Table.from_pylist(fixes, schema=FIXES), zones, TrackSettings())["zone"].to_pylist()}
+    return {row["zone"] for row in metered_rows((fix._asdict() for fix in THROUGH), fences)} - {WHOLE_DEVICE}
 
 
 @pytest.mark.parametrize("bad", [square("flat").replace("0.01", "0.0"), "half a fe", "[]", square("")])

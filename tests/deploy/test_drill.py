@@ -117,4 +117,4 @@ def test_the_table_is_read_from_its_log_with_the_moment_of_each_commit(tmp_path:
 
 def row(seq: int, epoch: int = 7) -> dict[str, object]:
     fixed = {"tenant": "fleet", "device": "eu-0001", "kind": "position", "device_time": 1_767_603_422_000_000}
-    return fixed | {"epoch": epoch, "seq": seq, "ingest_number": 1}
+    return fixed | {"epoch": epoch, "seq": seq, "ingest_number": 1, "content_bytes": 32}

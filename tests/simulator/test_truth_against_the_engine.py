@@ -1,51 +1,46 @@
 """Two ways to the same usage: the plain truth, and the vectorised engine of geo.spatial. They share no code."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from geo.spatial import OUTSIDE, Fixes, ZoneSet, build_tracks, fences_from_geojson
+from cloud_jobs.lake.schemas import QUANTITIES, WHOLE_DEVICE
 from simulator import Faults, Scenario, generated_scenario, read_recording, recorded_scenario
 from simulator.drive import Track
 from simulator.truth import TrueUsage, Truth
 from tests.simulator.runs import RECORDING, run_in
+from tests.usage_rows import metered_rows
 
-HOUR_MS = 3_600_000
+QUARTER = timedelta(minutes=15)
 
 
 def usage_by_the_engine(truth: Truth, fences: str) -> tuple[TrueUsage, ...]:
-    zones = ZoneSet(fences_from_geojson(fences).fences)
-    rows = [(number, fix) for number, device in enumerate(truth.devices) for fix in truth.positions(device)]
-    fixes = Fixes(
-        device=[number for number, _ in rows],
-        t_ms=[fix.time_us // 1000 for _, fix in rows],
-        lat=[fix.latitude_e7 / 1e7 for _, fix in rows],
-        lon=[fix.longitude_e7 / 1e7 for _, fix in rows],
-        accuracy_m=[np.nan if fix.accuracy_mm is None else fix.accuracy_mm / 1e3 for _, fix in rows],
-    )
-    pieces = zones.split(build_tracks(fixes))
-    sums: dict[tuple[int, int, int], list[float]] = {}
-    for piece, end in enumerate(pieces.end_fix):
-        key = (int(fixes.device[end]), int(fixes.t_ms[end]) // HOUR_MS, int(pieces.zone[piece]))
-        total = sums.setdefault(key, [0.0, 0.0, 0])
-        total[0] += pieces.metres[piece]
-        total[1] += pieces.ms[piece]
-        total[2] += bool(pieces.entry[piece])
-    found = [
-        TrueUsage(
-            truth.devices[device],
-            datetime.fromtimestamp(hour * 3600, UTC),
-            "" if zone == OUTSIDE else zones.names[zone],
-            round(metres * 1000),
-            round(ms),
-            int(entries),
-        )
-        for (device, hour, zone), (metres, ms, entries) in sums.items()
+    records = [
+        {
+            "device": device,
+            "seq": seq,
+            "t_ms": fix.time_us // 1000,
+            "latitude": fix.latitude_e7 / 1e7,
+            "longitude": fix.longitude_e7 / 1e7,
+            "accuracy_m": None if fix.accuracy_mm is None else fix.accuracy_mm / 1e3,
+        }
+        for device in truth.devices
+        for seq, fix in enumerate(truth.positions(device), 1)
     ]
-    return tuple(sorted(row for row in found if row.distance_mm or row.duration_ms or row.entries))
+    features = [json.dumps(feature) for feature in json.loads(fences)["features"]]
+    return tuple(sorted(quarters_of(metered_rows(records, features))))
+
+
+def quarters_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[TrueUsage]:
+    """The quarters in which anything was used, of rows of usage; without the devices as a whole."""
+    for row in rows:
+        for number, amounts in enumerate(zip(*(row[name] for name in QUANTITIES), strict=True)):
+            if row["zone"] != WHOLE_DEVICE and any(amounts):
+                yield TrueUsage(row["device"], row["hour"] + number * QUARTER, row["zone"], *amounts)
 
 
 def assert_same(one: Sequence[TrueUsage], other: Sequence[TrueUsage]) -> None:
@@ -73,4 +68,5 @@ def test_a_recorded_track_is_metered_the_same(tmp_path: Path) -> None:
 
 def check(scenario: Scenario, track: Track | None, folder: Path) -> None:
     truth = run_in(folder, scenario, track)
-    assert_same(truth.usage(), usage_by_the_engine(truth, (folder / "fences.geojson").read_text()))
+    found = [row for row in truth.usage() if row.zone != WHOLE_DEVICE]
+    assert_same(found, usage_by_the_engine(truth, (folder / "fences.geojson").read_text()))

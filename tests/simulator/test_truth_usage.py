@@ -44,8 +44,8 @@ def test_a_way_through_a_zone_by_hand(block: Zones) -> None:
     inside:  2/3 of the first (0.01 degrees, 66,666.7 ms) and half of the second (0.01 degrees, 75 s); one entry.
     """  # fmt: skip
     outside, inside = usage_of("eu-0001", [fix(0, 0.005), fix(100, 0.02), fix(250, 0.04)], block)
-    assert outside == ("eu-0001", HOUR, "", round(0.015 * DEGREE_MM), 108_333, 0)
-    assert inside == ("eu-0001", HOUR, "block", round(0.02 * DEGREE_MM), 141_667, 1)
+    assert outside[:6] == ("eu-0001", HOUR, "", round(0.015 * DEGREE_MM), 108_333, 0)
+    assert inside[:6] == ("eu-0001", HOUR, "block", round(0.02 * DEGREE_MM), 141_667, 1)
 
 
 def test_a_track_that_begins_inside_makes_no_entry(block: Zones) -> None:
@@ -57,25 +57,27 @@ def test_a_track_that_begins_inside_makes_no_entry(block: Zones) -> None:
 def test_a_fix_on_the_border_has_entered(block: Zones) -> None:
     [outside, inside] = usage_of("d", [fix(0, 0.002), fix(60, 0.01)], block)
     assert (outside.distance_mm, outside.duration_ms) == (round(0.008 * DEGREE_MM), 60_000)
-    assert inside == ("d", HOUR, "block", 0, 0, 1)
+    assert inside[:6] == ("d", HOUR, "block", 0, 0, 1)
 
 
 def test_a_fix_on_the_border_and_back_is_one_entry_and_no_way_inside(block: Zones) -> None:
     rows = {row.zone: row for row in usage_of("d", [fix(0, 0.002), fix(60, 0.01), fix(120, 0.002)], block)}
-    assert rows["block"][3:] == (0, 0, 1)
+    assert rows["block"][3:6] == (0, 0, 1)
     assert rows[""].duration_ms == 120_000
 
 
-def test_a_segment_belongs_to_the_hour_of_its_end(block: Zones) -> None:
+def test_a_segment_belongs_to_the_quarter_of_its_end(block: Zones) -> None:
     rows = usage_of("d", [fix(-60, 0.002), fix(0, 0.005), fix(60, 0.008)], block)
-    assert [(row.hour, row.duration_ms) for row in rows] == [(HOUR, 120_000)]
+    assert [(row.quarter, row.duration_ms) for row in rows] == [(HOUR, 120_000)]
     [before, after] = usage_of("d", [fix(-61, 0.002), fix(-1, 0.005), fix(59, 0.008)], block)
-    assert before.hour == HOUR.replace(hour=8)
-    assert after.hour == HOUR
+    assert before.quarter == HOUR.replace(hour=8, minute=45)
+    assert after.quarter == HOUR
 
 
 def test_standing_still_takes_time_and_no_way(block: Zones) -> None:
-    assert usage_of("d", [fix(0, 0.02), fix(200, 0.02)], block) == [("d", HOUR, "block", 0, 200_000, 0)]
+    assert [row[:6] for row in usage_of("d", [fix(0, 0.02), fix(200, 0.02)], block)] == [
+        ("d", HOUR, "block", 0, 200_000, 0)
+    ]
 
 
 def test_a_gap_of_300_seconds_holds_and_a_longer_one_breaks(block: Zones) -> None:

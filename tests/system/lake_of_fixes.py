@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.incremental import commit_written, next_increment
+from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.coverage_log import CoverageFile, CoverageWriter
 from cloud_jobs.lake.data_files import DataFile, write_data_files
@@ -51,8 +52,14 @@ def ingest(lake: Lake, fixes: Iterable[LakeFix]) -> None:
     for row in rows:
         seqs.setdefault(DeviceStream(row["tenant"], row["device"], row["epoch"]), []).append(row["seq"])
     known = {stream: Coverage(IntervalSet.of(found), head=max(found)) for stream, found in seqs.items()}
-    files = write_data_files(lake.files("records"), pa.Table.from_pylist(rows, schema=RECORDS), NOON) if rows else []
+    files = write_data_files(lake.files("records"), records_table(rows), NOON) if rows else []
     _commit(lake, files, known)
+
+
+def records_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Rows of the records table, with the bytes of their content as the ingest counts them."""
+    made = pa.Table.from_pylist([*rows], schema=RECORDS)
+    return made.set_column(RECORDS.names.index("content_bytes"), RECORDS.field("content_bytes"), content_bytes(made))
 
 
 def cover(lake: Lake, known: Mapping[DeviceStream, Coverage]) -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,16 +17,9 @@ from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.frames import cast_to, map_sorted
 from cloud_jobs.lake.schemas import USAGE, without
 from tests.system.lake_of_fixes import NOON, LakeFix, ingest, lake_of
+from tests.usage_rows import usage_row
 
 pytestmark = pytest.mark.system
-ROW: dict[str, Any] = {
-    "tenant": "acme",
-    "device": "d",
-    "hour": NOON,
-    "zone": "",
-    "seq_ranges": "{}",
-    "day": NOON.date(),
-}
 SCHEMA = pa.schema([pa.field("device", pa.string()), pa.field("seq", pa.int64())])
 
 
@@ -71,7 +63,7 @@ def test_of_two_runs_over_one_increment_one_writes_and_the_other_gets_an_error(
     lake = lake_of(tmp_path)
     ingest(lake, [fix(1)])
     increment = next_increment(lake, "usage")
-    row = ROW | {"distance_mm": 1, "duration_ms": 1, "entries": 0}
+    row = usage_row("d", NOON, distance_mm=1, duration_ms=1)
     rows = cast_to(without(USAGE, "computed_at", "commit_number"), spark.createDataFrame([row]))
     commit(lake, increment, rows, stamp="computed_at")
     with pytest.raises(CommitConflict):

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
+from cloud_jobs.lake.schemas import QUANTITIES
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage import groups, job
 from cloud_jobs.usage.job import UsageRun, compute_usage
@@ -29,7 +30,7 @@ def drive(*minutes: int) -> list[LakeFix]:
 
 def in_force(lake: Lake) -> bytes:
     """What is in force, byte for byte, without zeros and what says when and by which commit it was computed."""
-    names = ("tenant", "device", "hour", "zone", "distance_mm", "duration_ms", "entries", "seq_ranges")
+    names = ("tenant", "device", "hour", "zone", *QUANTITIES, "digest", "seq_ranges")
     rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"])
     newest = {tuple(row[name] for name in names[:4]): [row[name] for name in names] for row in rows}
     return json.dumps([row for _, row in sorted(newest.items()) if row[-1] != "{}"], default=str).encode()
@@ -38,7 +39,7 @@ def in_force(lake: Lake) -> bytes:
 def metered(lake: Lake) -> dict[tuple[datetime, str], tuple[int, int]]:
     """What is in force: millimetres and milliseconds of each hour and zone that have any."""
     rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"])
-    newest = {(row["hour"], row["zone"]): (row["distance_mm"], row["duration_ms"]) for row in rows}
+    newest = {(row["hour"], row["zone"]): (sum(row["distance_mm"]), sum(row["duration_ms"])) for row in rows}
     return {key: amounts for key, amounts in newest.items() if any(amounts)}
 
 
@@ -65,7 +66,7 @@ def test_any_order_and_split_gives_the_same_usage_on_executors(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(job, "_FEW_FILES", 0)
-    monkeypatch.setattr(groups, "_LEAST_FIXES", 1)
+    monkeypatch.setattr(groups, "_LEAST_RECORDS", 1)
     random, features = Random(seed), [square("square"), square("east", 0.01)]
     names = [(tenant, f"eu-{at}") for at in range(6) for tenant in ("acme", "other")]
     way = drive(*range(0, 200, 7))

@@ -25,6 +25,7 @@ from cloud_jobs.lake.tables import COVERS, Lake
 from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.publications import row_of
 from tests.system.lake_of_fixes import cover
+from tests.usage_rows import usage_row
 
 MARCH = Period.parse("2026-03")
 DAY = datetime(2026, 3, 5, 6, tzinfo=UTC)
@@ -49,19 +50,9 @@ ACCOUNT = {
 
 
 def usage(device: str, distance_mm: int, computed_at: datetime = COMPUTED, hour: datetime = DAY) -> dict[str, Any]:
-    return {
-        "tenant": "acme",
-        "device": device,
-        "hour": hour,
-        "zone": "",
-        "distance_mm": distance_mm,
-        "duration_ms": 60_000,
-        "entries": 0,
-        "seq_ranges": json.dumps({"77": [[1, 3], [5, 5]]}),
-        "day": hour.date(),
-        "computed_at": computed_at,
-        "commit_number": 1,
-    }
+    # in two quarters: the bill takes their sum
+    amounts: dict[str, Any] = {"distance_mm": [1, distance_mm - 1, 0, 0], "duration_ms": [0, 30_000, 0, 30_000]}
+    return usage_row(device, hour, seq_ranges=json.dumps({"77": [[1, 3], [5, 5]]}), computed_at=computed_at, **amounts)
 
 
 def received(device: str, *ranges: tuple[int, int], lost: tuple[Tombstone, ...] = (), head: int = 5) -> Any:
@@ -80,6 +71,7 @@ def record(seq: int) -> dict[str, Any]:
         "received_at": at,
         "device_date": at.date(),
         "ingest_number": 1,
+        "content_bytes": 32,
         "latitude": 53.0,
         "longitude": -2.0,
     }

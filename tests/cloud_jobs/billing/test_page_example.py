@@ -15,18 +15,17 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing.cli import app
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.lake.schemas import RECORDS, REFERENCE, USAGE
+from cloud_jobs.lake.schemas import REFERENCE, USAGE
 from cloud_jobs.lake.tables import COVERS, Lake
-from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.reference_files import read_reference
-from cloud_jobs.usage.metering import FIXES, meter
-from geo.spatial import TrackSettings, ZoneSet
+from cloud_jobs.usage.metering import METERED
 from simulator import drive, write_folder
 from simulator.messages import journal_entry
 from telemetry import IntervalSet
 from tests.cloud_jobs.publications import row_of
 from tests.example_fleet import EPOCHS, TENANT, example_scenario
-from tests.system.lake_of_fixes import cover
+from tests.system.lake_of_fixes import cover, records_table
+from tests.usage_rows import metered_rows
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "billing.md").read_text(encoding="utf-8")
 SESSION = PAGE.split("```")[1]
@@ -54,12 +53,8 @@ def records() -> list[dict[str, Any]]:
 
 
 def metered(rows: list[dict[str, Any]], fences: list[str]) -> pa.Table:
-    fixes = [
-        row | {"t_ms": round(row["device_time"].timestamp() * 1000), "touched": True}
-        for row in sorted(rows, key=lambda row: (row["device"], row["seq"]))
-        if row["kind"] == "position"
-    ]
-    usage = meter(pa.Table.from_pylist(fixes, schema=FIXES), ZoneSet(parse_fences(fences).fences), TrackSettings())
+    records = [row | {"t_ms": round(row["device_time"].timestamp() * 1000)} for row in rows]
+    usage = pa.Table.from_pylist(metered_rows(records, fences), schema=METERED)
     computed = pa.array([COMPUTED] * len(usage), USAGE.field("computed_at").type)
     number = pa.array([1] * len(usage))
     return usage.append_column("computed_at", computed).append_column("commit_number", number).cast(USAGE)
@@ -76,7 +71,7 @@ def lake(tmp_path: Path) -> Lake:
         row_of(version.kind, version.id, version.body, number) | {"collected_at": RECEIVED}
         for number, version in enumerate(versions)
     ]
-    write_deltalake(made.path("records"), pa.Table.from_pylist(rows, schema=RECORDS), mode="append")
+    write_deltalake(made.path("records"), records_table(rows), mode="append")
     write_deltalake(made.path("reference"), pa.Table.from_pylist(published, schema=REFERENCE), mode="append")
     usage = metered(rows, [version.body for version in versions if version.kind == "fence"])
     covers = CommitProperties(app_transactions=[Transaction(COVERS, 1)])

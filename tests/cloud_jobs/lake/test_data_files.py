@@ -24,6 +24,7 @@ NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
 def row(seq: int, device: str = "d", time: datetime = NOON, **more: Any) -> dict[str, Any]:
     fixed = {"tenant": "acme", "device": device, "epoch": 7, "seq": seq, "kind": "canary", "ingest_number": 3}
+    fixed |= {"content_bytes": 16}
     return fixed | {"device_time": time, "device_date": time.date()} | more
 
 

@@ -86,6 +86,7 @@ def test_each_device_of_some_records_is_looked_up_once(monkeypatch: pytest.Monke
     asked: list[tuple[str | None, str]] = []
     monkeypatch.setattr(Erasures, "before", lambda _, tenant, device: asked.append((tenant, device)))
     row = {"tenant": "acme", "kind": "position", "device_time": NOW, "epoch": 1, "seq": 1, "ingest_number": 1}
+    row |= {"content_bytes": 32}
     rows = [row | {"device": f"d{at % 3}"} for at in range(900)]
     is_erased(pa.Table.from_pylist(rows, schema=RECORDS), [Erasure(None, f"e{at}", NOW) for at in range(50)])
     assert sorted(asked) == [("acme", "d0"), ("acme", "d1"), ("acme", "d2")]

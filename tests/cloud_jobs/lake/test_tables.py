@@ -23,6 +23,7 @@ from cloud_jobs.lake.tables import INGEST, Condition, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from telemetry import IntervalSet, Tombstone
 from tests.system.lake_of_fixes import cover
+from tests.usage_rows import usage_row
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 WITHOUT_PLACES = pa.schema([field for field in REFERENCE if field.name != "place"])
@@ -289,16 +290,7 @@ def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:
 
 def test_rows_on_their_way_have_the_columns_of_the_table_but_those_that_its_writer_adds(lake: Lake) -> None:
     on_the_way = without(USAGE, "computed_at")
-    row = dict.fromkeys(on_the_way.names) | {
-        "tenant": "acme",
-        "device": "d",
-        "day": MOMENT.date(),
-        "commit_number": 1,
-        "hour": MOMENT,
-        "zone": "",
-        "seq_ranges": "{}",
-    }
-    made = pa.Table.from_pylist([row | {"distance_mm": 0, "duration_ms": 0, "entries": 0}], schema=on_the_way)
+    made = pa.Table.from_pylist([usage_row("d", MOMENT)], schema=on_the_way)
     stamped = made.append_column("computed_at", pa.array([MOMENT], pa.timestamp("us", tz="UTC")))
     write_deltalake(lake.path("usage"), stamped.select(USAGE.names).cast(USAGE), mode="append")
     assert lake.rows("usage").column_names == USAGE.names

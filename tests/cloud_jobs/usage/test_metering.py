@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyproj import Geod
 
-from cloud_jobs.usage.metering import FIXES, meter
+from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.usage.touched_hours import HOUR_MS
-from geo.spatial import TrackSettings, ZoneSet, fences_from_geojson
+from geo.spatial import TrackSettings
+from tests.usage_rows import metered_rows
 
 RULES = TrackSettings()
 SQUARE = {
-    "type": "FeatureCollection",
-    "features": [
-        {
-            "type": "Feature",
-            "properties": {"id": "square", "priority": 1, "effective_from": "1970-01-01T00:00:00Z"},
-            "geometry": {"type": "Polygon", "coordinates": [[[0, 0], [0.01, 0], [0.01, 0.01], [0, 0.01], [0, 0]]]},
-        }
-    ],
+    "type": "Feature",
+    "properties": {"id": "square", "priority": 1, "effective_from": "1970-01-01T00:00:00Z"},
+    "geometry": {"type": "Polygon", "coordinates": [[[0, 0], [0.01, 0], [0.01, 0.01], [0, 0.01], [0, 0]]]},
 }
-ZONES = ZoneSet(fences_from_geojson(json.dumps(SQUARE)).fences)
+FEATURES = [json.dumps(SQUARE)]
 
 
 def fixes(rows: list[tuple[int, float, float]], device: str = "d", *, touched: bool = True) -> list[dict[str, Any]]:
@@ -46,38 +42,34 @@ def fixes(rows: list[tuple[int, float, float]], device: str = "d", *, touched: b
     ]
 
 
-def table(rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=FIXES)
-
-
-def used(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    metered: list[dict[str, Any]] = meter(table(rows), ZONES, RULES).to_pylist()
-    return metered
+def used(rows: list[dict[str, Any]], features: Sequence[str] = FEATURES) -> list[dict[str, Any]]:
+    """What was used in zones and outside of them."""
+    return [row for row in metered_rows(rows, features, RULES) if row["zone"] != WHOLE_DEVICE]
 
 
 def test_a_drive_into_the_square_is_split_at_its_border() -> None:
     outside, inside = used(fixes([(0, 0.005, -0.005), (60_000, 0.005, 0.005)]))
     half_m = Geod(ellps="WGS84").inv(-0.005, 0.005, 0.0, 0.005)[2]
-    assert (outside["zone"], outside["entries"], inside["zone"], inside["entries"]) == ("", 0, "square", 1)
-    assert outside["distance_mm"] == inside["distance_mm"] == round(half_m * 1000)
-    assert outside["duration_ms"] == inside["duration_ms"] == 30_000
+    assert (outside["zone"], sum(outside["entries"]), inside["zone"], sum(inside["entries"])) == ("", 0, "square", 1)
+    assert outside["distance_mm"] == inside["distance_mm"] == [round(half_m * 1000), 0, 0, 0]
+    assert outside["duration_ms"] == inside["duration_ms"] == [30_000, 0, 0, 0]
     assert json.loads(inside["seq_ranges"]) == {"7": [[1, 2]]}
 
 
 def test_a_segment_belongs_to_the_hour_of_the_fix_that_ends_it() -> None:
     (row,) = used(fixes([(HOUR_MS - 1_000, 0.1, 0.1), (HOUR_MS, 0.1, 0.1001)]))
     assert row["hour"].timestamp() == 3600
-    assert row["duration_ms"] == 1_000
+    assert row["duration_ms"] == [1_000, 0, 0, 0]
 
 
 def test_hours_that_are_not_touched_give_no_rows() -> None:
     assert used(fixes([(0, 0.1, 0.1), (1_000, 0.1, 0.1001)], touched=False)) == []
-    assert meter(FIXES.empty_table(), ZONES, RULES).num_rows == 0
+    assert metered_rows([]) == []
 
 
 def test_a_gap_is_attributed_to_nobody() -> None:
     rows = used(fixes([(0, 0.1, 0.1), (1_000, 0.1, 0.1001), (400_000, 0.1, 0.2), (401_000, 0.1, 0.2001)]))
-    assert [row["duration_ms"] for row in rows] == [2_000]
+    assert [sum(row["duration_ms"]) for row in rows] == [2_000]
     assert json.loads(rows[0]["seq_ranges"]) == {"7": [[1, 4]]}
 
 
@@ -115,6 +107,7 @@ def test_zones_and_outside_together_are_the_whole_track(moves: list[tuple[int, f
         t_ms += wait % 300_000 + 1
         track.append((t_ms, lat, lon))
     split = used(fixes(track))
-    whole = meter(table(fixes(track)), ZoneSet(()), RULES).to_pylist()
+    whole = used(fixes(track), ())
     for name in ("distance_mm", "duration_ms"):
-        assert sum(row[name] for row in split) == pytest.approx(sum(row[name] for row in whole), abs=len(split) + 1)
+        found, expected = (sum(sum(row[name]) for row in rows) for rows in (split, whole))
+        assert found == pytest.approx(expected, abs=4 * len(split) + 1)

@@ -1,0 +1,107 @@
+"""Which rows of usage follow those that are in force: what is another one now, and zeros for what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, USAGE
+from cloud_jobs.lake.stored_files import Range, stored_rows
+from cloud_jobs.usage.basis import NO_RECORDS, FenceVersions
+from cloud_jobs.usage.metering import Metered
+from cloud_jobs.usage.reading import Devices
+from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours, hour_of
+from geo.spatial.ragged import Ints
+
+HOUR_US: Final = HOUR_MS * 1000
+_COLUMNS: Final = ("zone", "digest", "seq_ranges", "commit_number", "computed_at")
+
+UsageKey = tuple[int, int, str]
+"""The place of a device in its group, the hour since 1970, and the zone."""
+
+
+class Stamp(NamedTuple):
+    """What all rows of a run carry."""
+
+    commit_number: int
+    computed_at: datetime
+
+
+class RowInForce(NamedTuple):
+    """What is in force for a key. `digest`: None of a row that is known only from later on than those of this run."""
+
+    digest: str | None
+    is_zeros: bool
+
+
+def rows_to_follow(
+    metered: Metered,
+    in_force: Mapping[UsageKey, RowInForce],
+    names: Sequence[TenantDevice],
+    versions: FenceVersions,
+    stamp: Stamp,
+) -> pa.Table:
+    """The rows (schema USAGE) that must follow those in force for the hours that were metered."""
+    found = metered.table(names, versions)
+    if in_force:
+        keys = [*zip(metered.device, metered.hour, metered.zone, strict=True)]
+        digests = found["digest"].to_pylist()
+        changed = [
+            key not in in_force or in_force[key].digest != digest for key, digest in zip(keys, digests, strict=True)
+        ]
+        gone = {key for key, row in in_force.items() if not row.is_zeros} - {*keys}
+        found = pa.concat_tables([found.filter(pa.array(changed, pa.bool_())), _zeros(sorted(gone), names)])
+    count = found.num_rows
+    found = found.append_column(
+        USAGE.field("computed_at"), pa.repeat(pa.scalar(stamp.computed_at, USAGE.field("computed_at").type), count)
+    )
+    return found.append_column(USAGE.field("commit_number"), pa.array(np.full(count, stamp.commit_number)))
+
+
+def usage_in_force(
+    files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints, stamp: Stamp
+) -> dict[UsageKey, RowInForce]:
+    """What is in force for the touched hours: of each key the row that was committed last."""
+    hours = hour_of(touched)
+    limits = _moment(int(hours.min())), _moment(int(hours.max()))
+    wanted: dict[str, Range] = {**devices.ranges, "hour": limits}
+    latest: dict[UsageKey, tuple[int, RowInForce]] = {}
+    for path in paths:
+        for rows in stored_rows(files, "usage", path, ("tenant", "device", "hour", *_COLUMNS), wanted):
+            hour = rows["hour"].cast(pa.int64()).to_numpy() // HOUR_US
+            place = devices.places(rows)
+            mine = (place >= 0) & among(device_hours(np.maximum(place, 0), hour), touched)
+            kept = rows.filter(pa.array(mine))
+            columns = (kept[name].to_pylist() for name in _COLUMNS)
+            for at, number, zone, digest, ranges, commit, known in zip(
+                place[mine].tolist(), hour[mine].tolist(), *columns, strict=True
+            ):
+                key = at, number, zone
+                if key not in latest or latest[key][0] < commit:
+                    is_known = known <= stamp.computed_at
+                    row = RowInForce(digest if is_known else None, is_known and ranges == NO_RECORDS)
+                    latest[key] = commit, row
+    return {key: row for key, (_, row) in latest.items()}
+
+
+def _zeros(keys: Sequence[UsageKey], names: Sequence[TenantDevice]) -> pa.Table:
+    nothing = np.zeros((len(keys), QUARTERS), np.int64)
+    rows = Metered(
+        device=[device for device, _, _ in keys],
+        hour=[hour for _, hour, _ in keys],
+        zone=[zone for _, _, zone in keys],
+        quantities=(nothing,) * len(QUANTITIES),
+        seq_ranges=[NO_RECORDS] * len(keys),
+    )
+    # no fence has a say in nothing: a row of zeros is the same whichever fence was there
+    return rows.table(names, FenceVersions((), 0))
+
+
+def _moment(hour: int) -> datetime:
+    return datetime.fromtimestamp(hour * HOUR_MS / 1000, UTC)
