@@ -11,12 +11,12 @@ from typing import NamedTuple
 from simulator.truth.gates import TrueGate
 from simulator.truth.journal import TruePosition
 from simulator.truth.made import Made, content_bytes
+from simulator.truth.quarters import WHOLE_DEVICE
 from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
 from simulator.truth.track import metres, tracks
 
 QUARTER_US = 900_000_000
 E7 = DEGREE // 10**7
-WHOLE_DEVICE = "*"
 
 
 class TrueUsage(NamedTuple):
