@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ import pyarrow as pa
 
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.content_bytes import content_bytes
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.schemas import RECORDS, without
-from telemetry import DEVICE_PATTERN, Header, IntervalSet, Kind, WireError
+from telemetry import DEVICE_PATTERN, MAX_DEVICE_TIME_US, Header, IntervalSet, Kind, WireError
 from telemetry.columns import RecordColumns, decode_columns
 
 RECORD_COLUMNS = without(RECORDS, "ingested_at", "ingest_number")
@@ -31,6 +32,10 @@ _BYTES_AT_ONCE = 64 << 20
 _NAME_SHOWN = 100
 _RANGE_BYTES = 256
 """What a range or a tombstone of a header takes until it is united with others."""
+_STATEMENTS = 32
+"""Of one stream in messages that were decoded together; of more, some in between are left out."""
+_CLOCKS_DIFFER_US = 60_000_000
+"""So far may the clock of a region be ahead of the centre's."""
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -42,13 +47,15 @@ class Decoded:
     `rows`: their records with the columns of RECORD_COLUMNS, in the order of tenant, device, epoch and seq but for what
     came twice or between others, some columns as dictionaries; None if there are no records. `streams`: for each
     device stream what its batches say together, and how many records they hold. `malformed`: messages that are no
-    consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`.
+    consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`. `statements`: of each
+    device stream that stated something, as far as they are believed; the latest of them is in `streams`, too.
     """
 
     rows: pa.Table | None
     streams: dict[DeviceStream, tuple[Coverage, int]]
     malformed: list[dict[str, Any]]
     messages: int
+    statements: dict[DeviceStream, tuple[Statement, ...]] = field(default_factory=dict)
 
 
 class _Message:
@@ -68,6 +75,7 @@ class _Gathered:
 
     messages: list[_Message] = field(default_factory=list)
     headers: dict[DeviceStream, list[Header]] = field(default_factory=dict)
+    statements: dict[DeviceStream, list[Statement]] = field(default_factory=dict)
     malformed: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0
     rows: int = 0
@@ -79,17 +87,19 @@ class _Gathered:
         return self.rows >= _ROWS_AT_ONCE or self.count >= _MESSAGES_AT_ONCE or self.size >= _BYTES_AT_ONCE
 
 
-def decode_messages(batches: Batches, sensible: SensibleTime = USUAL) -> Iterator[Decoded]:
+def decode_messages(batches: Batches, sensible: SensibleTime = USUAL, now: datetime | None = None) -> Iterator[Decoded]:
     """Messages, opened and checked to the last record: all of a task's together, unless they are too many.
 
-    A record whose device time is not `sensible` gets no day.
+    A record whose device time is not `sensible` gets no day. `now`: the centre's clock; a statement in a message that
+    was published later than it says is not believed. None: every moment of publication is believed.
     """
+    latest_us = MAX_DEVICE_TIME_US if now is None else round(now.timestamp() * 1_000_000) + _CLOCKS_DIFFER_US
     gathered = _Gathered()
     for batch in batches:
         published = batch["publish_time"].cast(pa.int64()).to_pylist()
         rest = batch.select(["value", "properties", "topic", "message_id", "malformed"])
         for message, publish_us in zip(rest.to_pylist(), published, strict=True):
-            _gather(gathered, message, publish_us)
+            _gather(gathered, message, publish_us, latest_us)
             if gathered.is_enough:
                 yield _decoded(gathered, sensible)
                 gathered = _Gathered()
@@ -97,7 +107,7 @@ def decode_messages(batches: Batches, sensible: SensibleTime = USUAL) -> Iterato
         yield _decoded(gathered, sensible)
 
 
-def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None) -> None:
+def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None, latest_us: int) -> None:
     value = message["value"] or b""
     gathered.count += 1
     if message["malformed"] is not None:
@@ -116,7 +126,12 @@ def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None
         _gather_malformed(gathered, message, reason, reason.encode())
         return
     header = columns.header
-    gathered.headers.setdefault(DeviceStream(tenant, header.device, header.epoch), []).append(header)
+    stream = DeviceStream(tenant, header.device, header.epoch)
+    gathered.headers.setdefault(stream, []).append(header)
+    if header.stated_us and publish_us is not None and 0 < publish_us <= latest_us:
+        # its region had it by then: whatever the device's clock says, it cannot know of what comes later
+        stated = Statement(min(header.stated_us, publish_us), header.head)
+        gathered.statements.setdefault(stream, []).append(stated)
     gathered.size += columns.size + _RANGE_BYTES * (len(header.record_seqs.ranges) + len(header.tombstones))
     if len(columns.seq):
         gathered.rows += len(columns.seq)
@@ -145,16 +160,30 @@ def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str,
 def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
     return Decoded(
         rows=_record_rows(gathered.messages, sensible) if gathered.messages else None,
-        streams={stream: _united(headers) for stream, headers in gathered.headers.items()},
+        streams={
+            stream: _united(headers, gathered.statements.get(stream)) for stream, headers in gathered.headers.items()
+        },
         malformed=gathered.malformed,
         messages=gathered.count,
+        statements={stream: _kept(statements) for stream, statements in gathered.statements.items()},
     )
 
 
-def _united(headers: list[Header]) -> tuple[Coverage, int]:
+def _kept(statements: list[Statement]) -> tuple[Statement, ...]:
+    """Those that may be the latest whose head is covered, the latest first: none has a later one at no higher head."""
+    kept: list[Statement] = []
+    for statement in sorted(statements, key=lambda one: (-one.stated_us, one.head)):
+        if not kept or statement.head < kept[-1].head:
+            kept.append(statement)
+    # rounded up, so that the latest stays and no more than the bound
+    return tuple(kept[:: -(-len(kept) // _STATEMENTS)])
+
+
+def _united(headers: list[Header], statements: list[Statement] | None) -> tuple[Coverage, int]:
     """What batches of one stream say together, and how many records they hold, each as often as it came."""
     received = IntervalSet([bounds for header in headers for bounds in header.record_seqs.ranges])
-    said = Coverage(received, head=max(header.head for header in headers))
+    latest = max(statements) if statements else Statement(0, 0)
+    said = Coverage(received, (), max(header.head for header in headers), latest.stated_us, latest.head)
     # a device repeats its tombstones until they are acknowledged
     for tombstones in dict.fromkeys(header.tombstones for header in headers):
         said |= Coverage(tombstones=tombstones)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from telemetry import IntervalSet
 
 
 class StreamPart(NamedTuple):
     """What the messages in one part of a micro-batch say together of one device stream.
 
-    `records`: how many they hold, each as often as it came; `said.received` has each once.
+    `records`: how many they hold, each as often as it came; `said.received` has each once. `statements`: those among
+    them that may be the latest whose head is covered; the latest of all is in `said`.
     """
 
     part: int
     stream: DeviceStream
     said: Coverage
     records: int
+    statements: tuple[Statement, ...] = ()
 
 
 class Known(Protocol):
@@ -49,9 +51,12 @@ def deduplicate(known: Known | Mapping[DeviceStream, Coverage], parts: Iterable[
 
     The records let in are always the same set: the union of all ids less those known. Which copy of a record that
     comes twice is let in depends on the order.
+
+    Up to when a stream is complete is decided behind the last part, by what is covered then.
     """
     decision = DeduplicationResult()
-    for part, stream, said, records in parts:
+    statements: dict[DeviceStream, list[Statement]] = {}
+    for part, stream, said, records, stated in parts:
         # what an earlier part of this micro-batch brought counts already
         before = decision.coverage.get(stream) or known.get(stream) or Coverage()
         fresh = said.received - before.received
@@ -61,10 +66,18 @@ def deduplicate(known: Known | Mapping[DeviceStream, Coverage], parts: Iterable[
             decision.kept.setdefault(part, {})[stream] = fresh
         decision.accepted_count += accepted
         decision.duplicate_count += records - accepted
-        added = Coverage(fresh, said.tombstones, said.head)
+        added = Coverage(fresh, said.tombstones, said.head, said.stated_us, said.stated_head)
         after = before | added
         assert after.received.count == before.received.count + accepted, "nothing is counted twice"
         decision.coverage[stream] = after
         if after != before:
             decision.delta[stream] = decision.delta.get(stream, Coverage()) | added
+        if stated:
+            statements.setdefault(stream, []).extend(stated)
+    for stream, coverage in decision.coverage.items():
+        completed = coverage.completed(statements.get(stream, ()))
+        if completed is not coverage:
+            until_us = completed.complete_until_us
+            decision.coverage[stream] = completed
+            decision.delta[stream] = replace(decision.delta.get(stream, Coverage()), complete_until_us=until_us)
     return decision

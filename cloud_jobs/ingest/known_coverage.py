@@ -1,13 +1,14 @@
 """The coverage of all device streams in the memory of the one ingest that runs: a million in some 400 MB.
 
-A stream without tombstones, as nearly all are, is kept packed: its ranges and its head as 64-bit integers, one after
-the other. So one with gaps takes 16 bytes more for each.
+A stream without tombstones, as nearly all are, is kept packed: its ranges, its head and what it stated as 64-bit
+integers, one after the other. So one with gaps takes 16 bytes more for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, pairwise
+from operator import attrgetter
 from struct import pack, unpack
 from sys import intern
 from typing import Final
@@ -22,6 +23,9 @@ from telemetry import IntervalSet
 
 _Key = tuple[str, str, int]
 _ROWS_AT_ONCE: Final = 50_000
+_NUMBERS: Final = ("head", "stated_us", "stated_head", "complete_until_us")
+"""The numbers of a Coverage in their order, which are also columns of its rows."""
+_numbers_of: Final = attrgetter(*_NUMBERS)
 
 
 class KnownCoverage:
@@ -41,13 +45,14 @@ class KnownCoverage:
         found = self._streams.get(stream)
         if found is None or isinstance(found, Coverage):
             return found
-        *bounds, head = unpack(f"={len(found) // 8}q", found)
-        return Coverage(IntervalSet(zip(bounds[::2], bounds[1::2], strict=True)), head=head)
+        numbers = unpack(f"={len(found) // 8}q", found)
+        bounds = numbers[: -len(_NUMBERS)]
+        return Coverage(IntervalSet(zip(bounds[::2], bounds[1::2], strict=True)), (), *numbers[-len(_NUMBERS) :])
 
     def update(self, coverage: Mapping[DeviceStream, Coverage]) -> None:
         """Takes over the new state of streams."""
         for stream, new in coverage.items():
-            numbers = [*chain.from_iterable(new.received.ranges), new.head]
+            numbers = [*chain.from_iterable(new.received.ranges), *_numbers_of(new)]
             kept = new if new.tombstones else pack(f"={len(numbers)}q", *numbers)
             self._streams[intern(stream.tenant), stream.device, stream.epoch] = kept
 
@@ -59,10 +64,11 @@ def _packed(rows: pa.RecordBatch) -> Iterator[tuple[_Key, bytes]]:
     """Streams without tombstones. None becomes an object on the way: a million are read in seconds."""
     lengths = np.r_[0, pc.list_value_length(rows["received"]).to_numpy()]
     bounds = rows["received"].flatten().to_numpy().astype("=i8").tobytes()
-    heads = rows["head"].to_numpy().astype("=i8").tobytes()
+    numbers = np.column_stack([rows[name].to_numpy() for name in _NUMBERS]).astype("=i8").tobytes()
+    width = 8 * len(_NUMBERS)
     # one text for all the streams of a tenant, not one for each
     tenants = map(intern, rows["tenant"].to_pylist())
     columns = (rows[name].to_pylist() for name in ("device", "epoch"))
     places = pairwise((8 * np.cumsum(lengths)).tolist())
     for at, (stream, (start, end)) in enumerate(zip(zip(tenants, *columns, strict=True), places, strict=True)):
-        yield stream, bounds[start:end] + heads[8 * at : 8 * at + 8]
+        yield stream, bounds[start:end] + numbers[width * at : width * (at + 1)]

@@ -17,7 +17,7 @@ from cloud_jobs.ingest.decoding import Batches, Decoded, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart
 from cloud_jobs.ingest.quarantine import QuarantineFile, malformed_rows, write_quarantine
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
@@ -30,7 +30,7 @@ class WrittenPart(NamedTuple):
     """Messages that one task took together: the files of their records, and what they say of each device stream.
 
     `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
-    of those that are no batch, `malformed`: how many of the `messages` these are.
+    of those that are no batch, `malformed`: how many of the `messages` these are. `statements`: see StreamPart.
     """
 
     files: tuple[DataFile, ...]
@@ -38,11 +38,12 @@ class WrittenPart(NamedTuple):
     quarantined: tuple[QuarantineFile, ...]
     malformed: int
     messages: int
+    statements: dict[DeviceStream, tuple[Statement, ...]]
 
     def stream_parts(self, part: int) -> Iterator[StreamPart]:
         """What is decided on, with the number of this part in its micro-batch."""
         for stream, (said, records) in self.streams.items():
-            yield StreamPart(part, stream, said, records)
+            yield StreamPart(part, stream, said, records, self.statements.get(stream, ()))
 
 
 def write_parts(
@@ -51,7 +52,7 @@ def write_parts(
     """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in the lake."""
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for decoded in decode_messages(batches, sensible):
+        for decoded in decode_messages(batches, sensible, now):
             part = write_part(lake, decoded, ingest_number, now)
             # what executors of this job write is read by its driver alone
             yield pa.RecordBatch.from_pylist([{"part": pickle.dumps(part)}], schema=PART_COLUMNS)
@@ -65,7 +66,8 @@ def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) 
     if decoded.rows is not None:
         written = write_data_files(lake.files("records"), _stamped(decoded.rows, ingest_number, now), now)
     quarantined = _quarantined(lake, decoded, ingest_number, now)
-    return WrittenPart(tuple(written), decoded.streams, tuple(quarantined), len(decoded.malformed), decoded.messages)
+    counts = len(decoded.malformed), decoded.messages
+    return WrittenPart(tuple(written), decoded.streams, tuple(quarantined), *counts, decoded.statements)
 
 
 def _quarantined(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) -> list[QuarantineFile]:

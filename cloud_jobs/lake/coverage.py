@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -29,6 +29,13 @@ class DeviceStream(NamedTuple):
     def of_device(self) -> TenantDevice:
         """Which device made it."""
         return TenantDevice(self.tenant, self.device)
+
+
+class Statement(NamedTuple):
+    """A device's word: no record of a stream with a seq above `head` has a device time before `stated_us`."""
+
+    stated_us: int
+    head: int
 
 
 class Completeness(StrEnum):
@@ -76,6 +83,23 @@ class Coverage:
     def missing(self) -> IntervalSet:
         """Neither received nor declared: still on the device, on the way, or lost without a word."""
         return self.received.gaps(1, self.head) - self.declared_lost
+
+    @property
+    def covered_through(self) -> int:
+        """The highest seq up to which nothing is missing, whatever the head is; 0 if the first one is."""
+        known = self.received | _seqs_of(self.tombstones) if self.tombstones else self.received
+        first, last = known.ranges[0] if known else (0, 0)
+        return last if first == 1 else 0
+
+    def completed(self, statements: Iterable[Statement] = ()) -> Coverage:
+        """With the latest moment up to which it is complete by its own statement, or by one of others."""
+        known_us = self.complete_until_us
+        later = [one for one in ((self.stated_us, self.stated_head), *statements) if one[0] > known_us]
+        if not later:
+            return self
+        through = self.covered_through
+        until_us = max((stated_us for stated_us, head in later if head <= through), default=known_us)
+        return self if until_us == known_us else replace(self, complete_until_us=until_us)
 
     @property
     def state(self) -> Completeness:

@@ -29,7 +29,7 @@ from cloud_jobs.lake.location import ensure_folder
 from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 MERGED_FILES: Final = 8
 """So many files of one level become one of the next."""
 _MERGED_AT_ONCE: Final = 50_000

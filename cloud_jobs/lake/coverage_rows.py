@@ -23,13 +23,16 @@ COVERAGE_ROWS = pa.schema(
         pa.field("device", pa.string(), nullable=False),
         pa.field("epoch", pa.int64(), nullable=False),
         pa.field("head", pa.int64(), nullable=False),
+        pa.field("stated_us", pa.int64(), nullable=False),
+        pa.field("stated_head", pa.int64(), nullable=False),
+        pa.field("complete_until_us", pa.int64(), nullable=False),
         pa.field("received", pa.list_(pa.int64()), nullable=False),
         pa.field("lost", pa.list_(pa.int64()), nullable=False),
         pa.field("reasons", pa.list_(pa.string()), nullable=False),
     ]
 )
 """What is known, or became known, of a device stream. `received`: first, last, first, last, ..., apart and ascending;
-`lost`: the same of its tombstones, each of which has its reason in `reasons`."""
+`lost`: the same of its tombstones, each of which has its reason in `reasons`. The other columns: see Coverage."""
 
 
 def to_rows(known: Mapping[DeviceStream, Coverage]) -> pa.Table:
@@ -41,6 +44,9 @@ def to_rows(known: Mapping[DeviceStream, Coverage]) -> pa.Table:
         "device": [stream.device for stream in streams],
         "epoch": [stream.epoch for stream in streams],
         "head": [coverage.head for coverage in coverages],
+        "stated_us": [coverage.stated_us for coverage in coverages],
+        "stated_head": [coverage.stated_head for coverage in coverages],
+        "complete_until_us": [coverage.complete_until_us for coverage in coverages],
         "received": [[bound for bounds in coverage.received.ranges for bound in bounds] for coverage in coverages],
         "lost": [[bound for tombstone in coverage.tombstones for bound in tombstone[:2]] for coverage in coverages],
         "reasons": [[tombstone.reason for tombstone in coverage.tombstones] for coverage in coverages],
@@ -60,6 +66,9 @@ def from_rows(rows: pa.Table) -> Iterator[tuple[DeviceStream, Coverage]]:
                     IntervalSet(zip(received[::2], received[1::2], strict=True)),
                     tuple(Tombstone(*one) for one in tombstones),
                     row["head"],
+                    row["stated_us"],
+                    row["stated_head"],
+                    row["complete_until_us"],
                 ),
             )
 
@@ -82,16 +91,27 @@ def unite(tables: Iterable[pa.Table]) -> pa.Table:
     stream = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(code)]))
     first_rows = rows.select(["tenant", "device", "epoch"]).take(pa.array(starts))
     lost, reasons = _united_tombstones(rows, stream, len(starts))
+    stated_us, stated_head = _latest_statements(rows, stream, starts)
     columns = {
         "tenant": first_rows["tenant"],
         "device": first_rows["device"],
         "epoch": first_rows["epoch"],
         "head": np.maximum.reduceat(rows["head"].to_numpy(), starts),
+        "stated_us": stated_us,
+        "stated_head": stated_head,
+        "complete_until_us": np.maximum.reduceat(rows["complete_until_us"].to_numpy(), starts),
         "received": _united_ranges(_list_column(rows, "received"), stream, len(starts)),
         "lost": lost,
         "reasons": reasons,
     }
     return pa.table(columns, schema=COVERAGE_ROWS)
+
+
+def _latest_statements(rows: pa.Table, stream: Integers, starts: Integers) -> tuple[Integers, Integers]:
+    """(stated_us, stated_head) of each stream: the latest, of two at one moment that of the higher head."""
+    stated_us, heads = rows["stated_us"].to_numpy(), rows["stated_head"].to_numpy()
+    latest_us = np.maximum.reduceat(stated_us, starts)
+    return latest_us, np.maximum.reduceat(np.where(stated_us == latest_us[stream], heads, 0), starts)
 
 
 def _list_column(rows: pa.Table, name: str) -> pa.ListArray:

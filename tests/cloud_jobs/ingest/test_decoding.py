@@ -69,7 +69,9 @@ def test_the_rows_are_all_records_as_often_as_they_came(batch: Batch) -> None:
     seqs = [record.seq for record in batch.records]
     said, records = found.streams[DeviceStream("acme", "eu-0001", batch.epoch)]
     assert (said.received, said.head, records) == (IntervalSet.of(seqs), batch.head, 2 * len(seqs))
-    assert said == Coverage() | Coverage(said.received, batch.tombstones, batch.head)
+    stated_us = min(batch.stated_us, round(RECEIVED.timestamp() * 1_000_000))
+    stated = (stated_us, batch.head if stated_us else 0)
+    assert said == Coverage() | Coverage(said.received, batch.tombstones, batch.head, *stated)
     assert found.messages == 2
     if seqs:
         rows = rows_of(found)

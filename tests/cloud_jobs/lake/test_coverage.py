@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake.coverage import Completeness, Coverage, completeness
+from cloud_jobs.lake.coverage import Completeness, Coverage, Statement, completeness
 from telemetry import IntervalSet, Tombstone
 from tests.strategies import interval_sets
 
@@ -14,11 +14,13 @@ from tests.strategies import interval_sets
 def coverages(draw: st.DrawFn) -> Coverage:
     received, lost = draw(interval_sets), draw(interval_sets)
     head = max(received.last or 0, lost.last or 0) + draw(st.integers(0, 3))
-    return Coverage(received, tuple(Tombstone(*bounds, "quota") for bounds in lost.ranges), head)
+    stated = draw(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)))
+    return Coverage(received, tuple(Tombstone(*bounds, "quota") for bounds in lost.ranges), head, *stated)
 
 
-def said(coverage: Coverage) -> tuple[IntervalSet, IntervalSet, IntervalSet, int]:
-    return coverage.received, coverage.declared_lost, coverage.missing, coverage.head
+def said(coverage: Coverage) -> tuple[object, ...]:
+    stated = coverage.stated_us, coverage.stated_head, coverage.complete_until_us
+    return coverage.received, coverage.declared_lost, coverage.missing, coverage.head, *stated
 
 
 @given(coverages(), coverages(), coverages())
@@ -41,3 +43,21 @@ def test_a_device_is_as_complete_as_its_worst_stream_and_open_without_any(stream
     order = [Completeness.COMPLETE, Completeness.DECLARED_LOSS, Completeness.OPEN]
     worst = max((stream.state for stream in streams), key=order.index, default=Completeness.OPEN)
     assert completeness(streams) is worst
+
+
+def test_a_stream_is_complete_until_the_latest_statement_whose_head_is_covered() -> None:
+    coverage = Coverage(IntervalSet([(1, 3), (6, 9)]), (Tombstone(4, 4, "quota"),), 9, 90, 9)
+    assert coverage.covered_through == 4
+    assert coverage.completed() is coverage
+    assert coverage.completed([Statement(50, 5), Statement(40, 4), Statement(30, 3)]).complete_until_us == 40
+    filled = coverage | Coverage(IntervalSet([(5, 5)]))
+    assert filled.completed().complete_until_us == 90
+
+
+def test_an_idle_device_without_any_record_is_complete_until_its_statement() -> None:
+    assert Coverage(stated_us=7).completed().complete_until_us == 7
+    assert Coverage(head=1, stated_us=7, stated_head=1).completed().complete_until_us == 0
+
+
+def test_what_begins_behind_the_first_seq_covers_nothing() -> None:
+    assert Coverage(IntervalSet([(2, 9)]), head=9).covered_through == 0

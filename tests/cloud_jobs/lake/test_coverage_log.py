@@ -218,7 +218,7 @@ def test_two_sweeps_at_once_do_not_stop_each_other(log: CoverageLog, monkeypatch
     assert log.coverage(log.manifest(numbers[-1])) == known((1, 19))
 
 
-@pytest.mark.parametrize(("written", "by"), [('"format":2', '"format":9'), ("{", "")])
+@pytest.mark.parametrize(("written", "by"), [('"format":3', '"format":9'), ("{", "")])
 def test_a_manifest_in_use_that_cannot_be_read_stops_the_sweep(
     log: CoverageLog, tmp_path: Path, written: str, by: str
 ) -> None:
@@ -260,6 +260,6 @@ def test_a_merge_that_ended_long_before_the_next_commit_is_made_again(
 def test_a_manifest_of_another_format_is_refused(log: CoverageLog, tmp_path: Path) -> None:
     number = commit(new_writer(log), known((1, 1)))
     (path,) = tmp_path.rglob("*.json")
-    path.write_text(path.read_text().replace('"format":2', '"format":1'))
-    with pytest.raises(ValueError, match="is no manifest of format 2"):
+    path.write_text(path.read_text().replace('"format":3', '"format":1'))
+    with pytest.raises(ValueError, match="is no manifest of format 3"):
         log.manifest(number)

@@ -1,0 +1,191 @@
+"""Up to when the records of a device are all there: whatever came how often, never later than it stated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.ingest.decoding import Decoded, decode_messages
+from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from telemetry import Batch, Canary, IntervalSet, Record, Tombstone, encode
+from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.test_decoding import RECEIVED, messages
+
+RECEIVED_US = round(RECEIVED.timestamp() * 1_000_000)
+DAY_US = 86_400_000_000
+
+
+def us(text: str) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
+
+
+def batch(first: int, last: int, *, head: int, stated_us: int, lost: tuple[Tombstone, ...] = ()) -> bytes:
+    """Records first to last; none if last is below first."""
+    records = tuple(Record(seq, RECEIVED_US - DAY_US, Canary(id=str(seq))) for seq in range(first, last + 1))
+    return encode(Batch("d", 7, head, records, lost, stated_us))
+
+
+def heartbeat(head: int, stated_us: int) -> bytes:
+    return batch(1, 0, head=head, stated_us=stated_us)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Batch]:
+    """What a truthful device sends: batches of records or tombstones, and heartbeats, its head and time never less."""
+    sent: list[Batch] = []
+    head, now_us, waiting = 0, 1, 1
+    for _ in range(draw(st.integers(1, 10))):
+        head += draw(st.integers(0, 4))
+        now_us += draw(st.integers(0, 5))
+        last = draw(st.integers(waiting - 1, head))
+        covered = range(waiting, last + 1)
+        waiting = last + 1
+        states_us = now_us if not covered or draw(st.booleans()) else 0
+        if covered and draw(st.integers(0, 3)) == 0:
+            sent.append(Batch("d", 7, head, (), (Tombstone(covered[0], last, "age"),), states_us))
+        else:
+            records = tuple(Record(seq, RECEIVED_US, Canary(id="x")) for seq in covered)
+            sent.append(Batch("d", 7, head, records, (), states_us))
+    return sent
+
+
+def parts(sent: list[Batch]) -> list[StreamPart]:
+    """What one executor makes of batches, by the ingest's own decoding."""
+    if not sent:
+        return []
+    (decoded,) = decode_messages([messages(*map(encode, sent))])
+    return [
+        StreamPart(0, stream, said, records, decoded.statements.get(stream, ()))
+        for stream, (said, records) in decoded.streams.items()
+    ]
+
+
+def delivered(micro_batches: list[list[Batch]]) -> Coverage:
+    known: dict[DeviceStream, Coverage] = {}
+    for sent in micro_batches:
+        known |= deduplicate(known, parts(sent)).coverage
+    return known[STREAM]
+
+
+def model(sent: list[Batch]) -> tuple[int, int]:
+    """(the latest statement of all, the latest one whose head is covered), by looking at every seq."""
+    covered = {seq for one in sent for seq in one.header.seqs}
+    stated = [(one.stated_us, one.head) for one in sent if one.stated_us]
+    fulfilled = [stated_us for stated_us, head in stated if all(seq in covered for seq in range(1, head + 1))]
+    return max(stated, default=(0, 0))[0], max(fulfilled, default=0)
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> tuple[list[Batch], list[list[Batch]]]:
+    """Batches, some of them twice, in any order, and cut into micro-batches."""
+    sent = draw(lives())
+    some = draw(st.lists(st.sampled_from(sent), max_size=5))
+    shuffled = draw(st.permutations(sent + some))
+    cuts = sorted(draw(st.lists(st.integers(0, len(shuffled)), max_size=4)))
+    return sent, [shuffled[start:end] for start, end in pairwise([0, *cuts, len(shuffled)])]
+
+
+@given(deliveries())
+def test_no_delivery_makes_a_device_more_complete_than_it_is(found: tuple[list[Batch], list[list[Batch]]]) -> None:
+    sent, micro_batches = found
+    found_now = delivered(micro_batches)
+    latest_us, complete_us = model(sent)
+    assert found_now.stated_us == latest_us
+    assert found_now.complete_until_us <= complete_us
+    # once nothing up to the head of the latest is missing, every delivery ends at the same
+    if found_now.covered_through >= found_now.stated_head:
+        assert found_now.complete_until_us == latest_us
+
+
+@given(deliveries())
+def test_after_a_replay_every_delivery_has_made_the_same_coverage(
+    found: tuple[list[Batch], list[list[Batch]]],
+) -> None:
+    sent, micro_batches = found
+    one, other = delivered([*micro_batches, sent]), delivered([sent])
+    assert replace(one, tombstones=()) == replace(other, tombstones=())
+    assert one.complete_until_us == model(sent)[1]
+    assert delivered([*micro_batches, sent, sent]) == one
+
+
+@given(deliveries())
+def test_what_became_known_says_as_much_as_the_new_state(found: tuple[list[Batch], list[list[Batch]]]) -> None:
+    known: dict[DeviceStream, Coverage] = {}
+    for sent in found[1]:
+        decision = deduplicate(known, parts(sent))
+        for stream, found_now in decision.coverage.items():
+            assert known.get(stream, Coverage()) | decision.delta.get(stream, Coverage()) == found_now
+        known |= decision.coverage
+
+
+def test_a_device_that_fell_silent_with_records_unsent_is_not_complete_for_the_period() -> None:
+    # 816 made, 195 sent; whoever looks at the highest seq that was heard of finds nothing missing
+    sent = batch(1, 195, head=195, stated_us=us("2026-01-04T06:00"))
+    (decoded,) = decode_messages([messages(sent)])
+    ((said, _),) = decoded.streams.values()
+    found = said.completed()
+    assert not found.missing
+    assert found.complete_until_us == us("2026-01-04T06:00") < us("2026-02-01")
+
+
+def test_a_clock_a_year_ahead_closes_no_future_period() -> None:
+    decoded = decode(heartbeat(0, RECEIVED_US + 365 * DAY_US))
+    ((said, _),) = decoded.streams.values()
+    assert said.completed().complete_until_us == said.stated_us == RECEIVED_US
+
+
+def decode(*sent: bytes, now: datetime | None = None) -> Decoded:
+    (decoded,) = decode_messages([messages(*sent)], now=now)
+    return decoded
+
+
+@pytest.mark.parametrize(("behind_s", "stated_us"), [(0, RECEIVED_US), (60, RECEIVED_US), (61, 0)])
+def test_a_statement_that_was_published_after_the_present_is_not_believed(behind_s: int, stated_us: int) -> None:
+    # a device that publishes to Pulsar itself stamps the publication with its own clock
+    decoded = decode(heartbeat(0, RECEIVED_US), now=RECEIVED - timedelta(seconds=behind_s))
+    ((said, _),) = decoded.streams.values()
+    assert said.stated_us == stated_us
+    assert bool(decoded.statements) is bool(stated_us)
+
+
+def test_of_many_statements_the_latest_and_the_bound_are_kept() -> None:
+    beats = [heartbeat(at, 1_000 + at) for at in range(1, 500)]
+    (kept,) = decode(*beats).statements.values()
+    assert len(kept) <= 32
+    assert kept[0] == (1_499, 499)
+    assert sorted(kept, reverse=True) == list(kept)
+
+
+def test_one_gap_in_september_leaves_january_complete(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path / "lake")
+    writer = new_ingest(lake)
+    january, october = us("2025-02-01T00:05"), us("2025-10-01T00:05")
+    take_in(lake, writer, [batch(1, 4, head=4, stated_us=january)])
+    take_in(lake, writer, [batch(7, 8, head=8, stated_us=october)])
+    found = coverage(lake)
+    assert found.missing == IntervalSet([(5, 6)])
+    assert (found.complete_until_us, found.stated_us, found.stated_head) == (january, october, 8)
+    # a new process knows what was stated before, and the gap is filled by what states nothing
+    take_in(lake, new_ingest(lake), [batch(5, 6, head=8, stated_us=0)])
+    assert coverage(lake).complete_until_us == october
+
+
+def test_a_micro_batch_of_heartbeats_commits_coverage_and_no_record(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path / "lake")
+    writer = new_ingest(lake)
+    take_in(lake, writer, [batch(1, 4, head=4, stated_us=0)])
+    assert coverage(lake).stated_us == 0
+    take_in(lake, writer, [heartbeat(4, RECEIVED_US - 5)], [heartbeat(4, RECEIVED_US - 9)])
+    found = coverage(lake)
+    assert (found.stated_us, found.complete_until_us) == (RECEIVED_US - 5, RECEIVED_US - 5)
+    assert lake.rows("records", ["seq"]).num_rows == 4
+    take_in(lake, writer, [heartbeat(5, RECEIVED_US)])
+    assert coverage(lake).complete_until_us == RECEIVED_US - 5
+    assert coverage(lake).missing == IntervalSet([(5, 5)])
