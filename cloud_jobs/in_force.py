@@ -46,10 +46,12 @@ class Usable(NamedTuple, Generic[Made_co]):
 
 @dataclass(frozen=True, slots=True)
 class HeldVersion(Generic[Made]):
-    """A version in force: the row of its latest publication that can be used, and what that made."""
+    """A version in force: the row of its latest publication that can be used, what that made, and the number that
+    orders it among the versions of its id."""
 
     row: dict[str, Any]
     made: Made
+    begin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,10 @@ def in_force(rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[
         except (CloudError, FenceError) as fault:
             thing.refused[written] = _refused(row, written, fault)
         else:
-            thing.held[begin] = HeldVersion(row, made)
-            for corrected in (written, UNKNOWN_BEGINNING):
+            thing.held[begin] = HeldVersion(row, made, begin)
+            # of all but a fence nothing is in force without a beginning: a text that states none has a fault
+            unknown = (UNKNOWN_BEGINNING,) if row["kind"] == "fence" else (UNKNOWN_BEGINNING, "")
+            for corrected in (written, *unknown):
                 thing.refused.pop(corrected, None)
     ordered = [thing for _, thing in sorted(things.items())]
     return InForce(

@@ -17,8 +17,14 @@ from cloud_jobs.publication_id import PROPERTY, is_far_ahead, is_publication_id
 from geo.spatial.geojson import named
 from telemetry import InvalidJson, parse_json
 
-Kind = Literal["fence", "tariff", "account"]
-TOPICS: Final[dict[Kind, str]] = {"fence": "fences", "tariff": "tariffs", "account": "accounts"}
+Kind = Literal["fence", "tariff", "account", "legal_entity", "exchange_rate"]
+TOPICS: Final[dict[Kind, str]] = {
+    "fence": "fences",
+    "tariff": "tariffs",
+    "account": "accounts",
+    "legal_entity": "legal-entities",
+    "exchange_rate": "exchange-rates",
+}
 NAMESPACE: Final = "persistent://fleet/reference"
 MAX_BYTES: Final = 5 << 20
 MAX_VALUES: Final = 500_000
@@ -118,8 +124,7 @@ def _publication(kind: Kind, message: dict[str, Any]) -> Row:
         raise ValueError("a version is a JSON object")
     name, begin = stated_version(kind, body)
     key_begin = message["key"].removeprefix(f"{name}@")
-    agree = kind == "account" or instant_text(key_begin) == instant_text(begin)
-    if not name or key_begin == message["key"] or not agree:
+    if not name or key_begin == message["key"] or instant_text(key_begin) != instant_text(begin):
         raise ValueError(f"its key {_shown(message['key'])} is not that of its content, {_shown(f'{name}@{begin}')}")
     return {
         "publication_id": publication_id,

@@ -12,11 +12,8 @@ from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from cloud_jobs.billing.errors import BadPeriod
+from cloud_jobs.lake.beginning import FIRST_YEAR, LAST_YEAR, QUARTER
 
-FIRST_YEAR: Final = 1970
-LAST_YEAR: Final = 2999
-"""The years in which a period can lie; a zone's rules are followed through all of them."""
-QUARTER: Final = timedelta(minutes=15)
 _HELP: Final = (
     "use 2026, 2026-03, 2026-03-05, or FIRST/LAST with both days included, for instance 2026-03-05/2026-03-19"
 )

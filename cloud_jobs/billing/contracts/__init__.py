@@ -1,10 +1,28 @@
 """What was agreed: who sells, who pays for which devices, at which prices. Typed, dated, and judged where it enters."""
 
 from cloud_jobs.billing.contracts.account import Account, Assignment, Payer, Vat, VatCategory
+from cloud_jobs.billing.contracts.errors import (
+    AccountCycle,
+    BlockedPayer,
+    ChangesInsidePeriod,
+    ContractFault,
+    DeviceInTwoAccounts,
+    MissingParent,
+    NoExchangeRate,
+    OtherTimeZone,
+    RefusedVersionUsed,
+    TariffNotInForce,
+    TreeTooDeep,
+    UnknownLegalEntity,
+    UnknownPayer,
+    UnknownTariff,
+)
 from cloud_jobs.billing.contracts.exchange_rate import ExchangeRate, rate_id
 from cloud_jobs.billing.contracts.fields import Address
 from cloud_jobs.billing.contracts.legal_entity import LegalEntity, Payment
+from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, PayerContract, TariffSpan
 from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price, Tier, TierMode
+from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
 from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, window_of_quarters
 
@@ -12,19 +30,38 @@ __all__ = [
     "ANY_ZONE",
     "QUARTERS_OF_A_WEEK",
     "Account",
+    "AccountContract",
+    "AccountCycle",
     "Address",
+    "Assigned",
     "Assignment",
+    "BlockedPayer",
     "Cap",
     "CapSpan",
+    "ChangesInsidePeriod",
+    "ContractFault",
+    "Contracts",
+    "DeviceInTwoAccounts",
     "ExchangeRate",
     "LegalEntity",
+    "MissingParent",
+    "NoExchangeRate",
+    "OtherTimeZone",
     "Payer",
+    "PayerContract",
     "Payment",
     "Pool",
     "Price",
+    "RefusedVersionUsed",
     "Tariff",
+    "TariffNotInForce",
+    "TariffSpan",
     "Tier",
     "TierMode",
+    "TreeTooDeep",
+    "UnknownLegalEntity",
+    "UnknownPayer",
+    "UnknownTariff",
     "Vat",
     "VatCategory",
     "Window",

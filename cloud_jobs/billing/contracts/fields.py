@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, Final
@@ -19,13 +19,13 @@ from pydantic import (
     StringConstraints,
 )
 
-from cloud_jobs.billing.billing_period import FIRST_YEAR, LAST_YEAR, QUARTER, zone_of
+from cloud_jobs.billing.billing_period import zone_of
 from cloud_jobs.billing.countries import COUNTRIES
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.period import stamp
+from cloud_jobs.lake.beginning import agreed_moment
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHECKSUM: Final = 97
 
 
@@ -41,14 +41,7 @@ def _moment(given: Any) -> datetime:
         return _moment_of_text(given)
     if not isinstance(given, datetime):
         raise ValueError("write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00")
-    if given.utcoffset() is None:
-        raise ValueError(f"{given.isoformat()} has no offset from UTC; end it with Z, or with one like +01:00")
-    if not FIRST_YEAR < given.year <= LAST_YEAR:
-        raise ValueError(f"{given.isoformat()} is not within the years {FIRST_YEAR + 1} to {LAST_YEAR}")
-    moment = given.astimezone(UTC)
-    if (moment - _EPOCH) % QUARTER:
-        raise ValueError(f"{given.isoformat()} is not on a quarter of an hour, by which usage is kept")
-    return moment
+    return agreed_moment(given)
 
 
 # vehicles of one account mostly begin together

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import BlockedPayer, ContractFault, Contracts
+from cloud_jobs.reference_messages import Kind
+from tests.cloud_jobs.publications import row_of
+
 ADDRESS = {"line": "Hafenstr. 1", "city": "Hamburg", "postal_code": "20457", "country": "DE"}
 SINCE = "2026-01-01T00:00:00Z"
+BERLIN = "Europe/Berlin"
+MARCH = BillingPeriod.parse("2026-03", BERLIN)
+APRIL = BillingPeriod.parse("2026-04", BERLIN)
 
 
 def price(amount: str = "0.45", **more: Any) -> dict[str, Any]:
@@ -63,3 +71,34 @@ def legal_entity(**more: Any) -> dict[str, Any]:
 def exchange_rate(rate: str = "0.9", **more: Any) -> dict[str, Any]:
     named = {"id": "usd-eur", "currency": "USD", "into": "EUR"}
     return named | {"effective_from": SINCE, "rate": rate, "source": "European Central Bank"} | more
+
+
+KINDS: tuple[tuple[str, Kind], ...] = (
+    ("prices", "tariff"),
+    ("number_prefix", "legal_entity"),
+    ("into", "exchange_rate"),
+    ("name", "account"),
+)
+
+
+def kind_of(body: dict[str, Any]) -> Kind:
+    return next(kind for member, kind in KINDS if member in body)
+
+
+def rows(*bodies: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the table, published one after the other."""
+    return [row_of(kind_of(body), body["id"], body, number) for number, body in enumerate(bodies)]
+
+
+def contracts(*bodies: dict[str, Any]) -> Contracts:
+    """What they amount to, published one after the other."""
+    return Contracts(rows(*bodies))
+
+
+def faults_of(made: Contracts, payer_id: str = "acme", period: BillingPeriod = MARCH) -> list[ContractFault]:
+    """Why a payer is blocked; none: it is not."""
+    try:
+        made.contract_of(payer_id, period)
+    except BlockedPayer as blocked:
+        return list(blocked.faults) or [ContractFault("blocked without a reason")]
+    return []

@@ -1,0 +1,84 @@
+"""What holds for one payer in one period: everything that rating takes besides usage. Small enough to be sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts.account import Account, Payer
+from cloud_jobs.billing.contracts.exchange_rate import ExchangeRate
+from cloud_jobs.billing.contracts.legal_entity import LegalEntity
+from cloud_jobs.billing.contracts.tariff import Tariff
+from cloud_jobs.lake.coverage import TenantDevice
+
+
+class Assigned(NamedTuple):
+    """A device of an account for a time of the period, from `begin_us` until `end_us` (excluded; µs since 1970).
+
+    The times of one device do not overlap, whichever accounts they are of. All are on quarters of an hour.
+    """
+
+    tenant: str
+    device: str
+    begin_us: int
+    end_us: int
+    account: str
+    region: str
+
+    @property
+    def of_device(self) -> TenantDevice:
+        """Which device it is."""
+        return TenantDevice(self.tenant, self.device)
+
+
+class TariffSpan(NamedTuple):
+    """For how long (µs since 1970, `end_us` excluded) a version of a tariff is that of an account."""
+
+    begin_us: int
+    end_us: int
+    tariff: Tariff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountContract:
+    """One account of a payer's tree. `spans`: in order, apart, and one for each time in which it has a device."""
+
+    id: str
+    name: str
+    parent: str | None
+    spans: tuple[TariffSpan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayerContract:
+    """The contract of a payer for a period.
+
+    `account`: the version in force at the period's last moment, without its devices. `accounts`: the payer and those
+    below it, by id. `assigned`: by tenant, device and begin. `rates`: of each other currency of a tariff into the
+    payer's, as of the last moment, by currency. `publication_ids`: of all versions that it is made of, sorted.
+    """
+
+    account: Account
+    period: BillingPeriod
+    seller: LegalEntity
+    accounts: tuple[AccountContract, ...]
+    assigned: tuple[Assigned, ...]
+    rates: tuple[ExchangeRate, ...]
+    publication_ids: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """The id of the payer's account."""
+        return self.account.id
+
+    @property
+    def payer(self) -> Payer:
+        """Who buys: currency, time zone, address, VAT."""
+        assert self.account.payer is not None
+        return self.account.payer
+
+    @property
+    def devices(self) -> tuple[TenantDevice, ...]:
+        """Every device that is assigned for some of the period, once, sorted."""
+        return tuple(sorted({one.of_device for one in self.assigned}))

@@ -1,0 +1,152 @@
+"""The contracts as a whole: everything that was published, and of it what holds for one payer and period.
+
+Pure. Every publication is judged once, and little is kept of each; the texts that a payer needs are read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime
+from itertools import pairwise
+from typing import Any, Final
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts.account import Account
+from cloud_jobs.billing.contracts.account_tree import AccountTree
+from cloud_jobs.billing.contracts.device_overlaps import overlaps
+from cloud_jobs.billing.contracts.errors import (
+    AccountCycle,
+    BlockedPayer,
+    ChangesInsidePeriod,
+    ContractFault,
+    MissingParent,
+    OtherTimeZone,
+    RefusedVersionUsed,
+    UnknownPayer,
+)
+from cloud_jobs.billing.contracts.payer_contract import PayerContract
+from cloud_jobs.billing.contracts.payer_parts import PayerParts
+from cloud_jobs.billing.contracts.published import MODEL_OF, AccountFacts, DeviceNumbers, account_facts, usable_contract
+from cloud_jobs.billing.contracts.versions import ContractVersion, ContractVersions, UnusableVersion, micros, moment_of
+from cloud_jobs.in_force import RefusedVersion, Usable, in_force
+from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING
+
+_PAID_WITH: Final = ("legal entity", "currency", "time zone")
+
+
+class Contracts:
+    """All contracts of a snapshot. `refused`: the publications that cannot be used, whoever needs them."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """From rows of the table `reference`, in any order; those of other kinds are passed over."""
+        mine = [dict(row) for row in rows if row["kind"] in MODEL_OF]
+        numbers = DeviceNumbers()
+
+        def facts_of(kind: str, body: str) -> Usable[AccountFacts | None]:
+            begin, made = usable_contract(kind, body)
+            return Usable(begin, account_facts(made, numbers) if isinstance(made, Account) else None)
+
+        # of one kind all facts are of one type
+        found = in_force(mine, facts_of)
+        self.refused = found.refused
+        self._of_kind: dict[str, dict[str, ContractVersions[Any]]] = {
+            kind: defaultdict(ContractVersions) for kind in MODEL_OF
+        }
+        for held in found.held:
+            row = held.row
+            versions = self._of_kind[row["kind"]][row["id"]]
+            versions.add(held.begin, held.made, row["body"], row["publication_id"])
+        bodies = {one.publication_id: "" for one in found.refused}
+        bodies.update((row["publication_id"], row["body"]) for row in mine if row["publication_id"] in bodies)
+        for one in found.refused:
+            refusal = UnusableVersion(_beginning_us(one), one, _readable(bodies[one.publication_id]))
+            self._of_kind[one.kind][one.id].refusals.append(refusal)
+        self._accounts: dict[str, ContractVersions[AccountFacts]] = self._of_kind["account"]
+        self._tree = AccountTree(self._accounts)
+        self._overlaps = overlaps(self._accounts, numbers.names)
+
+    def payers(self, start: datetime, end: datetime) -> list[str]:
+        """The ids of the accounts that pay for some of a time, sorted, also of those that are blocked."""
+        return self._tree.payers(micros(start), micros(end))
+
+    def without_payer(self, moment: datetime) -> list[ContractFault]:
+        """Which accounts lead to no payer at a moment, and why: nobody is billed for their devices."""
+        return self._tree.without_payer(micros(moment))
+
+    def period_of(self, payer_id: str, first_day: date, last_day: date) -> BillingPeriod:
+        """Days of a payer, by the clocks of the time zone that it has at their end. Raises BadPeriod, UnknownPayer."""
+        versions = self._accounts.get(payer_id, ContractVersions())
+        zones = dict.fromkeys(facts.pays[2] for facts in reversed(versions.facts) if facts.pays)
+        periods = [BillingPeriod(zone, first_day, last_day) for zone in zones]
+        for period in periods:
+            last = versions.at(micros(period.end) - 1)
+            if last and last.facts.pays and last.facts.pays[2] == period.time_zone:
+                return period
+        if periods:
+            return periods[0]
+        raise UnknownPayer(payer_id, "is no payer, or no publication of it can be used")
+
+    def contract_of(self, payer_id: str, period: BillingPeriod) -> PayerContract:
+        """What holds for a payer and all accounts below it. Raises BlockedPayer with every reason why nothing does."""
+        start, end = micros(period.start), micros(period.end)
+        faults = [*self._payer_faults(payer_id, period)]
+        if faults:
+            raise BlockedPayer(payer_id, period, faults)
+        names = self._tree.below(payer_id, start, end, faults)
+        for name in names:
+            faults.extend(self._tree.changes(name, start, end))
+            faults.extend(RefusedVersionUsed(one.refused) for one in self._accounts[name].refused_within(start, end))
+        parts = PayerParts(self._of_kind, start, end)
+        made = parts.contract(payer_id, names, period)
+        shared = (one for name in names for one in self._overlaps.get(name, ()))
+        # of two accounts of one payer each has it
+        within = dict.fromkeys(one for one in shared if one.begin_us < end and start < one.end_us)
+        faults += [*parts.faults, *(one.fault for one in within)]
+        if faults or made is None:
+            raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
+        return made
+
+    def _payer_faults(self, payer_id: str, period: BillingPeriod) -> Iterator[ContractFault]:
+        """Why an account gets no invoice of its own for a period."""
+        start, end = micros(period.start), micros(period.end)
+        versions = self._accounts.get(payer_id, ContractVersions())
+        there = list(versions.within(start, end))
+        if not there or there[-1].facts.pays is None:
+            refused = [RefusedVersionUsed(one.refused) for one in versions.refused_within(start, end)]
+            changes = self._tree.changes(payer_id, start, end) if there else ()
+            yield from [*refused, *changes] or [self._no_payer(payer_id, there)]
+            return
+        if there[-1].facts.pays[2] != period.time_zone:
+            yield OtherTimeZone(payer_id, there[-1].facts.pays[2], period.time_zone)
+        for before, after in pairwise(there):
+            for what, was, is_now in zip(_PAID_WITH, before.facts.pays or (), after.facts.pays or (), strict=False):
+                if was != is_now:
+                    yield ChangesInsidePeriod(payer_id, what, was, is_now, moment_of(after.begin_us))
+
+    def _no_payer(self, account: str, there: list[ContractVersion[AccountFacts]]) -> ContractFault:
+        if not there:
+            return UnknownPayer(account, "is not there by the end of the period")
+        last = there[-1].end_us - 1
+        for fault in self._tree.without_payer(last):
+            if isinstance(fault, AccountCycle) and account in fault.accounts:
+                return fault
+            if isinstance(fault, MissingParent) and account == fault.account:
+                return fault
+        return UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
+
+
+def _beginning_us(refused: RefusedVersion) -> int | None:
+    if refused.effective_from in {"", UNKNOWN_BEGINNING}:
+        return None
+    return micros(datetime.fromisoformat(refused.effective_from))
+
+
+def _readable(body: str) -> dict[str, Any]:
+    """What can be read of a text that cannot be used."""
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}

@@ -1,0 +1,393 @@
+"""What holds for a payer in a period: by the versions in force at each quarter, whoever published what before."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import (
+    AccountCycle,
+    Assigned,
+    BlockedPayer,
+    ChangesInsidePeriod,
+    Contracts,
+    DeviceInTwoAccounts,
+    MissingParent,
+    NoExchangeRate,
+    OtherTimeZone,
+    RefusedVersionUsed,
+    TariffNotInForce,
+    TreeTooDeep,
+    UnknownLegalEntity,
+    UnknownPayer,
+    UnknownTariff,
+)
+from cloud_jobs.billing.contracts.account_tree import MAX_LEVELS
+from cloud_jobs.billing.contracts.versions import micros
+from tests.cloud_jobs.billing.contracts.makers import (
+    APRIL,
+    BERLIN,
+    MARCH,
+    account,
+    contracts,
+    device,
+    exchange_rate,
+    faults_of,
+    legal_entity,
+    payer,
+    price,
+    rows,
+    tariff,
+)
+
+MID_MARCH, MID_APRIL = "2026-03-20T00:00:00Z", "2026-04-10T00:00:00Z"
+START, END = micros(MARCH.start), micros(MARCH.end)
+MID = micros(datetime(2026, 3, 20, tzinfo=UTC))
+WHOLE = (legal_entity(), tariff(), account("acme", device()))
+
+
+def test_a_payer_has_its_seller_its_tree_its_prices_and_its_devices() -> None:
+    made = contracts(*WHOLE, account("acme-b", device("van-2"), parent="acme"), account("acme-a", parent="acme"))
+    contract = made.contract_of("acme", MARCH)
+    assert (contract.id, contract.seller.id, contract.payer.currency) == ("acme", "waybill-eu", "EUR")
+    assert [(one.id, one.parent) for one in contract.accounts] == [
+        ("acme", None),
+        ("acme-a", "acme"),
+        ("acme-b", "acme"),
+    ]
+    assert contract.assigned == (
+        Assigned("fleet", "van-1", START, END, "acme", "eu"),
+        Assigned("fleet", "van-2", START, END, "acme-b", "eu"),
+    )
+    for one in contract.accounts:
+        assert [(span.begin_us, span.end_us, span.tariff.id) for span in one.spans] == [(START, END, "standard")]
+    assert len(contract.publication_ids) == 5
+
+
+def test_the_version_in_force_at_each_quarter_counts_for_tariff_and_devices() -> None:
+    later = account("acme", device("van-2", region="us"), effective_from=MID_MARCH, tariff="cheap")
+    contract = contracts(*WHOLE, tariff(price("0.1"), id="cheap"), later).contract_of("acme", MARCH)
+    assert contract.assigned == (
+        Assigned("fleet", "van-1", START, MID, "acme", "eu"),
+        Assigned("fleet", "van-2", MID, END, "acme", "us"),
+    )
+    spans = [(span.begin_us, span.end_us, span.tariff.id) for span in contract.accounts[0].spans]
+    assert spans == [(START, MID, "standard"), (MID, END, "cheap")]
+
+
+def test_a_version_that_repeats_a_device_and_a_tariff_splits_nothing() -> None:
+    contract = contracts(*WHOLE, account("acme", device(), effective_from=MID_MARCH)).contract_of("acme", MARCH)
+    assert contract.assigned == (Assigned("fleet", "van-1", START, END, "acme", "eu"),)
+    assert len(contract.accounts[0].spans) == 1
+
+
+def test_a_price_that_changes_in_the_period_makes_two_spans() -> None:
+    contract = contracts(*WHOLE, tariff(price("0.5"), effective_from=MID_MARCH)).contract_of("acme", MARCH)
+    amounts = [(span.begin_us, span.tariff.prices[0].unit_amount) for span in contract.accounts[0].spans]
+    assert amounts == [(START, Decimal("0.45")), (MID, Decimal("0.5"))]
+
+
+def test_a_device_that_moves_on_the_20th_is_billed_to_each_account_for_its_time() -> None:
+    there = account("acme", device(end=MID_MARCH))
+    made = contracts(legal_entity(), tariff(), there, account("beta", device(begin=MID_MARCH)))
+    assert made.contract_of("acme", MARCH).assigned == (Assigned("fleet", "van-1", START, MID, "acme", "eu"),)
+    assert made.contract_of("beta", MARCH).assigned == (Assigned("fleet", "van-1", MID, END, "beta", "eu"),)
+
+
+def test_a_device_in_two_accounts_blocks_both_for_the_periods_that_overlap_and_no_other_payer() -> None:
+    made = contracts(*WHOLE, account("beta", device(begin=MID_APRIL)), account("gamma", device("van-3")))
+    assert faults_of(made, "acme", MARCH) == faults_of(made, "beta", MARCH) == faults_of(made, "gamma", APRIL) == []
+    for payer_id in ("acme", "beta"):
+        (fault,) = faults_of(made, payer_id, APRIL)
+        assert isinstance(fault, DeviceInTwoAccounts)
+        assert (fault.of_device, fault.accounts) == (("fleet", "van-1"), ("acme", "beta"))
+        assert "from 2026-04-10T00:00:00Z on; end one of the two assignments" in str(fault)
+
+
+def test_a_device_of_the_same_name_of_another_tenant_is_another_device() -> None:
+    assert faults_of(contracts(*WHOLE, account("beta", device(tenant="other")))) == []
+
+
+def test_a_device_in_two_accounts_of_one_payer_blocks_it_once() -> None:
+    made = contracts(*WHOLE, account("child", device(end=MID_MARCH), parent="acme"))
+    (fault,) = faults_of(made)
+    assert "from 2026-01-01T00:00:00Z until 2026-03-20T00:00:00Z" in str(fault)
+
+
+def bad(body: dict[str, Any]) -> dict[str, Any]:
+    return body | {"colour": "red"}
+
+
+BAD_LATER = bad(tariff(price("0.5"), effective_from=MID_APRIL))
+
+
+def test_a_bad_version_of_a_tariff_blocks_the_periods_that_would_use_it_and_no_other_account() -> None:
+    made = contracts(*WHOLE, tariff(id="other"), account("beta", device("van-2"), tariff="other"), BAD_LATER)
+    assert faults_of(made, "acme", MARCH) == faults_of(made, "beta", APRIL) == []
+    (fault,) = faults_of(made, "acme", APRIL)
+    assert isinstance(fault, RefusedVersionUsed)
+    assert "tariff 'standard' from 2026-04-10T00:00:00Z (topic 3:5:-1, publication" in str(fault)
+    assert "colour: Extra inputs are not permitted; publish it again, corrected" in str(fault)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        BAD_LATER,
+        tariff(effective_from="soon"),
+        tariff(effective_from="2026-03-10T00:00:00"),
+        tariff(effective_from="2026-03-10T00:07:00Z"),
+        tariff(effective_from="0001-01-01T00:00:00Z"),
+        tariff(effective_from=None),
+        {"id": "standard", "prices": []},
+    ],
+)
+def test_a_later_good_publication_unblocks_also_where_the_moment_of_the_bad_one_cannot_be_read(
+    wrong: dict[str, Any],
+) -> None:
+    assert faults_of(contracts(*WHOLE, wrong), period=APRIL)
+    corrected = tariff(price("0.5"), effective_from=MID_APRIL)
+    made = contracts(*WHOLE, wrong, corrected)
+    assert faults_of(made, period=APRIL) == []
+    assert made.refused == ()
+    amounts = [span.tariff.prices[0].unit_amount for span in made.contract_of("acme", APRIL).accounts[0].spans]
+    assert amounts == [Decimal("0.45"), Decimal("0.5")]
+
+
+def test_a_bad_version_is_over_when_the_next_one_begins() -> None:
+    made = contracts(*WHOLE, bad(tariff(effective_from=MID_MARCH)), tariff(price("1"), effective_from=MID_APRIL))
+    may = BillingPeriod.parse("2026-05", BERLIN)
+    assert [bool(faults_of(made, period=period)) for period in (MARCH, APRIL, may)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        bad(account("acme", effective_from=MID_MARCH)),
+        bad(account("child", parent="acme", effective_from=MID_MARCH)),
+        bad(account("child", parent="acme", effective_from="never")),
+        bad(legal_entity(effective_from=MID_MARCH)),
+    ],
+)
+def test_a_bad_version_of_an_account_below_or_of_the_seller_blocks_the_payer(wrong: dict[str, Any]) -> None:
+    made = contracts(*WHOLE, tariff(id="t"), account("child", device("v"), parent="acme"), account("beta"), wrong)
+    (fault,) = faults_of(made)
+    assert isinstance(fault, RefusedVersionUsed)
+    assert (faults_of(made, "beta") == []) == (wrong["id"] != "waybill-eu")
+
+
+def test_an_account_that_never_could_be_used_blocks_the_payer_that_it_names_as_its_parent() -> None:
+    made = contracts(*WHOLE, bad(account("child", device("v"), parent="acme")))
+    (fault,) = faults_of(made)
+    assert isinstance(fault, RefusedVersionUsed)
+    assert [str(one) for one in made.without_payer(MARCH.start)] == [str(fault)]
+
+
+def test_a_payer_that_never_could_be_used_is_listed_and_blocked() -> None:
+    made = contracts(legal_entity(), tariff(), bad(account("acme", device())))
+    assert made.payers(MARCH.start, MARCH.end) == ["acme"]
+    (fault,) = faults_of(made)
+    assert isinstance(fault, RefusedVersionUsed)
+
+
+def test_what_a_bad_version_says_of_devices_blocks_no_other_account() -> None:
+    moved = bad(account("acme", effective_from=MID_MARCH))
+    made = contracts(*WHOLE, account("beta", device(begin=MID_MARCH)), moved)
+    assert faults_of(made, "beta", APRIL) == []
+    assert [type(one) for one in faults_of(made, "acme", APRIL)] == [RefusedVersionUsed]
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "said"),
+    [
+        ("currency", {"currency": "USD"}, "from EUR to USD at 2026-04-10T00:00:00Z"),
+        ("legal entity", {"legal_entity": "waybill-us"}, "from waybill-eu to waybill-us"),
+        ("time zone", {"time_zone": "Europe/Paris"}, "from Europe/Berlin to Europe/Paris"),
+    ],
+)
+def test_a_currency_zone_or_seller_that_changes_blocks_that_period_and_no_other(
+    what: str, more: dict[str, Any], said: str
+) -> None:
+    rates = [
+        exchange_rate(),
+        exchange_rate("1.1", id="eur-usd", currency="EUR", into="USD"),
+        legal_entity(id="waybill-us"),
+    ]
+    later = account("acme", device(), effective_from=MID_APRIL, payer=payer(**more))
+    made = contracts(*WHOLE, *rates, later)
+    assert faults_of(made, period=MARCH) == []
+    days = (date(2026, 4, 1), date(2026, 4, 30))
+    (fault,) = faults_of(made, period=made.period_of("acme", *days))
+    assert isinstance(fault, ChangesInsidePeriod)
+    assert (fault.what, fault.account) == (what, "acme")
+    assert said in str(fault)
+    may = made.period_of("acme", date(2026, 5, 1), date(2026, 5, 31))
+    assert may.time_zone == more.get("time_zone", BERLIN)
+    assert faults_of(made, period=may) == []
+
+
+def test_a_period_of_another_time_zone_than_the_payers_is_refused() -> None:
+    (fault,) = faults_of(contracts(*WHOLE), period=BillingPeriod.parse("2026-03", "Asia/Kolkata"))
+    assert isinstance(fault, OtherTimeZone)
+
+
+def test_a_parent_that_changes_within_the_period_blocks_both_payers() -> None:
+    moved = account("child", device("v"), parent="beta", effective_from=MID_MARCH)
+    made = contracts(*WHOLE, account("beta"), account("child", device("v"), parent="acme"), moved)
+    for payer_id in ("acme", "beta"):
+        (fault,) = faults_of(made, payer_id)
+        assert isinstance(fault, ChangesInsidePeriod)
+        assert "the parent of account 'child' changes from 'acme' to 'beta'" in str(fault)
+    assert faults_of(made, "acme", APRIL) == faults_of(made, "beta", APRIL) == []
+    assert made.contract_of("beta", APRIL).devices == (("fleet", "v"),)
+
+
+def test_an_account_that_begins_to_pay_for_itself_within_the_period_blocks_the_payer_before() -> None:
+    alone = account("child", device("v"), effective_from=MID_MARCH)
+    made = contracts(*WHOLE, account("child", device("v"), parent="acme"), alone)
+    assert [type(one) for one in faults_of(made)] == [ChangesInsidePeriod]
+    assert [type(one) for one in faults_of(made, "child")] == [ChangesInsidePeriod]
+    assert faults_of(made, "child", APRIL) == []
+
+
+def test_accounts_in_a_circle_are_named_and_block_no_other_tree() -> None:
+    circle = [
+        account(one, device(one), parent=other) for one, other in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a"))
+    ]
+    made = contracts(*WHOLE, *circle)
+    assert faults_of(made) == []
+    assert [str(one) for one in made.without_payer(MARCH.start)] == [
+        "accounts are their own parents: a -> b -> c -> a; one of them must pay"
+    ]
+    assert [type(one) for one in faults_of(made, "a")] == [AccountCycle]
+
+
+def test_a_parent_that_is_not_there_is_named_and_blocks_no_other_tree() -> None:
+    made = contracts(*WHOLE, account("a", parent="nobody"), account("b", parent="a"))
+    assert faults_of(made) == []
+    (fault,) = made.without_payer(MARCH.start)
+    assert isinstance(fault, MissingParent)
+    assert "account 'a' has the parent 'nobody', which is not there" in str(fault)
+    assert [type(one) for one in faults_of(made, "a")] == [MissingParent]
+    assert [type(one) for one in faults_of(made, "b")] == [UnknownPayer]
+
+
+def test_a_parent_that_begins_after_its_child_is_missing_until_then() -> None:
+    made = contracts(legal_entity(), tariff(), account(effective_from=MID_MARCH), account("child", parent="acme"))
+    assert [type(one) for one in faults_of(made)] == [MissingParent]
+    assert faults_of(made, period=APRIL) == []
+
+
+def test_a_tree_is_followed_to_its_bound_and_said_to_be_too_deep_beyond() -> None:
+    chain = [account(f"a{at}", parent=f"a{at - 1}" if at else "acme") for at in range(MAX_LEVELS + 1)]
+    assert len(contracts(*WHOLE, *chain[:-1]).contract_of("acme", MARCH).accounts) == MAX_LEVELS + 1
+    assert [type(one) for one in faults_of(contracts(*WHOLE, *chain))] == [TreeTooDeep]
+
+
+def test_a_tariff_or_seller_that_was_not_published_is_named() -> None:
+    assert [type(one) for one in faults_of(contracts(legal_entity(), account()))] == [UnknownTariff]
+    assert [type(one) for one in faults_of(contracts(tariff(), account()))] == [UnknownLegalEntity]
+    later = contracts(tariff(), account(), legal_entity(effective_from=MID_APRIL))
+    assert [type(one) for one in faults_of(later)] == [UnknownLegalEntity]
+    assert faults_of(later, period=APRIL) == []
+
+
+def test_a_device_that_is_assigned_before_its_tariff_begins_blocks_and_before_its_own_begin_it_does_not() -> None:
+    late = tariff(effective_from=MID_MARCH)
+    (fault,) = faults_of(contracts(legal_entity(), late, account("acme", device())))
+    assert isinstance(fault, TariffNotInForce)
+    assert "from 2026-02-28T23:00:00Z until 2026-03-20T00:00:00Z" in str(fault)
+    assert faults_of(contracts(legal_entity(), late, account("acme", device(begin=MID_MARCH)))) == []
+
+
+def test_a_tariff_in_another_currency_needs_the_rate_at_the_end_of_the_period() -> None:
+    dollars = (legal_entity(), tariff(currency="USD"), account("acme", device()))
+    (fault,) = faults_of(contracts(*dollars))
+    assert isinstance(fault, NoExchangeRate)
+    assert "account 'acme' has prices in USD, is billed in EUR, and no exchange rate 'usd-eur' is in force" in str(
+        fault
+    )
+    late = exchange_rate("0.8", effective_from="2026-03-31T21:45:00Z")
+    later = exchange_rate("0.7", effective_from="2026-03-31T22:00:00Z")
+    made = contracts(*dollars, exchange_rate("0.9"), late, later)
+    assert [one.rate for one in made.contract_of("acme", MARCH).rates] == [Decimal("0.8")]
+    assert [one.rate for one in made.contract_of("acme", APRIL).rates] == [Decimal("0.7")]
+    wrong = bad(exchange_rate("0.75", effective_from="2026-03-31T21:45:00Z"))
+    assert [type(one) for one in faults_of(contracts(*dollars, exchange_rate(), wrong))] == [RefusedVersionUsed]
+
+
+@pytest.mark.parametrize("payer_id", ["nobody", "child", "../../evil"])
+def test_who_is_no_payer_is_blocked_with_a_reason(payer_id: str) -> None:
+    made = contracts(*WHOLE, account("child", parent="acme"))
+    assert [type(one) for one in faults_of(made, payer_id)] == [UnknownPayer]
+    with pytest.raises(UnknownPayer):
+        made.period_of(payer_id, date(2026, 3, 1), date(2026, 3, 31))
+
+
+def test_all_reasons_are_said_at_once() -> None:
+    made = contracts(account("acme", device(), tariff="x"), account("beta", device()), bad(account("c", parent="acme")))
+    with pytest.raises(BlockedPayer) as caught:
+        made.contract_of("acme", MARCH)
+    kinds = {type(one) for one in caught.value.faults}
+    assert kinds == {RefusedVersionUsed, UnknownTariff, UnknownLegalEntity, DeviceInTwoAccounts}
+    assert "account 'acme' cannot be billed for 2026-03 (Europe/Berlin): " in str(caught.value)
+
+
+def test_an_account_of_the_former_form_is_refused_and_named() -> None:
+    former = {"id": "acme", "name": "A", "currency": "EUR", "tariff": "standard", "vehicles": []}
+    made = contracts(*WHOLE[:2], former)
+    assert [one.id for one in made.refused] == ["acme"]
+
+
+MOMENTS = st.integers(0, 12).map(lambda week: datetime(2026, 2, 1 + week, tzinfo=UTC).isoformat())
+DEVICES = st.builds(
+    lambda name, begin, end: device(name, min(begin, end), max(begin, end) if begin != end else None),
+    st.sampled_from(["v1", "v2", "v3"]),
+    MOMENTS,
+    MOMENTS,
+)
+ACCOUNTS = st.builds(
+    lambda name, devices, since, is_bad: (
+        account(name, *devices, effective_from=since) | ({"colour": 1} if is_bad else {})
+    ),
+    st.sampled_from("abcd"),
+    st.lists(DEVICES, max_size=2, unique_by=lambda one: one["device"]),
+    MOMENTS,
+    st.booleans(),
+)
+FEBRUARY = BillingPeriod.parse("2026-02", BERLIN)
+
+
+@given(st.lists(ACCOUNTS, max_size=8), st.randoms(use_true_random=False))
+def test_no_device_is_ever_billed_to_two_accounts_and_only_these_are_blocked(
+    bodies: list[dict[str, Any]], dice: random.Random
+) -> None:
+    mixed = rows(legal_entity(), tariff(), *bodies)
+    dice.shuffle(mixed)
+    made = Contracts(mixed)
+    billed: list[Assigned] = []
+    blocked: dict[str, list[DeviceInTwoAccounts]] = {}
+    for payer_id in made.payers(FEBRUARY.start, FEBRUARY.end):
+        reasons = faults_of(made, payer_id, FEBRUARY)
+        assert {type(one) for one in reasons} <= {DeviceInTwoAccounts, RefusedVersionUsed}
+        blocked[payer_id] = [one for one in reasons if isinstance(one, DeviceInTwoAccounts)]
+        if not reasons:
+            billed += made.contract_of(payer_id, FEBRUARY).assigned
+    for one in billed:
+        for other in billed:
+            if one is not other and one.of_device == other.of_device:
+                assert one.end_us <= other.begin_us or other.end_us <= one.begin_us
+    for payer_id, faults in blocked.items():
+        for fault in faults:
+            assert payer_id in fault.accounts
+            (partner,) = set(fault.accounts) - {payer_id}
+            # whoever is named is blocked too
+            assert partner in blocked
+            assert faults_of(made, partner, FEBRUARY)
