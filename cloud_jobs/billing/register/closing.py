@@ -16,6 +16,13 @@ class ClosingState(StrEnum):
     BLOCKED = "blocked"
 
 
+class RegisterKey(NamedTuple):
+    """By what a closing is found: the ids of all payers of one run are the same."""
+
+    payer: str
+    id: str
+
+
 class PeriodKey(NamedTuple):
     """Under what the register keeps a period: seller, payer, first and last local day, both included."""
 
@@ -70,6 +77,11 @@ class Closing:
     def id(self) -> str:
         """By which documents name it: the snapshot, the days and the run that made it."""
         return f"{self.snapshot_id}/{self.key.first_day}/{self.key.last_day}/{self.run}"
+
+    @property
+    def in_register(self) -> RegisterKey:
+        """By what it is found."""
+        return RegisterKey(self.key.payer, self.id)
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -128,6 +128,11 @@ class Ledger:
         """Where the numbers of a legal entity are."""
         return self._numbering.get(legal_entity, Numbering())
 
+    @property
+    def all_numbering(self) -> dict[str, Numbering]:
+        """Where the numbers of all legal entities are."""
+        return dict(self._numbering)
+
     def posted(self, key: PeriodKey) -> PostedInvoice | None:
         """The invoice of a period that stands; None: there is none, or it was voided."""
         return self._posted.get(key.payer, {}).get(key)
@@ -212,6 +217,9 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     key = closing.key
     posted = ledger.posted(key)
     if posted is None:
+        if closing.outcome is ClosingState.BLOCKED:
+            # perhaps even its seller is not known
+            _check_final(closing)
         raise NoInvoice(key.payer)
     number = posted.invoice.number
     if closing.rank <= posted.rank:
@@ -235,8 +243,8 @@ def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: st
 
 
 def document_number(prefix: str, counter: int) -> str:
-    """The number as it is printed: `ACME-00000042`."""
-    return f"{prefix}-{counter:0{_DIGITS}d}"
+    """The number as it is printed: the prefix `WB-EU-` makes `WB-EU-00000042`."""
+    return f"{prefix}{counter:0{_DIGITS}d}"
 
 
 def check_numbers(counters: Iterable[int], legal_entity: str) -> int:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from deltalake import DeltaTable
 
+from cloud_jobs.billing.documents import DocumentError, DocumentType
 from cloud_jobs.billing.register import ledger as rules
-from cloud_jobs.billing.register.closing import Closing, PeriodKey
-from cloud_jobs.billing.register.errors import NotClosed, RegisterRefusal
+from cloud_jobs.billing.register.closing import Closing, RegisterKey
+from cloud_jobs.billing.register.errors import Blocked, NotClosed, RegisterRefusal
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedChange
 from cloud_jobs.billing.register.posting import post
 from cloud_jobs.billing.register.rows import document_row
-from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.register.tables import Register, missing_closing
+
+Row = dict[str, Any]
+Days = tuple[date, date]
+"""The first and the last day of a period, both included."""
 
 
 class Sealed(NamedTuple):
@@ -25,16 +30,17 @@ class Sealed(NamedTuple):
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Books:
-    """What the operations need beside the register's tables.
+class Books(Protocol):
+    """What the operations need beside the register's tables: see `documents_of.DocumentMaker`."""
 
-    `change`: what a closing changes of another one that is posted. `seal`: the document that is made of a numbered
-    entry, its closing (None of a void) and the closing that was posted before (None of an invoice).
-    """
+    def load(self, closings: Collection[Closing]) -> None:
+        """Makes ready what the two others need of closings of one period."""
 
-    change: Callable[[Closing, Closing], PostedChange]
-    seal: Callable[[IssuedDocument, Closing | None, Closing | None], Sealed]
+    def change(self, before: Closing, after: Closing) -> PostedChange:
+        """What a closing changes of another one that is posted."""
+
+    def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Sealed:
+        """The document of a numbered entry, its closing (None of a void), and the one posted before, if there was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,91 +59,107 @@ class Done(NamedTuple):
     refused: Sequence[RegisterRefusal]
 
 
-_Step = Callable[[Ledger, Closing], tuple[IssuedDocument, Closing | None]]
+_Step = Callable[[Ledger, Closing, Closing | None], IssuedDocument]
+"""The entry that a newest closing makes; given also the closing that is posted, if there is one."""
+_PAYERS_AT_ONCE: Final = 2000
 
 
-def issue_period(
-    register: Register,
-    first_day: date,
-    last_day: date,
-    payers: Collection[str] | None,
-    *,
-    books: Books,
-    clerk: Clerk,
-) -> Done:
+def issue_period(register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk) -> Done:
     """Numbers the invoices of a period: of some payers, or of all that were closed. One commit, or none.
 
     Raises CommitConflict, CommitFailed, LakeError, StoreUnavailable, RegisterDamaged.
     """
 
-    def step(ledger: Ledger, closing: Closing) -> tuple[IssuedDocument, Closing | None]:
-        return rules.issue(ledger, closing, clerk.now, clerk.by), None
+    def step(ledger: Ledger, closing: Closing, _: Closing | None) -> IssuedDocument:
+        return rules.issue(ledger, closing, clerk.now, clerk.by)
 
-    return _each(register, (first_day, last_day), payers, step, books=books, clerk=clerk)
+    return _each(register, days, payers, step, books=books, clerk=clerk)
 
 
 def adjust_period(
-    register: Register,
-    first_day: date,
-    last_day: date,
-    payers: Collection[str] | None,
-    *,
-    books: Books,
-    clerk: Clerk,
+    register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk
 ) -> Done:
     """Posts what the newest closings change of what is posted, each by a note. Raises as `issue_period`."""
 
-    def step(ledger: Ledger, closing: Closing) -> tuple[IssuedDocument, Closing | None]:
+    def step(ledger: Ledger, closing: Closing, before: Closing | None) -> IssuedDocument:
         posted = rules.adjustable(ledger, closing)
-        before = register.closing(closing.key, posted.closing)
-        return rules.adjust(ledger, closing, books.change(before, closing), clerk.now, clerk.by), before
+        if before is None:
+            raise missing_closing(closing.key.payer, posted.closing)
+        return rules.adjust(ledger, closing, books.change(before, closing), clerk.now, clerk.by)
 
-    return _each(register, (first_day, last_day), payers, step, books=books, clerk=clerk)
+    return _each(register, days, payers, step, books=books, clerk=clerk)
 
 
 def void_invoice(register: Register, number: str, reason: str, *, books: Books, clerk: Clerk) -> IssuedDocument:
     """Takes back all that is posted to an invoice. Raises UnknownDocument, AlreadyVoid, and as `issue_period`."""
     invoice, _ = register.document(number)
 
-    def make(opened: DeltaTable) -> list[dict[str, object]]:
+    def make(opened: DeltaTable) -> Iterator[list[Row]]:
         ledger = register.ledger(opened, [invoice.key])
         closing = register.closing(invoice.key, ledger.posted_to(number).closing)
+        books.load([closing])
         made = rules.void(ledger, number, closing, clerk.now, by=clerk.by, reason=reason)
-        return [document_row(made, *books.seal(made, None, closing), clerk.attempt)]
+        yield [document_row(made, *books.seal(made, None, closing), clerk.attempt)]
 
     return post(register, clerk.attempt, make)[0]
 
 
 def _each(
     register: Register,
-    days: tuple[date, date],
+    days: Days,
     payers: Collection[str] | None,
     step: _Step,
     *,
     books: Books,
     clerk: Clerk,
 ) -> Done:
-    closings = register.closings(*days, payers)
-    in_order = sorted(closings.values(), key=lambda one: (one.key.legal_entity, one.key.payer))
+    asked = register.payers(*days) if payers is None else sorted({*payers})
     refused: list[RegisterRefusal] = []
 
-    def make(opened: DeltaTable) -> list[dict[str, object]]:
-        ledger = register.ledger(opened, (one.key for one in in_order))
-        refused[:] = [NotClosed(payer, f"{days[0]}/{days[1]}") for payer in sorted({*(payers or ())} - {*closings})]
-        rows = []
-        for closing in in_order:
-            try:
-                made, before = step(ledger, closing)
-            except RegisterRefusal as refusal:
-                refused.append(refusal)
-            else:
-                rows.append(document_row(made, *books.seal(made, closing, before), clerk.attempt))
-                ledger.add(made)
-        return rows
+    def make(opened: DeltaTable) -> Iterator[list[Row]]:
+        refused.clear()
+        numbering = None
+        for begin in range(0, len(asked), _PAYERS_AT_ONCE):
+            part = asked[begin : begin + _PAYERS_AT_ONCE]
+            closings = register.closings(*days, part)
+            newest = {one.key.payer: one for one in closings}
+            refused.extend(NotClosed(payer, f"{days[0]}/{days[1]}") for payer in part if payer not in newest)
+            ledger = register.ledger(opened, [one.key for one in newest.values()], numbering)
+            named = {one.in_register: one for one in closings}
+            posted = {payer: named.get(_posted_key(ledger, one)) for payer, one in newest.items()}
+            books.load([*newest.values(), *(one for one in posted.values() if one is not None)])
+            yield [*_rows(ledger, newest.values(), posted, step, books=books, clerk=clerk, refused=refused)]
+            numbering = ledger.all_numbering
 
     return Done(post(register, clerk.attempt, make), tuple(refused))
 
 
-def standing_keys(documents: Iterable[IssuedDocument]) -> list[PeriodKey]:
-    """The periods that documents are of, each once, in order."""
-    return sorted({document.key for document in documents})
+def _rows(
+    ledger: Ledger,
+    newest: Iterable[Closing],
+    posted: Mapping[str, Closing | None],
+    step: _Step,
+    *,
+    books: Books,
+    clerk: Clerk,
+    refused: list[RegisterRefusal],
+) -> Iterator[Row]:
+    for closing in newest:
+        payer = closing.key.payer
+        try:
+            made = step(ledger, closing, posted[payer])
+            before = None if made.type is DocumentType.INVOICE else posted[payer]
+            row = document_row(made, *books.seal(made, closing, before), clerk.attempt)
+        except RegisterRefusal as refusal:
+            refused.append(refusal)
+        except DocumentError as error:
+            # nothing is numbered that no valid document can be made of
+            refused.append(Blocked(payer, [str(error)]))
+        else:
+            ledger.add(made)
+            yield row
+
+
+def _posted_key(ledger: Ledger, closing: Closing) -> RegisterKey:
+    posted = ledger.posted(closing.key)
+    return RegisterKey(closing.key.payer, "" if posted is None else posted.closing)

@@ -7,7 +7,7 @@ A commit holds only upon the documents that its writer has read. Who loses reads
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from random import uniform
@@ -25,8 +25,10 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 
 Row = dict[str, Any]
-MakeRows = Callable[[DeltaTable], Sequence[Row]]
-"""The rows that are to be added to a version of a table; called again at each attempt."""
+MakeRows = Callable[[DeltaTable], Iterable[Sequence[Row]]]
+"""The rows that are to be added to a version of a table, part by part; called again at each attempt."""
+MakeFiles = Callable[[int], Sequence[DataFile]]
+"""The files that are to be added by a commit with a counter; called again at each attempt."""
 MAX_ATTEMPTS: Final = 40
 """Of writers that meet one wins each time, so this many can begin at the same moment."""
 MAX_FAILURES: Final = 3
@@ -42,40 +44,37 @@ def post(
     `attempt`: a name that no other command has; it is in each row. Raises what `make` raises; CommitConflict when
     others won MAX_ATTEMPTS times; CommitFailed, LakeError, StoreUnavailable: then nothing is posted, or nobody knows.
     """
-    made: list[IssuedDocument] = []
+    lake = register.lake
 
-    def rows_of(opened: DeltaTable) -> Sequence[Row]:
+    def written(opened: DeltaTable, _: int) -> Sequence[DataFile]:
         # an earlier try of this command may have been committed, and only its answer was lost
-        made[:] = register.attempted(opened, attempt)
-        return [] if made else make(opened)
+        if register.attempted(opened, attempt):
+            return []
+        return [file for rows in make(opened) for file in _written(lake, rows)]
 
-    commit_rows(register.lake, "documents", rows_of, pause=pause)
-    return made or register.attempted(register.lake.open("documents"), attempt)
-
-
-def commit_rows(
-    lake: Lake, table: str, make: MakeRows, *, pause: Callable[[float], object] = time.sleep
-) -> Sequence[Row]:
-    """Adds the rows that `make` has for the newest version of a table, in one commit upon that version's documents."""
-    return commit_made(lake, table, lambda opened, _: _written(lake, table, make(opened)), pause=pause)
+    _commit(lake, "documents", written, pause)
+    return register.attempted(lake.open("documents"), attempt)
 
 
-def commit_made(
+def commit_made(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float], object] = time.sleep) -> None:
+    """Adds files to a table of the register, in one commit, whatever others add. Raises as `post`."""
+    _commit(lake, table, lambda _, counter: make(counter), pause)
+
+
+def _commit(
     lake: Lake,
     table: str,
-    make: Callable[[DeltaTable, int], tuple[list[DataFile], Sequence[Row]]],
-    *,
-    pause: Callable[[float], object] = time.sleep,
-) -> Sequence[Row]:
-    """`commit_rows` with files; `make` is given the counter of the commit."""
+    make: Callable[[DeltaTable, int], Sequence[DataFile]],
+    pause: Callable[[float], object],
+) -> None:
     failures = 0
     for _ in range(MAX_ATTEMPTS):
         opened = lake.open(table)
         previous = newest_number(opened, table)
         number = next_number(previous)
-        files, rows = make(opened, counter_of(number))
+        files = make(opened, counter_of(number))
         if not files:
-            return rows
+            return
         try:
             commit_files(opened, table, files, writer=table, previous=previous, number=number)
         except Fenced:
@@ -87,17 +86,14 @@ def commit_made(
                 raise
             pause(uniform(0, _MAX_PAUSE_S))
         else:
-            return rows
+            return
     raise CommitConflict(table)
 
 
-def _written(lake: Lake, table: str, rows: Sequence[Row]) -> tuple[list[DataFile], Sequence[Row]]:
-    """The rows in files, of each legal entity apart: so the log says where its numbers are."""
-    layout, files = TABLES[table], lake.files(table)
-    now = datetime.now(UTC)
+def _written(lake: Lake, rows: Sequence[Row]) -> Iterable[DataFile]:
+    """The rows in files, those of each legal entity apart: so the log says where its numbers are."""
+    files, now = lake.files("documents"), datetime.now(UTC)
     in_order = sorted(rows, key=lambda row: str(row["legal_entity"]))
-    written: list[DataFile] = []
     for _, of_entity in groupby(in_order, key=lambda row: row["legal_entity"]):
-        made = pa.Table.from_pylist([*of_entity], schema=layout.schema)
-        written += write_data_files(files, made, now, table=table)
-    return written, rows
+        made = pa.Table.from_pylist([*of_entity], schema=TABLES["documents"].schema)
+        yield from write_data_files(files, made, now, table="documents")

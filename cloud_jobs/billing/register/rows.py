@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -20,7 +20,22 @@ from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.lake.register_schemas import CHARGE_KEY, RATED_LINES
+from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, RATED_LINES
+
+
+class DeviceCertificate(NamedTuple):
+    """What a closing keeps of a device's certificate: its state, canonical JSON, and the SHA-256 (hex) of that.
+
+    `fault`: why no bill with this device is final; None: nothing speaks against it.
+    """
+
+    tenant: str
+    device: str
+    state: str
+    certificate: str
+    digest: str
+    fault: str | None
+
 
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
 
@@ -39,6 +54,12 @@ def charge_rows(key: PeriodKey, run: str, charges: Iterable[Charge]) -> pa.Table
     """The charges of a payer as rows of RATED_LINES."""
     of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
     return pa.Table.from_pylist([of_period | _charge_row(charge) for charge in charges], schema=RATED_LINES)
+
+
+def certificate_rows(key: PeriodKey, run: str, certificates: Iterable[DeviceCertificate]) -> pa.Table:
+    """The certificates of a payer's devices as rows of CERTIFICATES."""
+    of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
+    return pa.Table.from_pylist([of_period | one._asdict() for one in certificates], schema=CERTIFICATES)
 
 
 def charges_from(rows: pa.Table) -> tuple[Charge, ...]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.rating import Charge
-from cloud_jobs.billing.register.closing import Closing, PeriodKey
+from cloud_jobs.billing.register.closing import Closing, PeriodKey, RegisterKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.register.rows import charges_from, closing_from, document_from, lines_digest
@@ -30,17 +30,19 @@ class Register:
 
     lake: Lake
 
-    def closings(self, first_day: date, last_day: date, payers: Collection[str] | None = None) -> dict[str, Closing]:
-        """The newest closing of each payer for exactly these days."""
+    def closings(self, first_day: date, last_day: date, payers: Collection[str] | None = None) -> list[Closing]:
+        """All closings of some payers, or of all, for exactly these days, in order of payer and rank."""
         ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
-        newest: dict[str, Closing] = {}
+        found = []
         for row in self._rows("closings", ranges, payers, day=first_day):
             with row_fault_as_error("closings", row):
-                closing = closing_from(row)
-            before = newest.get(closing.key.payer)
-            if before is None or before.rank < closing.rank:
-                newest[closing.key.payer] = closing
-        return newest
+                found.append(closing_from(row))
+        return sorted(found, key=lambda one: (one.key.payer, one.rank))
+
+    def payers(self, first_day: date, last_day: date) -> list[str]:
+        """Whose closings for exactly these days there are, in order."""
+        ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
+        return sorted(self._read("closings", ranges, ["payer"], first_day)["payer"].unique().to_pylist())
 
     def closing(self, key: PeriodKey, closing_id: str) -> Closing:
         """The closing that a document names. Raises RegisterDamaged if it is not there."""
@@ -51,19 +53,31 @@ class Register:
                 closing = closing_from(row)
             if closing.id == closing_id and closing.key == key:
                 return closing
-        raise RegisterDamaged(f"the closing {closing_id} of {key.payer} is not there, but a document was made of it")
+        raise missing_closing(key.payer, closing_id)
 
-    def charges(self, closing: Closing) -> tuple[Charge, ...]:
-        """The charges of a closing, which are those that it was made with. Raises RegisterDamaged if they are not."""
-        key = closing.key
-        ranges: dict[str, Range] = {"payer": (key.payer, key.payer), "run": (closing.run, closing.run)}
-        rows = self._read("rated_lines", ranges, TABLES["rated_lines"].schema.names, key.first_day)
-        found = charges_from(rows.filter(pc.equal(rows["last_day"], pa.scalar(key.last_day))))
-        if lines_digest(found) != closing.lines_digest:
-            raise RegisterDamaged(
-                f"the lines of the closing {closing.id} of {key.payer} are not those it was made with"
-            )
-        return found
+    def charges_of(self, closings: Collection[Closing]) -> dict[RegisterKey, tuple[Charge, ...]]:
+        """The charges of closings of one period, which are those that they were made with.
+
+        Raises RegisterDamaged if they are not.
+        """
+        if not closings:
+            return {}
+        days = {(one.key.first_day, one.key.last_day) for one in closings}
+        assert len(days) == 1, "closings of one period"
+        ((first_day, last_day),) = days
+        payers, runs = {one.key.payer for one in closings}, {one.run for one in closings}
+        ranges = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
+        rows = self._read("rated_lines", ranges, TABLES["rated_lines"].schema.names, first_day)
+        rows = rows.filter(pc.equal(rows["last_day"], pa.scalar(last_day)))
+        found = _by_payer_and_run(rows)
+        charges = {}
+        for one in closings:
+            mine = found.get((one.key.payer, one.run))
+            of_one = () if mine is None else charges_from(mine)
+            if lines_digest(of_one) != one.lines_digest:
+                raise RegisterDamaged(f"the lines of the closing {one.id} of {one.key.payer} are not those of then")
+            charges[one.in_register] = of_one
+        return charges
 
     def document(self, number: str, legal_entity: str | None = None) -> tuple[IssuedDocument, Mapping[str, Any]]:
         """A document and its row. Raises UnknownDocument."""
@@ -89,15 +103,20 @@ class Register:
         found = self._documents(self.lake.open("documents"), payers, first_day, last_day)
         return sorted(found, key=lambda one: (one.key.legal_entity, one.counter))
 
-    def ledger(self, opened: DeltaTable, keys: Iterable[PeriodKey]) -> Ledger:
-        """What has a say in documents of some periods, in the version of `documents` that was opened."""
+    def ledger(
+        self, opened: DeltaTable, keys: Iterable[PeriodKey], numbering: Mapping[str, Numbering] | None = None
+    ) -> Ledger:
+        """What has a say in documents of some periods, in the version of `documents` that was opened.
+
+        `numbering`: where the numbers are, for a caller that has given some already.
+        """
         keys = [*keys]
         if not keys:
-            return Ledger()
+            return Ledger(numbering=numbering)
         payers = {key.payer for key in keys}
         first, last = min(key.first_day for key in keys), max(key.last_day for key in keys)
         documents = self._documents(opened, payers, first, last)
-        return Ledger(documents, self._numbering(opened, {key.legal_entity for key in keys}))
+        return Ledger(documents, {**self._numbering(opened), **(numbering or {})})
 
     def attempted(self, opened: DeltaTable, attempt: str) -> list[IssuedDocument]:
         """What a command wrote already, in the version that was opened."""
@@ -119,8 +138,8 @@ class Register:
                 made = document_from(row)
             yield made
 
-    def _numbering(self, opened: DeltaTable, legal_entities: Collection[str]) -> dict[str, Numbering]:
-        """Where the numbers of legal entities are: a file of one of them says it by its bounds."""
+    def _numbering(self, opened: DeltaTable) -> dict[str, Numbering]:
+        """Where the numbers of each legal entity are: a file of one of them says it by its bounds."""
         numbering: dict[str, Numbering] = {}
 
         def seen(legal_entity: str, counter: int, issue_date: date) -> None:
@@ -139,7 +158,7 @@ class Register:
                 continue
             for row in read_stored(files, "documents", path, _NUMBERS, {}).to_pylist():
                 seen(row["legal_entity"], row["counter"], row["issue_date"])
-        return {name: found for name, found in numbering.items() if name in legal_entities}
+        return numbering
 
     def _rows(
         self,
@@ -181,3 +200,25 @@ class Register:
             empty = TABLES[table].schema.empty_table().select([*columns])
             found = (read_stored(files, table, path, [*columns], ranges) for path in stored.paths)
             return pa.concat_tables([empty, *(rows.cast(empty.schema) for rows in found)])
+
+
+def missing_closing(payer: str, closing_id: str) -> RegisterDamaged:
+    """What to raise where a document names a closing that is not there."""
+    return RegisterDamaged(f"the closing {closing_id} of {payer} is not there, but a document was made of it")
+
+
+def _by_payer_and_run(rows: pa.Table) -> dict[tuple[str, str], pa.Table]:
+    """Rows of each payer and run, sliced out of one table."""
+    if not rows.num_rows:
+        return {}
+    rows = rows.sort_by([("payer", "ascending"), ("run", "ascending")]).combine_chunks()
+    keys = pc.binary_join_element_wise(rows["payer"], rows["run"], "\n").combine_chunks()
+    starts = [0]
+    if rows.num_rows > 1:
+        changes = pc.indices_nonzero(pc.not_equal(keys[1:], keys[:-1]))
+        starts += [at + 1 for at in changes.to_pylist()]
+    ends = [*starts[1:], rows.num_rows]
+    return {
+        (rows["payer"][begin].as_py(), rows["run"][begin].as_py()): rows.slice(begin, end - begin)
+        for begin, end in zip(starts, ends, strict=True)
+    }

@@ -36,7 +36,7 @@ def closing_of(
         period_start=datetime(key.first_day.year, key.first_day.month, key.first_day.day, tzinfo=UTC),
         period_end=datetime(key.last_day.year, key.last_day.month, key.last_day.day, tzinfo=UTC) + timedelta(days=1),
         time_zone="Europe/Berlin",
-        number_prefix=key.legal_entity.upper(),
+        number_prefix=f"{key.legal_entity.upper()}-",
         currency=currency,
         net_minor=net,
         tax_minor=net // 5,
