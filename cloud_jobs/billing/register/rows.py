@@ -23,7 +23,7 @@ from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, RATED_LINES
 
 
-class DeviceCertificate(NamedTuple):
+class CertificateRow(NamedTuple):
     """What a closing keeps of a device's certificate: its state, canonical JSON, and the SHA-256 (hex) of that.
 
     `fault`: why no bill with this device is final; None: nothing speaks against it.
@@ -56,7 +56,7 @@ def charge_rows(key: PeriodKey, run: str, charges: Iterable[Charge]) -> pa.Table
     return pa.Table.from_pylist([of_period | _charge_row(charge) for charge in charges], schema=RATED_LINES)
 
 
-def certificate_rows(key: PeriodKey, run: str, certificates: Iterable[DeviceCertificate]) -> pa.Table:
+def certificate_rows(key: PeriodKey, run: str, certificates: Iterable[CertificateRow]) -> pa.Table:
     """The certificates of a payer's devices as rows of CERTIFICATES."""
     of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
     return pa.Table.from_pylist([of_period | one._asdict() for one in certificates], schema=CERTIFICATES)
