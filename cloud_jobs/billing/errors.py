@@ -5,6 +5,11 @@ BillingError
 ├── UnknownCurrency      no currency of that name in ISO 4217's table
 ├── NoTariffInForce      usage of an hour for which the account's tariff has no version
 ├── ContradictoryUsage   two rows say different things about one device, hour and zone at one time
+├── UnpricedZone         usage of a zone that the tariff has no price for, of a meter that it has prices for elsewhere
+├── NoTermsInForce       usage of a device whose account has no tariff at that moment
+├── MissingRate          a tariff in a currency without a rate into the payer's
+├── AssignedTwice        a device that two accounts pay for at one moment
+├── BadUsage             a table of usage that is not what its schema says
 ├── NotTheSameBill       an adjustment between bills of other accounts, periods or currencies
 ├── BadPeriod            a period that cannot be read or is empty
 ├── UnknownLine          a bill has no line of that number
@@ -58,6 +63,64 @@ class ContradictoryUsage(BillingError):
         self.device = device
         self.hour = hour
         self.zone = zone
+
+
+class UnpricedZone(BillingError):
+    """A meter is sold, but not in this zone and window: a gap in the price list is never free."""
+
+    def __init__(self, tariff: str, *, meter: str, zone: str, window: str, device: str, first_hour: datetime) -> None:
+        where = f"zone {zone!r}" if zone else "outside all zones"
+        when = f", window {window!r}" if window else ""
+        anywhere = ", or one for zone '*'" if zone else ""
+        super().__init__(
+            f"tariff {tariff!r} has no price of {meter} for {where}{when}, where {device!r} was in the hour of "
+            f"{first_hour.isoformat()} or later; publish a version with one{anywhere}"
+        )
+        self.tariff = tariff
+        self.meter = meter
+        self.zone = zone
+        self.window = window
+        self.device = device
+        self.first_hour = first_hour
+
+
+class NoTermsInForce(BillingError):
+    """A device is assigned to an account that has no tariff yet."""
+
+    def __init__(self, account: str, device: str, first_hour: datetime) -> None:
+        super().__init__(
+            f"account {account!r} has no tariff in force for {device!r} in the hour of {first_hour.isoformat()} or "
+            "later; publish a version that is effective then"
+        )
+        self.account = account
+        self.device = device
+        self.first_hour = first_hour
+
+
+class MissingRate(BillingError):
+    """A price cannot be stated in the payer's currency."""
+
+    def __init__(self, currency: str, into: str) -> None:
+        super().__init__(f"no exchange rate from {currency} into {into} in force at the period's end; publish one")
+        self.currency = currency
+        self.into = into
+
+
+class AssignedTwice(BillingError):
+    """At one moment two accounts pay for a device."""
+
+    def __init__(self, tenant: str, device: str, accounts: Sequence[str], moment: datetime) -> None:
+        super().__init__(
+            f"{tenant}/{device} is assigned to {' and to '.join(accounts)} at {moment.isoformat()}; end one of them"
+        )
+        self.tenant = tenant
+        self.device = device
+        self.accounts = tuple(accounts)
+        self.moment = moment
+
+
+class BadUsage(BillingError):
+    """Rows of usage that cannot be rated, whatever they mean."""
 
 
 class NotTheSameBill(BillingError):

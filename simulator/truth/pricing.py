@@ -50,7 +50,7 @@ def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage
                 price = price_of(tariff, meter, zone, window) if quantity else None
                 if price is not None:
                     of = (account.id, region, row.tenant, row.device)
-                    used.append(Used(*of, local.date(), zone, window, quantity, price, tariff))
+                    used.append(Used(*of, local.date(), zone, price.window, quantity, price, tariff))
     return used
 
 

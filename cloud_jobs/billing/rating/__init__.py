@@ -1,6 +1,32 @@
-"""From usage and contracts to charges: exact until one rounding a charge, the same for every order of its input."""
+"""From usage and contracts to charges: exact until one rounding a pool, the same for every order of its input."""
 
-from cloud_jobs.billing.rating.cells import Cell, MeteredRows
+from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows
+from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind, RatedAccount, TaxGroup
+from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
+from cloud_jobs.billing.rating.difference import Posted, PostedSum, PostedTax, TaxKey, difference
+from cloud_jobs.billing.rating.price_book import PriceBooks
+from cloud_jobs.billing.rating.rate import rate
 
-__all__ = ["Cell", "Charge", "ChargeKey", "ChargeKind", "MeteredRows", "RatedAccount", "TaxGroup"]
+__all__ = [
+    "AccountTerms",
+    "Cell",
+    "Charge",
+    "ChargeKey",
+    "ChargeKind",
+    "MeteredKey",
+    "MeteredRows",
+    "PayerUsage",
+    "Posted",
+    "PostedSum",
+    "PostedTax",
+    "PriceBooks",
+    "RatedAccount",
+    "RatingContract",
+    "TariffInForce",
+    "TaxGroup",
+    "TaxKey",
+    "cells_of_usage",
+    "difference",
+    "rate",
+]

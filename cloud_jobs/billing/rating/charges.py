@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating.cells import MeteredRows
 
@@ -20,7 +20,11 @@ class ChargeKind(StrEnum):
     MINIMUM = "minimum fee"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+_METER_PLACE = {meter: place for place, meter in enumerate(Meter, start=1)}
+_KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeKey:
     """What a charge is about; no two charges of an account have the same. "" stands for none.
 
@@ -37,6 +41,18 @@ class ChargeKey:
     zone: str = ""
     window: str = ""
     price: str = ""
+
+    @property
+    def order(self) -> tuple[str, str, str, str, int, int, str, str, str]:
+        """The place of the charge on a document; kinds and meters as they are listed, no meter before them."""
+        kind, meter = _KIND_PLACE[self.kind], _METER_PLACE[self.meter] if self.meter else 0
+        return (
+            *(self.account, self.region, self.tenant, self.device),
+            *(kind, meter, self.zone, self.window, self.price),
+        )
+
+    def __lt__(self, other: ChargeKey) -> bool:
+        return self.order < other.order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,54 @@
+"""What rating takes of what was agreed: a payer's tree of accounts in one period, with all that is in force in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import NamedTuple
+
+from cloud_jobs.billing.contracts import Assignment, CapSpan, Tariff, Vat
+
+
+class TariffInForce(NamedTuple):
+    """A version of a tariff and the moment (on a quarter of an hour) from which it is the account's, until the next."""
+
+    begin: datetime
+    tariff: Tariff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountTerms:
+    """An account of the payer's tree in one period: its tariff's versions in order, its devices.
+
+    `tariffs`: also the one in force at the period's start, if there is one; a `Cell.version` counts them from 0.
+    """
+
+    account: str
+    tariffs: tuple[TariffInForce, ...]
+    devices: tuple[Assignment, ...] = ()
+
+    @property
+    def looks_at_days(self) -> bool:
+        """Whether a price depends on the day of a use: a daily cap does."""
+        return any(cap.per is CapSpan.DAY for one in self.tariffs for cap in one.tariff.caps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatingContract:
+    """Everything that a payer agreed to for the period from `start` to `end` (excluded; local midnights, in UTC).
+
+    `accounts`: the payer's own and those of its children. `rates`: for each foreign currency of a tariff what one unit
+    is worth in `currency`, at the period's last moment.
+    """
+
+    payer: str
+    currency: str
+    time_zone: str
+    start: datetime
+    end: datetime
+    vat: Vat
+    accounts: tuple[AccountTerms, ...]
+    rates: Mapping[str, Decimal] = field(default_factory=lambda: MappingProxyType({}))

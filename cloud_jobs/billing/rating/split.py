@@ -1,0 +1,39 @@
+"""A rounded whole, divided so that nothing is lost: each part its whole units, the largest remainders one more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+
+def round_ratio(numerator: int, denominator: int) -> int:
+    """The integer nearest to a ratio of integers (the denominator above 0), a half away from zero."""
+    magnitude = (2 * abs(numerator) + denominator) // (2 * denominator)
+    return -magnitude if numerator < 0 else magnitude
+
+
+def split(whole: int, exact: Fraction, weights: Sequence[int]) -> list[int]:
+    """`whole`, which is `exact` after rounding it up or down, in the ratio of the weights.
+
+    The remainders are those of the exact shares; of equal ones the earlier part gets the unit. A part of the weight 0
+    gets nothing, none is below 0. Raises ValueError for a whole that is another one, and where all weights are 0.
+    """
+    total = sum(weights)
+    if exact < 0 or abs(whole - exact) >= 1 or total <= 0 or min(weights) < 0:
+        raise ValueError(f"{whole} of {exact} cannot be split by {list(weights)}")
+    if len(weights) == 1:
+        return [whole]
+    # weight * exact / total, in integers: the same as with fractions, and several times as fast
+    numerator, denominator = exact.numerator, exact.denominator * total
+    parts, remainders = [], []
+    for weight in weights:
+        part, remainder = divmod(weight * numerator, denominator)
+        parts.append(part)
+        remainders.append(remainder)
+    left = whole - sum(parts)
+    if left:
+        # never more units than remainders above 0; the sort keeps the order of equal ones
+        for index in sorted(range(len(parts)), key=lambda index: -remainders[index])[:left]:
+            parts[index] += 1
+    assert sum(parts) == whole, (whole, exact, weights)
+    return parts

@@ -1,0 +1,172 @@
+"""Caps and the minimum fee."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.rating import ChargeKind, RatedAccount
+from simulator.truth import TrueDays, month_of
+from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, rated, row, tariff, used_worlds
+
+few = settings(max_examples=30, deadline=None)
+FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TWO_DAYS = TrueDays("UTC", date(2026, 3, 1), date(2026, 3, 2))
+KM = 1_000_000
+
+
+def caps_of(per: str) -> list[list[dict[str, Any]]]:
+    """Lists of caps that a tariff may have together."""
+    device = {"pool": "device", "per": per, "amount": "12"}
+    account = {"pool": "account", "per": per, "amount": "31"}
+    return [[device], [account], [device, account], [device | {"meters": ["distance"]}, account]]
+
+
+def meters_of(caps: list[dict[str, Any]], world: World) -> World:
+    """Caps name only meters that are sold; the others are left out."""
+    changed = []
+    for one in world.tariffs:
+        sold = {price["meter"] for price in one["prices"]}
+        changed.append({**one, "caps": [cap for cap in caps if set(cap.get("meters", ())) <= sold]})
+    return replace(world, tariffs=tuple(changed))
+
+
+def without(world: World, *names: str) -> World:
+    """The same tariffs without caps or a minimum."""
+    return replace(
+        world, tariffs=tuple({key: value for key, value in one.items() if key not in names} for one in world.tariffs)
+    )
+
+
+def usage_only(found: RatedAccount) -> dict[object, int]:
+    return {charge.key: charge.amount_minor for charge in found.charges if charge.key.kind is ChargeKind.USAGE}
+
+
+@few
+@given(used_worlds(flat=True), st.sampled_from(caps_of("day") + caps_of("period")))
+def test_a_cap_never_raises_and_never_takes_more_than_there_is(
+    drawn: tuple[World, list[Row]], caps: list[dict[str, Any]]
+) -> None:
+    world, rows = without(drawn[0], "minimum_amount"), drawn[1]
+    capped, plain = rated(meters_of(caps, world), rows), rated(world, rows)
+    assert 0 <= capped.net_minor <= plain.net_minor
+    assert usage_only(capped) == usage_only(plain)
+    assert all(charge.amount_minor < 0 for charge in capped.charges if charge.key.kind is not ChargeKind.USAGE)
+
+
+@few
+@given(used_worlds(flat=True), st.sampled_from(["device", "account"]), st.sampled_from(["day", "period"]))
+def test_a_cap_of_all_meters_is_the_most_whatever_was_rounded(
+    drawn: tuple[World, list[Row]], pool: str, per: str
+) -> None:
+    world, rows = without(drawn[0], "minimum_amount"), drawn[1]
+    cap = {"pool": pool, "per": per, "amount": "3"}
+    world = replace(meters_of([cap], world), rates=(("USD", "1"),))
+    of_whom: defaultdict[tuple[str, ...], int] = defaultdict(int)
+    for charge in rated(world, rows).charges:
+        key = charge.key
+        of_whom[(key.account, key.device) if pool == "device" else (key.account,)] += charge.amount_minor
+    minor = {"EUR": 100, "JPY": 1, "KWD": 1000}[world.currency]
+    days = 1 + (world.days.last_day - world.days.first_day).days if per == "day" else 1
+    # two versions that both have the cap are one; within a day it is the cap of the whole day
+    assert all(0 <= amount <= 3 * minor * days for amount in of_whom.values())
+
+
+@few
+@given(used_worlds())
+def test_the_minimum_is_the_least_that_each_account_pays(drawn: tuple[World, list[Row]]) -> None:
+    world, rows = drawn
+    least = replace(without(world, "minimum_amount"), rates=(("USD", "1"),))
+    least = replace(least, tariffs=tuple(one | {"minimum_amount": "50"} for one in least.tariffs))
+    minor = 50 * {"EUR": 100, "JPY": 1, "KWD": 1000}[world.currency]
+    plain, found = rated(without(least, "minimum_amount"), rows), rated(least, rows)
+    for account in ("acme", "acme-west"):
+        before = sum(charge.amount_minor for charge in plain.charges if charge.key.account == account)
+        after = sum(charge.amount_minor for charge in found.charges if charge.key.account == account)
+        assert after == max(before, minor)
+    assert usage_only(found) == usage_only(plain)
+
+
+def kilometres(*of_day: float) -> list[Row]:
+    return [
+        row(FIRST + timedelta(days=number), distance_mm=(round(km * KM), 0, 0, 0)) for number, km in enumerate(of_day)
+    ]
+
+
+def negative(found: RatedAccount) -> list[tuple[str, str, int]]:
+    return [
+        (charge.key.kind.value, charge.key.price, charge.amount_minor)
+        for charge in found.charges
+        if charge.key.kind is not ChargeKind.USAGE
+    ]
+
+
+def test_a_day_is_capped_by_itself_and_a_period_by_what_the_days_left() -> None:
+    day = {"pool": "device", "per": "day", "amount": "5", "meters": ["distance"]}
+    period = {"pool": "account", "per": "period", "amount": "7"}
+    world = World(days=TWO_DAYS, tariffs=(tariff(price("distance"), caps=[day, period]),))
+    found = rated(world, kilometres(8, 3))
+    assert negative(found) == [
+        ("period cap", "at most 7.00 EUR a period for the account (all meters)", -100),
+        ("daily cap", "at most 5.00 EUR a day for each device (distance)", -300),
+    ]
+    assert found.net_minor == 700
+
+
+def test_roundings_never_lift_a_day_above_its_cap() -> None:
+    """Two prices of half a cent each are a cent each when rounded; the cap of the day is one."""
+    day = {"pool": "device", "per": "day", "amount": "0.01"}
+    prices = (price("distance", "0.005"), price("duration", "0.005"))
+    world = World(days=TWO_DAYS, tariffs=(tariff(*prices, caps=[day]),))
+    rows = [row(FIRST, distance_mm=(KM, 0, 0, 0), duration_ms=(900_000,) * 4)]
+    assert rated(without(world, "caps"), rows).net_minor == 2
+    assert rated(world, rows).net_minor == 1
+
+
+def test_a_version_without_the_cap_is_not_capped() -> None:
+    day = {"pool": "device", "per": "day", "amount": "5"}
+    second = FIRST + timedelta(hours=12)
+    tariffs = (tariff(price("distance"), caps=[day]), tariff(price("distance"), begin=second))
+    assert rated(World(days=TWO_DAYS, tariffs=tariffs), kilometres(8, 9)).net_minor == 500 + 900
+
+
+def test_the_same_cap_of_two_versions_is_one_cap_of_the_day() -> None:
+    day = {"pool": "device", "per": "day", "amount": "5"}
+    tariffs = tuple(
+        tariff(price("distance", amount), begin=begin, caps=[day])
+        for amount, begin in (("1", FIRST - timedelta(days=9)), ("2", FIRST + timedelta(hours=1)))
+    )
+    rows = [row(FIRST + timedelta(hours=number), distance_mm=(3 * KM, 0, 0, 0)) for number in (0, 1)]
+    found = rated(World(days=TWO_DAYS, tariffs=tariffs), rows)
+    assert sorted(usage_only(found).values()) == [300, 600]
+    assert found.net_minor == 500
+
+
+def test_the_minimum_and_the_cap_of_the_period_are_those_of_the_last_version() -> None:
+    tariffs = (
+        tariff(price("distance"), minimum_amount="90"),
+        tariff(price("distance"), begin=FIRST, minimum_amount="20"),
+    )
+    found = rated(World(days=TWO_DAYS, tariffs=tariffs), kilometres(8))
+    assert negative(found) == [
+        ("minimum fee", "at least 20.00 EUR a period", 1200),
+        ("minimum fee", "at least 20.00 EUR a period", 2000),
+    ]
+
+
+def test_caps_in_another_currency_are_converted_and_rounded_once() -> None:
+    cap = {"pool": "device", "per": "period", "amount": "2"}
+    world = World(
+        days=month_of("UTC", 2026, 3),
+        tariffs=(tariff(price("distance"), currency="USD", caps=[cap]),),
+        devices=(assigned(),),
+        currency="JPY",
+        rates=(("USD", "151.23"),),
+    )
+    found = rated(world, kilometres(8))
+    assert [charge.amount_minor for charge in found.charges] == [1210, 302 - 1210]

@@ -1,0 +1,169 @@
+"""What holds of everything that is rated."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.rating import Cell, cells_of_usage, rate
+from simulator.truth import quarters_of
+from tests.cloud_jobs.billing.rating.worlds import (
+    QUANTITIES,
+    Row,
+    World,
+    rated,
+    table,
+    true_quarters,
+    used_worlds,
+)
+
+few = settings(max_examples=30, deadline=None)
+used = used_worlds()
+
+
+@few
+@given(used, st.randoms(use_true_random=False), st.integers(1, 4))
+def test_order_duplicates_and_files_of_the_rows_change_nothing(
+    drawn: tuple[World, list[Row]], shuffled: random.Random, files: int
+) -> None:
+    world, rows = drawn
+    before = rated(world, rows)
+    rows = rows + rows[::2]
+    shuffled.shuffle(rows)
+    pieces = pa.concat_tables([table(rows[number::files]) for number in range(files)])
+    contract = replace(world.contract, accounts=world.contract.accounts[::-1])
+    (found,) = cells_of_usage([contract], pieces)
+    assert rate(contract, *found) == before
+
+
+@few
+@given(used, st.randoms(use_true_random=False))
+def test_order_and_pieces_of_the_cells_change_nothing(drawn: tuple[World, list[Row]], shuffled: random.Random) -> None:
+    world, rows = drawn
+    contract = world.contract
+    (found,) = cells_of_usage([contract], table(rows))
+    pieces = [
+        cell._replace(quantity=part)
+        for cell in found.cells
+        for part in (cell.quantity // 3, -(-cell.quantity * 2 // 3))
+    ]
+    assert sum(cell.quantity for cell in pieces) == sum(cell.quantity for cell in found.cells)
+    shuffled.shuffle(pieces)
+    assert rate(contract, pieces, found.metered) == rated(world, rows)
+
+
+def _assigned(world: World, tenant: str, device: str, moment: datetime) -> bool:
+    listed = [*world.devices, *world.child_devices]
+    return any(
+        (one["tenant"], one["device"]) == (tenant, device)
+        and one["begin"] <= moment
+        and ("end" not in one or moment < one["end"])
+        for one in listed
+    )
+
+
+@few
+@given(used)
+def test_what_was_used_in_the_period_by_devices_of_the_account_is_in_the_cells_and_in_the_charges(
+    drawn: tuple[World, list[Row]],
+) -> None:
+    world, rows = drawn
+    moments = {moment for moment, _ in quarters_of(world.days)}
+    expected: Counter[str] = Counter()
+    for one in true_quarters(rows):
+        if one.begin in moments and _assigned(world, one.tenant, one.device, one.begin):
+            expected.update({name: getattr(one, name) for name in QUANTITIES})
+    contract = world.contract
+    (found,) = cells_of_usage([contract], table(rows))
+    names = dict(zip(("distance", "duration", "entry", "crossing", "event", "transmitted"), QUANTITIES, strict=True))
+    counted: Counter[str] = Counter()
+    for cell in found.cells:
+        assert cell.quantity > 0
+        if cell.meter in names:
+            counted[names[cell.meter]] += cell.quantity
+    assert counted == +expected
+    sold_by_all = [
+        meter for meter in names if all(meter in {price["meter"] for price in one["prices"]} for one in world.tariffs)
+    ]
+    charged: Counter[str] = Counter()
+    for charge in rate(contract, *found).charges:
+        if charge.key.meter is not None:
+            charged[charge.key.meter] += charge.quantity
+    for meter in sold_by_all:
+        assert charged[meter] == expected[names[meter]]
+
+
+@few
+@given(used)
+def test_the_sums_are_those_of_the_charges_and_no_part_is_negative(drawn: tuple[World, list[Row]]) -> None:
+    found = rated(*drawn)
+    keys = [charge.key for charge in found.charges]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(keys)
+    assert found.gross_minor == found.net_minor + found.tax_minor
+    for charge in found.charges:
+        assert 0 <= charge.free <= charge.quantity
+        assert charge.amount_minor >= 0
+        assert charge.metered is not None or charge.key.kind != "usage"
+
+
+@few
+@given(used, st.data())
+def test_the_same_price_from_an_earlier_date_changes_no_charge(
+    drawn: tuple[World, list[Row]], data: st.DataObject
+) -> None:
+    """It credited and debited every line once. A version that repeats another is none; nor is it when it began."""
+    world, rows = drawn
+    one = world.tariffs[0]
+    moments = [moment for moment, _ in quarters_of(world.days)]
+    again = data.draw(st.sets(st.sampled_from(moments), max_size=3))
+    repeated = tuple({**one, "effective_from": begin} for begin in again)
+    written = [
+        {**price, "unit_amount": price["unit_amount"] + "0"} for price in one["prices"] if "unit_amount" in price
+    ]
+    others = [price for price in one["prices"] if "unit_amount" not in price]
+    rewritten = ({**one, "effective_from": min(moments), "prices": written + others},)
+    assert rated(replace(world, tariffs=(one, *repeated)), rows) == rated(replace(world, tariffs=(one,)), rows)
+    assert rated(replace(world, tariffs=(one, *rewritten)), rows) == rated(replace(world, tariffs=(one,)), rows)
+
+
+@few
+@given(used, used)
+def test_payers_that_are_rated_together_are_rated_as_each_by_itself(
+    one: tuple[World, list[Row]], other: tuple[World, list[Row]]
+) -> None:
+    first = one[0].contract
+    second = replace(
+        other[0].contract,
+        payer="other",
+        accounts=tuple(
+            replace(terms, devices=tuple(device.model_copy(update={"tenant": "rival"}) for device in terms.devices))
+            for terms in other[0].contract.accounts
+        ),
+    )
+    rows = one[1] + [row | {"tenant": "rival"} for row in other[1]]
+    together = cells_of_usage([first, second], table(rows))
+    apart = [*cells_of_usage([first], table(rows)), *cells_of_usage([second], table(rows))]
+    assert [sorted(map(_order, found.cells)) for found in together] == [
+        sorted(map(_order, found.cells)) for found in apart
+    ]
+    assert [found.metered for found in together] == [found.metered for found in apart]
+
+
+def _order(cell: Cell) -> tuple[str, ...]:
+    return tuple(map(str, cell))
+
+
+@few
+@given(used)
+def test_rows_of_zeros_leave_no_trace(drawn: tuple[World, list[Row]]) -> None:
+    """A zone that a device left altogether gets one; whether it did depends on what arrived when."""
+    world, rows = drawn
+    zeros = [{**row, "zone": "left", "digest": "0" * 16, **{name: [0, 0, 0, 0] for name in QUANTITIES}} for row in rows]
+    assert rated(world, rows + zeros) == rated(world, rows)

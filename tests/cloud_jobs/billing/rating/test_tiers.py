@@ -1,0 +1,69 @@
+"""What a quantity costs by allowance and tiers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.contracts import Price
+from cloud_jobs.billing.errors import BadReference
+from cloud_jobs.billing.rating.tiers import cost, units_to_pay
+from tests.cloud_jobs.billing.rating.worlds import price, some_units, tiers
+
+TO_100 = [{"up_to": "100", "unit_amount": "0.50"}, {"unit_amount": "0.30"}]
+units = st.fractions(0, 200, max_denominator=1000)
+
+
+def tiered(listed: list[dict[str, str]], mode: str = "graduated") -> Price:
+    return Price.model_validate(price("distance", tiers=listed, tier_mode=mode))
+
+
+@given(tiers(), units, units)
+def test_more_units_of_graduated_tiers_never_cost_less(
+    listed: list[dict[str, str]], some: Fraction, more: Fraction
+) -> None:
+    agreed = tiered(listed)
+    assert cost(agreed, some) <= cost(agreed, some + more)
+
+
+@given(tiers(), units, units)
+def test_a_unit_costs_between_the_cheapest_and_the_dearest_tier(
+    listed: list[dict[str, str]], some: Fraction, more: Fraction
+) -> None:
+    amounts = [Fraction(Decimal(one["unit_amount"])) for one in listed]
+    for mode in ("graduated", "volume"):
+        assert min(amounts) * some <= cost(tiered(listed, mode), some) <= max(amounts) * some
+    step = cost(tiered(listed), some + more) - cost(tiered(listed), some)
+    assert min(amounts) * more <= step <= max(amounts) * more
+
+
+@given(tiers(), units)
+def test_tiers_of_one_amount_are_a_price_without_tiers(listed: list[dict[str, str]], some: Fraction) -> None:
+    same = [one | {"unit_amount": "0.45"} for one in listed]
+    flat = Price.model_validate(price("distance", "0.45"))
+    assert cost(tiered(same), some) == cost(tiered(same, "volume"), some) == cost(flat, some)
+
+
+def test_graduated_prices_each_unit_by_its_own_tier_and_volume_all_by_the_last_one() -> None:
+    assert cost(tiered(TO_100), Fraction(150)) == 100 * Fraction(1, 2) + 50 * Fraction(3, 10)
+    assert cost(tiered(TO_100, "volume"), Fraction(150)) == 150 * Fraction(3, 10)
+    assert cost(tiered(TO_100, "volume"), Fraction(100)) == 50
+
+
+@given(some_units, units)
+def test_what_is_to_be_paid_is_never_negative_and_never_more_than_was_used(allowance: str, some: Fraction) -> None:
+    left = units_to_pay(Price.model_validate(price("distance", allowance=allowance)), some)
+    assert 0 <= left <= some
+    assert left == 0 or left + Fraction(Decimal(allowance)) == some
+
+
+def test_a_quantity_above_the_last_tier_is_an_error() -> None:
+    # as no boundary lets it in
+    ends = tiered(TO_100).model_copy(update={"tiers": tiered(TO_100).tiers[:1]})
+    for mode in ("graduated", "volume"):
+        with pytest.raises(BadReference, match="no tier for 150 km"):
+            cost(ends.model_copy(update={"tier_mode": mode}), Fraction(150))

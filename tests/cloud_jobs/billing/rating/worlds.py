@@ -1,0 +1,255 @@
+"""Contracts and usage for the laws of rating: as rating takes them, and as the truth of the simulator reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.contracts import Account, Assignment, Tariff, Vat
+from cloud_jobs.billing.rating import (
+    AccountTerms,
+    RatedAccount,
+    RatingContract,
+    TariffInForce,
+    cells_of_usage,
+    rate,
+)
+from simulator.truth import TrueContracts, TrueDays, TrueQuarter, quarters_of
+
+QUANTITIES = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
+QUARTER = timedelta(minutes=15)
+ALWAYS = datetime(2025, 1, 1, tzinfo=UTC)
+UNITS = {
+    "distance": "km",
+    "duration": "h",
+    "entry": "each",
+    "crossing": "each",
+    "event": "each",
+    "transmitted": "MB",
+    "active day": "day",
+}
+PERIODS = (
+    TrueDays("UTC", date(2026, 3, 1), date(2026, 3, 2)),
+    TrueDays("Europe/Berlin", date(2026, 3, 28), date(2026, 3, 29)),
+    TrueDays("Europe/Berlin", date(2026, 10, 25), date(2026, 10, 25)),
+    TrueDays("Asia/Kolkata", date(2026, 3, 31), date(2026, 4, 1)),
+    TrueDays("Australia/Lord_Howe", date(2026, 4, 4), date(2026, 4, 5)),
+    TrueDays("America/Santiago", date(2026, 9, 5), date(2026, 9, 6)),
+)
+"""Also the nights when clocks change: by an hour, by half an hour, and across midnight."""
+
+Row = dict[str, Any]
+
+
+def row(hour: datetime, zone: str = "", device: str = "van", commit: int = 1, **quarters: Sequence[int]) -> Row:
+    """A row of usage; each quantity as the four quarters of the hour."""
+    made: Row = {"tenant": "fleet", "device": device, "hour": hour, "zone": zone}
+    made |= {name: list(quarters.get(name, (0, 0, 0, 0))) for name in QUANTITIES}
+    digest = hashlib.sha256(repr(sorted(made.items())).encode()).hexdigest()[:16]
+    return made | {"digest": digest, "commit_number": commit}
+
+
+def table(rows: Iterable[Row]) -> pa.Table:
+    """The columns of the table of usage that rating looks at."""
+    lists = [pa.field(name, pa.list_(pa.int64()), nullable=False) for name in QUANTITIES]
+    texts = [pa.field(name, pa.string(), nullable=False) for name in ("tenant", "device", "zone", "digest")]
+    hour = pa.field("hour", pa.timestamp("us", tz="UTC"), nullable=False)
+    commit = pa.field("commit_number", pa.int64(), nullable=False)
+    return pa.Table.from_pylist(list(rows), schema=pa.schema([*texts, hour, *lists, commit]))
+
+
+def price(meter: str, amount: str | None = "1.00", **more: object) -> dict[str, Any]:
+    """A price as it is published."""
+    made: dict[str, Any] = {"meter": meter, "unit": UNITS[meter], **more}
+    return made if amount is None or "tiers" in more else made | {"unit_amount": amount}
+
+
+def tariff(*prices: dict[str, Any], begin: datetime = ALWAYS, currency: str = "EUR", **more: object) -> dict[str, Any]:
+    """A version of the tariff as it is published."""
+    return {"id": "standard", "effective_from": begin, "currency": currency, "prices": list(prices), **more}
+
+
+def assigned(device: str = "van", begin: datetime = ALWAYS, end: datetime | None = None) -> dict[str, Any]:
+    """A device of an account, as it is published."""
+    made: dict[str, Any] = {"tenant": "fleet", "device": device, "region": "eu", "begin": begin}
+    return made if end is None else made | {"end": end}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A payer, `acme`, and its child `acme-west`, for one period; everything as it is published."""
+
+    days: TrueDays
+    tariffs: tuple[dict[str, Any], ...]
+    devices: tuple[dict[str, Any], ...] = (assigned(),)
+    child_devices: tuple[dict[str, Any], ...] = ()
+    currency: str = "EUR"
+    rates: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def published(self) -> dict[str, Any]:
+        """The world as the truth reads it."""
+        vat = {"category": "S", "rate": "19"}
+        address = {"line": "Kai 1", "city": "Hamburg", "country": "DE"}
+        payer = {"legal_entity": "seller", "currency": self.currency, "time_zone": self.days.time_zone}
+        acme = {"id": "acme", "effective_from": ALWAYS, "name": "Acme", "tariff": "standard"}
+        acme |= {"payer": payer | {"vat": vat, "address": address}, "devices": list(self.devices)}
+        west = {"id": "acme-west", "effective_from": ALWAYS, "name": "West", "tariff": "standard", "parent": "acme"}
+        west |= {"devices": list(self.child_devices)}
+        rates = [
+            {"id": f"{of}-{self.currency}", "effective_from": ALWAYS, "currency": of, "into": self.currency}
+            | {"rate": rate, "source": "bank"}
+            for of, rate in self.rates
+        ]
+        return {"tariff": list(self.tariffs), "account": [acme, west], "exchange_rate": rates}
+
+    @property
+    def truth(self) -> TrueContracts:
+        """The contracts of the truth."""
+        return TrueContracts([self.published])
+
+    @property
+    def contract(self) -> RatingContract:
+        """The same as rating takes it."""
+        versions = sorted((Tariff.model_validate(one) for one in self.tariffs), key=lambda one: one.effective_from)
+        in_force = tuple(TariffInForce(one.effective_from, one) for one in versions)
+        accounts = [Account.model_validate(one) for one in self.published["account"]]
+        moments = [moment for moment, _ in quarters_of(self.days)]
+        return RatingContract(
+            payer="acme",
+            currency=self.currency,
+            time_zone=self.days.time_zone,
+            start=min(moments),
+            end=max(moments) + QUARTER,
+            vat=Vat.model_validate({"category": "S", "rate": "19"}),
+            accounts=tuple(
+                AccountTerms(
+                    account=one.id, tariffs=in_force, devices=tuple(map(Assignment.model_validate, one.devices))
+                )
+                for one in accounts
+            ),
+            rates={of: Decimal(rate) for of, rate in self.rates},
+        )
+
+
+def rated(world: World, rows: Iterable[Row]) -> RatedAccount:
+    """What the payer owes."""
+    contract = world.contract
+    (usage,) = cells_of_usage([contract], table(rows))
+    return rate(contract, *usage)
+
+
+def true_quarters(rows: Iterable[Row]) -> list[TrueQuarter]:
+    """Rows as the truth takes them, each key once."""
+    found = {(one["tenant"], one["device"], one["hour"], one["zone"]): one for one in rows}
+    return [
+        TrueQuarter(*key[:2], key[2] + number * QUARTER, key[3], *(one[name][number] for name in QUANTITIES))
+        for key, one in found.items()
+        for number in range(4)
+    ]
+
+
+amounts = st.decimals(0, 9, places=4).map(str)
+some_units = st.decimals(0, 40, places=3).map(str)
+
+
+@st.composite
+def tiers(draw: st.DrawFn) -> list[dict[str, str]]:
+    ends = sorted(draw(st.sets(st.integers(1, 60), max_size=3)))
+    return [{"up_to": str(end), "unit_amount": draw(amounts)} for end in ends] + [{"unit_amount": draw(amounts)}]
+
+
+@st.composite
+def prices(draw: st.DrawFn, windows: Sequence[str], *, flat: bool, complete: bool) -> list[dict[str, Any]]:
+    """Prices of some meters; `complete`: for every zone."""
+    found = []
+    for meter in draw(st.sets(st.sampled_from(sorted(UNITS)), min_size=1)):
+        if meter in {"distance", "duration"}:
+            zones, all_zones = ["", "a", "*"], {"", "*"}
+        elif meter in {"entry", "crossing"}:
+            zones, all_zones = ["a", "*"], {"*"}
+        else:
+            zones, all_zones = [""], {""}
+        chosen = draw(st.sets(st.sampled_from(zones), min_size=1)) | (all_zones if complete else set())
+        for zone in sorted(chosen):
+            within = draw(st.sets(st.sampled_from(windows))) if windows and meter != "active day" else set()
+            found += [draw(one_price(meter, zone, window, flat=flat)) for window in ("", *sorted(within))]
+    return found
+
+
+@st.composite
+def one_price(draw: st.DrawFn, meter: str, zone: str, window: str, *, flat: bool) -> dict[str, Any]:
+    more: dict[str, Any] = {"zone": zone, "window": window, "pool": draw(st.sampled_from(["device", "account"]))}
+    if not flat:
+        more["allowance"] = draw(st.just("0") | some_units)
+        if draw(st.booleans()):
+            more |= {"tiers": draw(tiers()), "tier_mode": draw(st.sampled_from(["graduated", "volume"]))}
+    # few amounts, so that prices that say the same meet
+    return price(meter, draw(st.sampled_from(["0.45", "0.450", "1.3333"]) | amounts), **more)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, flat: bool = False, complete: bool = True, caps: Sequence[dict[str, Any]] = ()) -> World:
+    days = draw(st.sampled_from(PERIODS))
+    moments = [moment for moment, _ in quarters_of(days)]
+    currency = draw(st.sampled_from(["EUR", "JPY", "KWD"]))
+    foreign = draw(st.sampled_from([currency, "USD"]))
+    night = {"id": "night", "days": ["sat", "sun", "tue"], "begin": "22:00:00", "end": "02:30:00"}
+    windows: list[dict[str, Any]] = draw(st.sampled_from([[], [night]]))
+    starts = [ALWAYS, *sorted(draw(st.sets(st.sampled_from(moments), max_size=2)))]
+    tariffs = [
+        tariff(
+            *draw(prices([str(one["id"]) for one in windows], flat=flat, complete=complete)),
+            begin=begin,
+            currency=foreign,
+            windows=windows,
+            caps=list(caps),
+            **draw(st.sampled_from([{}, {"minimum_amount": "50"}])),
+        )
+        for begin in starts
+    ]
+    moved = draw(st.sampled_from(moments))
+    return World(
+        days=days,
+        tariffs=tuple(tariffs),
+        devices=(assigned("van"), assigned("truck", end=moved)),
+        child_devices=(assigned("truck", begin=moved), assigned("bus")),
+        currency=currency,
+        rates=(("USD", draw(st.sampled_from(["0.9137", "151.23", "1"]))),),
+    )
+
+
+@st.composite
+def usage_rows(draw: st.DrawFn, days: TrueDays, max_size: int = 12) -> list[Row]:
+    """Rows of different keys, some of a stranger and of hours around the period."""
+    moments = [moment for moment, _ in quarters_of(days)]
+    first = min(moments).replace(minute=0) - timedelta(hours=2)
+    hours = st.integers(0, len(moments) // 4 + 4).map(lambda number: first + timedelta(hours=number))
+    devices = st.sampled_from(["van", "truck", "bus", "stranger"])
+    keys = st.lists(st.tuples(devices, hours, st.sampled_from(["", "a", "b", "*"])), max_size=max_size, unique=True)
+    return [row(hour, zone, device, **draw(_quantities(zone))) for device, hour, zone in draw(keys)]
+
+
+@st.composite
+def _quantities(draw: st.DrawFn, zone: str) -> dict[str, Any]:
+    bounds = {"distance_mm": 30_000_000, "duration_ms": 900_000, "entries": 3, "crossings": 3}
+    if zone == "":
+        bounds |= {"entries": 0, "crossings": 0}
+    if zone == "*":
+        bounds = {"events": 5, "content_bytes": 2_000_000}
+    return {
+        name: draw(st.lists(st.integers(0, most) | st.just(0), min_size=4, max_size=4)) for name, most in bounds.items()
+    }
+
+
+@st.composite
+def used_worlds(draw: st.DrawFn, /, **how: Any) -> tuple[World, list[Row]]:
+    world = draw(worlds(**how))
+    return world, draw(usage_rows(world.days))
