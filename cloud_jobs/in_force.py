@@ -85,7 +85,7 @@ def in_force(rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[
             begin, made = parse(row["kind"], row["body"])
             others = (held for other, held in thing.held.items() if other != begin)
             # they are all of one type, so one of them speaks for all
-            if any(type(held.made) is not type(made) for held in islice(others, 1)):
+            if row["kind"] == "fence" and any(type(held.made) is not type(made) for held in islice(others, 1)):
                 raise FenceError("this id is a fence and a gate")
         except (CloudError, FenceError) as fault:
             thing.refused[written] = _refused(row, written, fault)

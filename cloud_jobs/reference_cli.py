@@ -38,8 +38,8 @@ def publish(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="GeoJSON of fences and gates, JSON lists of tariffs and of accounts, or folders with "
-            "fences.geojson, tariffs.json and accounts.json."
+            help="GeoJSON of fences and gates, TOML of contracts, JSON lists of tariffs and of accounts, or folders "
+            "with fences.geojson and contracts."
         ),
     ],
     *,
@@ -57,6 +57,7 @@ def publish(
     Example: cloud-jobs reference publish fences.geojson tariffs.json accounts.json --config cloud.toml
     """
     from cloud_jobs import reference_files, reference_publisher
+    from cloud_jobs.reference_messages import TOPICS
 
     settings = load_settings(config)
     versions = reference_files.read_reference(files)
@@ -65,10 +66,15 @@ def publish(
     reference_publisher.publish(settings.service_urls, versions, settings.access)
     counts = Counter(version.kind for version in versions)
     if as_json:
-        _print_json({"published": {kind: counts[kind] for kind in ("fence", "tariff", "account")}})
+        _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
     else:
-        listed = ", ".join(f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in sorted(counts))
+        listed = ", ".join(f"{counts[kind]} {_counted(kind, counts[kind])}" for kind in sorted(counts))
         typer.echo(f"published: {listed or 'nothing, the files hold no version'}")
+
+
+def _counted(kind: str, count: int) -> str:
+    one = kind.replace("_", " ")
+    return one if count == 1 else f"{one.removesuffix('y')}ies" if one.endswith("y") else f"{one}s"
 
 
 @app.command()

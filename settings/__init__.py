@@ -7,18 +7,20 @@ class Uplink(Settings):
 load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every mistake at once
 """
 
-from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, parse_toml
-from settings.loading import load, parse, renamed_to, validate
+from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, parse_toml
+from settings.loading import load, parse, problem_text, renamed_to, validate
 from settings.model import Settings, SettingsError
 
 __all__ = [
     "MAX_PUSHED_BYTES",
     "MAX_TOML_BYTES",
+    "TOML_TOKEN",
     "Settings",
     "SettingsError",
     "load",
     "parse",
     "parse_toml",
+    "problem_text",
     "renamed_to",
     "validate",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable
 from typing import Any
 
 MAX_TOML_BYTES = 1 << 20
@@ -13,8 +14,9 @@ MAX_TOML_DEPTH = 16
 """Brackets inside brackets, and dots in one key."""
 
 # Strings and comments as one token each, as the parser reads them; a bracket inside one is no bracket. A string that
-# does not end is a token too, and no part gives back what it took: nothing is read twice.
-_TOKEN = re.compile(
+# does not end is a token too, and no part gives back what it took: nothing is read twice. Whoever looks for the line of
+# a key reads by it, too.
+TOML_TOKEN = re.compile(
     r'"""(?:[^\\"]|\\.|"(?!""))*+(?:"{3,5})?'
     r"|'''(?:[^']|'(?!''))*+(?:'{3,5})?"
     r'|"(?:[^\\"\n]|\\[^\n])*+"?'
@@ -23,15 +25,18 @@ _TOKEN = re.compile(
 )
 
 
-def parse_toml(text: str, max_bytes: int = MAX_TOML_BYTES) -> dict[str, Any]:
-    """The tables of a TOML text. Raises ValueError, which says what is wrong."""
+def parse_toml(
+    text: str, max_bytes: int = MAX_TOML_BYTES, *, parse_float: Callable[[str], Any] = float
+) -> dict[str, Any]:
+    """The tables of a TOML text; `parse_float` makes its numbers with a point. Raises ValueError, which says what is
+    wrong."""
     # Counted and not judged: a lone surrogate has no UTF-8, and is no reason to fail here.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         raise ValueError(f"{size} bytes, {max_bytes} are allowed")
     if _depth(text) > MAX_TOML_DEPTH:
         raise ValueError(f"nested deeper than {MAX_TOML_DEPTH}")
-    tables = tomllib.loads(text)
+    tables = tomllib.loads(text, parse_float=parse_float)
     _refuse_large_integers(tables)
     return tables
 
@@ -49,7 +54,7 @@ def _refuse_large_integers(value: Any) -> None:
 
 def _depth(text: str) -> int:
     depth = dots = deepest = 0
-    for match in _TOKEN.finditer(text):
+    for match in TOML_TOKEN.finditer(text):
         piece = match[0]
         if piece in "[{":
             depth, dots = depth + 1, 0

@@ -46,7 +46,7 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
         return model.model_validate(tables)
     except ValidationError as error:
         details = _without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
-        problems = [_problem(model, detail)[:MAX_PROBLEM_CHARACTERS] for detail in details]
+        problems = [problem_text(model, detail)[:MAX_PROBLEM_CHARACTERS] for detail in details]
         raise SettingsError(source, problems) from error
 
 
@@ -61,7 +61,8 @@ def _without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
     ]
 
 
-def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
+def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "setting") -> str:
+    """What is wrong at one place of a model, and the nearest right key; `called`: what a key of it is called."""
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] in {"tuple_type", "list_type"}:
         given = detail["input"]
@@ -77,7 +78,7 @@ def _problem(model: type[BaseModel], detail: ErrorDetails) -> str:
         return f"{where}: was renamed; it is now {now}"
     nearest = _nearest(model, here, wrong, detail["input"])
     advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
-    return f"{where}: no such setting; {advice}"
+    return f"{where}: no such {called}; {advice}"
 
 
 def _nearest(model: type[BaseModel], here: type[BaseModel], wrong: str, given: Any) -> str | None:

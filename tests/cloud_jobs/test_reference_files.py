@@ -11,6 +11,7 @@ import pytest
 from cloud_jobs.errors import ReferenceFileError
 from cloud_jobs.reference_files import read_reference, warnings
 from simulator import generated_scenario, write_folder
+from tests.cloud_jobs.publications import rows_of
 
 RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
 FENCE = {"type": "Feature", "properties": {"id": "a"}, "geometry": {"type": "Polygon", "coordinates": [RING]}}
@@ -33,7 +34,7 @@ def file_of(folder: Path, name: str, content: Any) -> Path:
         ("zones.json", {"type": "FeatureCollection", "features": [{"type": "Feature", "id": 3}]}, "line 1"),
         ("tariffs.json", "{}", "line 1"),
         ("tariffs.json", '["a"]', "entry 1: is neither a tariff"),
-        ("tariffs.json", [TARIFF, TARIFF | {"currency": "EURO"}], "entry 2: no currency 'EURO'"),
+        ("tariffs.json", [TARIFF, TARIFF | {"currency": "EURO"}], "entry 2: currency: no currency 'EURO'"),
         ("tariffs.json", [TARIFF, TARIFF | {"id": ""}], "entry 2: a tariff has no id"),
         (
             "tariffs.json",
@@ -122,3 +123,55 @@ def test_a_folder_stands_for_the_files_that_it_has_and_a_version_given_twice_is_
 def test_what_the_simulator_writes_can_be_published(tmp_path: Path) -> None:
     write_folder(tmp_path, generated_scenario(seed=7, vehicles=4, regions=("eu", "us")))
     assert {one.kind for one in read_reference([tmp_path])} == {"fence", "tariff", "account"}
+
+
+CONTRACT = """
+[[exchange_rate]]
+id = "usd-eur"
+effective_from = 2026-01-01T00:00:00+01:00
+currency = "USD"
+into = "EUR"
+rate = 0.9
+source = "European Central Bank"
+"""
+
+
+def test_contracts_in_toml_are_read_as_what_is_published(tmp_path: Path) -> None:
+    (version,) = read_reference([file_of(tmp_path, "rates.toml", CONTRACT)])
+    assert (version.kind, version.key) == ("exchange_rate", "usd-eur@2025-12-31T23:00:00Z")
+    assert json.loads(version.body)["rate"] == "0.9"
+    (row,) = rows_of(version.kind, [json.loads(version.body)])
+    assert row["id"] == "usd-eur"
+
+
+def test_a_fault_in_toml_has_its_file_and_line(tmp_path: Path) -> None:
+    wrong = file_of(tmp_path, "wrong.toml", CONTRACT + CONTRACT.replace("0.9", "0.8") + "[[tariff]]\n")
+    torn = file_of(tmp_path, "torn.toml", "[[account")
+    with pytest.raises(ReferenceFileError) as refused:
+        read_reference([wrong, torn])
+    faults = refused.value.faults
+    assert f"{wrong}:17: tariff: id: Field required" in faults
+    assert any(one.startswith(f"{torn}:1:") and "is not valid TOML" in one for one in faults)
+    twice = (
+        f"{wrong}:10: exchange_rate 'usd-eur' from 2025-12-31T23:00:00Z is given twice, with two contents ({wrong}:2)"
+    )
+    assert twice in faults
+
+
+def test_a_folder_stands_for_its_contracts_unless_it_has_those_of_the_former_form(tmp_path: Path) -> None:
+    file_of(tmp_path, "rates.toml", CONTRACT)
+    assert [version.kind for version in read_reference([tmp_path])] == ["exchange_rate"]
+    file_of(tmp_path, "tariffs.json", [TARIFF])
+    assert [version.kind for version in read_reference([tmp_path])] == ["tariff"]
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud_jobs.reference_files.MAX_FILE_BYTES", 100)
+    with pytest.raises(ReferenceFileError, match="more than 100 bytes"):
+        read_reference([file_of(tmp_path, "rates.toml", CONTRACT)])
+
+
+def test_the_contracts_of_a_generated_fleet_can_be_used(tmp_path: Path) -> None:
+    write_folder(tmp_path, generated_scenario(seed=7, vehicles=4, regions=("eu", "us")))
+    versions = read_reference([tmp_path / "contracts.toml"])
+    assert {version.kind for version in versions} == {"legal_entity", "tariff", "account"}

@@ -22,12 +22,15 @@ from cloud_jobs.billing.contracts.fields import Address
 from cloud_jobs.billing.contracts.legal_entity import LegalEntity, Payment
 from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, PayerContract, TariffSpan
 from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price, Tier, TierMode
+from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
+from cloud_jobs.billing.contracts.toml_text import StatedContract, TextFault, contracts_of_toml
 from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, window_of_quarters
 
 __all__ = [
     "ANY_ZONE",
+    "MODEL_OF",
     "QUARTERS_OF_A_WEEK",
     "Account",
     "AccountContract",
@@ -53,9 +56,11 @@ __all__ = [
     "Pool",
     "Price",
     "RefusedVersionUsed",
+    "StatedContract",
     "Tariff",
     "TariffNotInForce",
     "TariffSpan",
+    "TextFault",
     "Tier",
     "TierMode",
     "TreeTooDeep",
@@ -65,6 +70,8 @@ __all__ = [
     "Vat",
     "VatCategory",
     "Window",
+    "contracts_of_toml",
     "rate_id",
+    "usable_contract",
     "window_of_quarters",
 ]

@@ -26,7 +26,8 @@ MODEL_OF: Final[dict[str, type[Contract]]] = {
 }
 """Kind of reference data -> what a text of that kind makes."""
 _MAX_REASONS: Final = 5
-_VALUE_ERROR: Final = "Value error, "
+VALUE_ERROR: Final = "Value error, "
+"""What pydantic writes before the reason of a validator of ours."""
 
 _Made = TypeVar("_Made", bound=Contract)
 
@@ -85,7 +86,7 @@ def parsed(model: type[_Made], body: str) -> _Made:
         faults = [
             f"{'.'.join(map(str, one['loc']))}: {message}" if one["loc"] else message
             for one in error.errors(include_url=False)
-            for message in [one["msg"].removeprefix(_VALUE_ERROR)]
+            for message in [one["msg"].removeprefix(VALUE_ERROR)]
         ]
         rest = [f"and {len(faults) - _MAX_REASONS} more faults"] if len(faults) > _MAX_REASONS else []
         raise BadReference("; ".join([*faults[:_MAX_REASONS], *rest])) from error

@@ -1,0 +1,110 @@
+"""Contracts as people write them: TOML with [[tariff]], [[account]], [[legal_entity]] and [[exchange_rate]]. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from cloud_jobs.billing.contracts.fields import Contract
+from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
+from cloud_jobs.billing.contracts.toml_lines import TomlLines
+from settings import parse_toml, problem_text
+
+MAX_TOML_CONTRACTS_BYTES: Final = 8 << 20
+MAX_TEXT_FAULTS: Final = 100
+"""So many faults of a text are named."""
+_MAX_REASON: Final = 400
+_MAX_NUMBER: Final = 64
+_AT_END: Final = "(at end of document)"
+_AT: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
+
+
+class StatedContract(NamedTuple):
+    """A contract of a text, and the line on which it begins."""
+
+    kind: str
+    made: Contract
+    line: int
+
+
+class TextFault(NamedTuple):
+    """What is wrong with a text: where (line from 1, 0: unknown; column from 1, 0: unknown), and why."""
+
+    line: int
+    column: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = ":".join(str(number) for number in (self.line, self.column) if number)
+        return f"{where}: {self.reason}" if where else self.reason
+
+
+def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]:
+    """The contracts of a text and all that is wrong with it; what is right beside a fault is there too."""
+    try:
+        tables = parse_toml(text, MAX_TOML_CONTRACTS_BYTES, parse_float=_number)
+    except ValueError as error:
+        said = str(error)
+        at = _AT.search(said)
+        line = int(at[1]) if at else text.count("\n") + 1 if said.endswith(_AT_END) else 0
+        reason = f"is not valid TOML: {_AT.sub('', said)}"[:_MAX_REASON]
+        return [], [TextFault(line, int(at[2]) if at else 0, reason)]
+    found, faults = list[StatedContract](), list[TextFault]()
+    lines: TomlLines | None = None
+    for kind, number, table in _entries(tables):
+        path = (kind,) if number is None else (kind, number)
+        reasons = [(path, table)] if isinstance(table, str) else list[tuple[tuple[str | int, ...], str]]()
+        if not isinstance(table, str):
+            try:
+                made = MODEL_OF[kind].model_validate(table)
+            except ValidationError as error:
+                reasons = [((*path, *place), reason) for place, reason in _reasons(kind, table, error)]
+            else:
+                lines = lines or TomlLines(text)
+                found.append(StatedContract(kind, made, lines.of(path) or 0))
+        for place, reason in reasons:
+            lines = lines or TomlLines(text)
+            faults.append(TextFault(lines.of(place) or 0, 0, reason[:_MAX_REASON]))
+            if len(faults) >= MAX_TEXT_FAULTS:
+                return found, faults
+    return found, faults
+
+
+def _number(text: str) -> Decimal:
+    """A number of TOML with each of its digits. Raises ValueError for one of more than any amount has."""
+    if len(text) > _MAX_NUMBER:
+        raise ValueError(f"a number of {len(text)} signs")
+    try:
+        return Decimal(text.replace("_", ""))
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is no number") from None
+
+
+def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
+    """Kind, number and table of each contract; a text instead of a table says what is wrong."""
+    for kind, given in tables.items():
+        if kind not in MODEL_OF:
+            near = get_close_matches(kind, MODEL_OF, 1)
+            advice = (
+                f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in MODEL_OF)}"
+            )
+            yield kind, None, f"{kind}: no such table; {advice}"
+        elif not isinstance(given, list):
+            yield kind, None, f"{kind}: is one table, and a list of them is needed: write [[{kind}]]"
+        else:
+            for number, one in enumerate(given):
+                yield kind, number, one if isinstance(one, dict) else f"{kind}: a table is needed: write [[{kind}]]"
+
+
+def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The place of each fault in a contract, and what is said of it."""
+    named = table.get("id")
+    who = f"{kind} {named!r}" if isinstance(named, str) else kind
+    for detail in error.errors(include_url=False):
+        said = problem_text(MODEL_OF[kind], detail, "key").replace(VALUE_ERROR, "")
+        yield detail["loc"], f"{who}: {said}"

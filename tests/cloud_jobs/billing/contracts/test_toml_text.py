@@ -1,0 +1,278 @@
+"""Contracts in TOML: what is right is the same as JSON, and each fault has its line, its key and its reason."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.contracts import MODEL_OF, Account, Tariff, contracts_of_toml
+from cloud_jobs.billing.contracts.toml_lines import TomlLines
+from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS, MAX_TOML_CONTRACTS_BYTES
+from cloud_jobs.billing.currency import EXPONENT_OF
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
+from simulator.toml_text import toml_text
+from tests.cloud_jobs.billing.contracts.makers import ADDRESS
+
+EXAMPLE = """\
+# what a clerk writes
+[[legal_entity]]
+id = "waybill-eu"
+effective_from = 2026-01-01T00:00:00+01:00
+name = "Waybill Europe GmbH"
+address = { line = "Am Sandtorkai 1", city = "Hamburg", postal_code = "20457", country = "DE" }
+vat_id = "DE136695976"
+number_prefix = "WE-"
+payment = { means_code = "58", iban = "DE02 1203 0000 0000 2020 51" }
+
+[[tariff]]
+id = "standard"
+effective_from = 2026-01-01T00:00:00+01:00
+currency = "EUR"
+minimum_amount = 5.00
+prices = [
+  { meter = "distance", unit = "km", unit_amount = 0.45 },
+  # any zone without a price of its own
+  { meter = "distance", zone = "*", unit = "km", unit_amount = 0.30, window = "night" },
+  { meter = "distance", zone = "*", unit = "km", unit_amount = 0.123456789012 },
+]
+windows = [{ id = "night", days = ["mon", "tue"], begin = 22:00:00, end = 06:00:00 }]
+
+[[account]]
+id = "acme"
+effective_from = 2026-01-01T00:00:00+01:00
+name = '''Acme
+Logistics'''
+tariff = "standard"
+
+[account.payer]
+legal_entity = "waybill-eu"
+currency = "EUR"
+time_zone = "Europe/Berlin"
+address = { line = "Kehrwieder 5", city = "Hamburg", country = "DE" }
+vat = { category = "S", rate = 19 }
+
+[[account.devices]]
+tenant = "fleet"
+device = "van-1"
+region = "eu"
+begin = 2026-01-01T00:00:00+01:00
+
+[[account.devices]]
+tenant = "fleet"
+device = "van-2"
+region = "eu"
+begin = 2026-03-01T00:00:00+01:00
+
+[[exchange_rate]]
+id = "usd-eur"
+effective_from = 2026-01-01T00:00:00Z
+currency = "USD"
+into = "EUR"
+rate = 0.9123
+source = "European Central Bank"
+""".replace("'''Acme\nLogistics'''", '"Acme"')
+
+
+def faults(text: str) -> list[str]:
+    return [str(fault) for fault in contracts_of_toml(text)[1]]
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(EXAMPLE.splitlines(), 1) if text in line)
+
+
+def test_the_example_has_one_contract_of_each_kind_with_its_line() -> None:
+    found, wrong = contracts_of_toml(EXAMPLE)
+    assert wrong == []
+    lines = {one.kind: one.line for one in found}
+    assert lines == {kind: line_of(f"[[{kind}]]") for kind in MODEL_OF}
+
+
+def test_an_amount_has_each_digit_that_was_written() -> None:
+    found, _ = contracts_of_toml(EXAMPLE)
+    (tariff,) = (one.made for one in found if isinstance(one.made, Tariff))
+    assert tariff.prices[2].unit_amount == Decimal("0.123456789012")
+    assert tariff.effective_from == datetime(2025, 12, 31, 23, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "said"),
+    [
+        ("unit_amount = 0.45", "unit_amont = 0.45", "prices.0.unit_amont: no such key; did you mean 'unit_amount'?"),
+        ('window = "night" }', 'window = "dawn" }', "prices.1 is for window 'dawn', which the tariff does not have"),
+        ('currency = "USD"', 'currency = "USS"', "currency: no currency 'USS' in ISO 4217"),
+        ("vat = {", "vatt = {", "payer.vatt: no such key; did you mean 'vat'?"),
+        ("begin = 2026-03-01T00:00:00+01:00", "begin = 2026-03-01T00:00:00", "devices.1.begin: "),
+        ("begin = 22:00:00", "begin = 22:10:00", "windows.0.begin: "),
+        ("2020 51", "2020 52", "payment.iban: the check digits of the IBAN"),
+        ("rate = 0.9123", "rate = inf", "rate: "),
+        ("[[exchange_rate]]", "[[exchange_rates]]", "exchange_rates: no such table; did you mean [[exchange_rate]]?"),
+        ("[[exchange_rate]]", "[exchange_rate]", "exchange_rate: is one table, and a list of them is needed: write [["),
+    ],
+)
+def test_a_fault_has_its_line_its_key_and_its_reason(wrong: str, right: str, said: str) -> None:
+    (first, *_) = [one for one in faults(EXAMPLE.replace(wrong, right)) if said in one] or [""]
+    number = line_of(wrong)
+    # what contradicts something else is said of the whole contract
+    whole = line_of("[[tariff]]") if "dawn" in right else number
+    assert first.startswith(f"{whole}: "), (first, faults(EXAMPLE.replace(wrong, right)))
+    assert "Value error" not in first
+
+
+def test_a_fault_in_the_toml_has_its_line_and_column() -> None:
+    (fault,) = faults(EXAMPLE.replace('id = "acme"', 'id = "acme'))
+    line = 'id = "acme'
+    assert fault.startswith(f"{line_of(line)}:{len(line) + 1}: ")
+    assert "is not valid TOML" in fault
+
+
+def test_all_faults_of_a_text_are_said_and_what_is_right_is_there() -> None:
+    text = EXAMPLE.replace('currency = "USD"', 'currency = "USS"').replace("unit_amount = 0.45", "unit_amount = -1")
+    found, wrong = contracts_of_toml(text)
+    assert [one.kind for one in found] == ["legal_entity", "account"]
+    assert len(wrong) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a" * (MAX_TOML_CONTRACTS_BYTES + 1), "bytes"),
+        ("x = " + "[" * 1000, "nested deeper"),
+        ("a" + ".a" * 1000 + " = 1", "nested deeper"),
+        ("x = " + "1" * 5000, "is not valid TOML"),
+        ("[[tariff]]\nminimum_amount = 0." + "1" * 5000, "a number of 5002 signs"),
+        ("[[tariff]]\nminimum_amount = 1e999999999", "minimum_amount"),
+        ("tariff = 5", "is one table"),
+        ("tariff = [5]", "a table is needed"),
+        ("\x00", "is not valid TOML"),
+        ("[[tariff]]\nid = 5", "id: Input should be a valid string"),
+        ("[[tariff]]\nprices = 5", "prices: is a int, and a list is needed"),
+    ],
+)
+def test_hostile_texts_are_refused_with_a_short_reason(text: str, said: str) -> None:
+    wrong = faults(text)
+    assert any(said in one for one in wrong), wrong
+    assert all(len(one) < 600 for one in wrong)
+
+
+def test_of_very_many_faults_a_bounded_number_is_named() -> None:
+    assert len(faults("[[tariff]]\n" * 5000)) == MAX_TEXT_FAULTS
+
+
+@given(st.text(alphabet=st.sampled_from("[]{}=.\n \"'#a1,-:Ttariff"), max_size=200))
+def test_no_text_raises(text: str) -> None:
+    contracts_of_toml(text)
+    contracts_of_toml("[[tariff]]\n" + text)
+
+
+AMOUNTS = st.decimals(0, 10**6, places=6, allow_nan=False, allow_infinity=False)
+IDS = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
+TEXTS = st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1, max_size=20).filter(str.strip)
+MOMENTS = st.integers(0, 4 * 24 * 365 * 30).map(lambda n: datetime(2000, 1, 1, tzinfo=UTC) + n * timedelta(minutes=15))
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> dict[str, Any]:
+    meter = draw(st.sampled_from(Meter))
+    measure = MEASURE_OF[meter]
+    zones = {MeterZones.NONE: [""], MeterZones.INSIDE: ["port", "*"], MeterZones.EVERYWHERE: ["", "port", "*"]}
+    made = {"meter": str(meter), "zone": draw(st.sampled_from(zones[measure.zones]))}
+    made |= {
+        "unit": draw(st.sampled_from(list(measure.sale_units))),
+        "pool": draw(st.sampled_from(["device", "account"])),
+    }
+    if draw(st.booleans()):
+        return made | {"unit_amount": draw(AMOUNTS), "allowance": draw(AMOUNTS)}
+    bounds = sorted(draw(st.sets(st.integers(1, 10**6), max_size=4)))
+    tiers = [{"up_to": bound, "unit_amount": draw(AMOUNTS)} for bound in bounds] + [{"unit_amount": draw(AMOUNTS)}]
+    return made | {"tiers": tiers, "tier_mode": draw(st.sampled_from(["graduated", "volume"]))}
+
+
+@st.composite
+def contracts(draw: st.DrawFn) -> dict[str, list[dict[str, Any]]]:
+    tariff = {
+        "id": draw(IDS),
+        "effective_from": draw(MOMENTS),
+        "currency": draw(st.sampled_from(sorted(EXPONENT_OF))),
+        "prices": draw(st.lists(prices(), max_size=5, unique_by=lambda one: (one["meter"], one["zone"]))),
+        "windows": [{"id": "night", "days": ["mon", "sun"], "begin": "22:00:00", "end": "06:15:00"}],
+        "minimum_amount": draw(st.integers(0, 100)),
+    }
+    account = {
+        "id": draw(IDS),
+        "effective_from": draw(MOMENTS),
+        "name": draw(TEXTS),
+        "tariff": tariff["id"],
+        "payer": {
+            "legal_entity": draw(IDS),
+            "currency": tariff["currency"],
+            "time_zone": "Asia/Kathmandu",
+            "address": ADDRESS,
+            "vat": {"category": "S", "rate": draw(st.decimals(1, 30, places=2))},
+        },
+        "devices": [
+            {"tenant": "fleet", "device": name, "region": "eu", "begin": draw(MOMENTS)}
+            for name in draw(st.sets(TEXTS, max_size=4))
+        ],
+    }
+    return {"tariff": [tariff], "account": [account]}
+
+
+@given(contracts())
+def test_a_contract_is_the_same_from_toml_and_from_the_json_that_is_published(stated: dict[str, Any]) -> None:
+    found, wrong = contracts_of_toml(toml_text(stated))
+    assert wrong == []
+    assert [one.kind for one in found] == ["tariff", "account"]
+    for one in found:
+        model: type[Tariff] | type[Account] = Tariff if one.kind == "tariff" else Account
+        assert one.made == model.model_validate(stated[one.kind][0])
+        assert model.model_validate_json(one.made.model_dump_json(exclude_defaults=True)) == one.made
+
+
+def lines_of(text: str) -> TomlLines:
+    tomllib.loads(text)
+    return TomlLines(text)
+
+
+def test_the_line_of_a_key_is_found_through_strings_comments_and_lists() -> None:
+    text = """\
+"a b" = '''[[tariff]]
+x = 1'''  # [[tariff]]
+[[tariff]] # = {
+id = "x]]" # = 5
+"q.r".s = [ # one
+  { a = 1 },
+  # {
+  { a = 2, b = { c = 1 } }, { a = 3 },
+]
+[tariff.deep]
+k = 1
+[[tariff]]
+[[tariff.inner]]
+k = 2
+[[tariff.inner]]
+k = 3
+"""
+    lines = lines_of(text)
+    places: dict[tuple[str | int, ...], int] = {
+        ("a b",): 1,
+        ("tariff", 0): 3,
+        ("tariff", 0, "id"): 4,
+        ("tariff", 0, "q.r", "s"): 5,
+        ("tariff", 0, "q.r", "s", 0): 6,
+        ("tariff", 0, "q.r", "s", 1, "b", "c"): 8,
+        ("tariff", 0, "q.r", "s", 2, "a"): 8,
+        ("tariff", 0, "deep", "k"): 11,
+        ("tariff", 1): 12,
+        ("tariff", 1, "inner", 0, "k"): 14,
+        ("tariff", 1, "inner", 1): 15,
+        ("tariff", 1, "inner", 1, "missing"): 15,
+    }
+    assert {place: lines.of(place) for place in places} == places
+    assert lines.of(("elsewhere",)) is None
