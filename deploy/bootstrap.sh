@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, an S3 server.
+# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, rules of invoices, an S3
+# server.
 # Each step looks first and does nothing where its work is already there, so a second run takes a second.
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
@@ -82,6 +83,28 @@ install_pulsar() {
   rm -rf "$unpacked" "$CACHE/download"
 }
 
+# --- the published rules of EN 16931 and the schema of UBL, which the tests hold every invoice against ------------------
+EN16931_JARS=(
+  com.helger.phive.rules:phive-rules-en16931:3.2.15
+  com.helger.ubl:ph-ubl21:9.0.2
+  com.helger.xsd:ph-xsds-ccts-cct-schemamodule:3.0.0
+)
+
+install_invoice_rules() {
+  local folder="$CACHE/en16931" artifact work
+  [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${EN16931_JARS[*]}" ] && return
+  say "fetching the rules of EN 16931 through Maven (5 MB, once)"
+  work=$(mktemp -d "$CACHE/en16931.XXXXXX")
+  for artifact in "${EN16931_JARS[@]}"; do
+    mvn -q -B dependency:copy -Dartifact="$artifact" -DoutputDirectory="$work"
+  done
+  echo "${EN16931_JARS[*]}" > "$work/.artifacts"
+  chmod 755 "$work"
+  rm -rf "$folder"
+  # where another clone was quicker, its files are the same
+  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
+}
+
 # --- the S3 server of the local stack, built by Go -------------------------------------------------------------------
 # The S3 server needs 1.25. From 1.21 on Go fetches what a module needs, if it is let.
 go_minor() { command -v go >/dev/null 2>&1 && go env GOVERSION | sed -nE 's/^go1\.([0-9]+).*/\1/p'; }
@@ -106,6 +129,6 @@ install_versitygw() {
 
 case "${1:-all}" in
   python) install_python ;;
-  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_versitygw ;;
+  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_invoice_rules; install_versitygw ;;
   *) fail "unknown step '$1' (python, or nothing for all)" ;;
 esac

@@ -11,7 +11,13 @@ from cloud_jobs.billing.documents.errors import (
     UnusableText,
 )
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
+from cloud_jobs.billing.documents.files import write_documents
+from cloud_jobs.billing.documents.html import document_to_html
 from cloud_jobs.billing.documents.lines import charges_of
+from cloud_jobs.billing.documents.pdf import to_pdf
+from cloud_jobs.billing.documents.tabular import to_csv, to_focus
+from cloud_jobs.billing.documents.terminal import document_table
+from cloud_jobs.billing.documents.ubl import to_ubl
 
 __all__ = [
     "CertificateSummary",
@@ -28,6 +34,13 @@ __all__ = [
     "canonical_bytes",
     "charges_of",
     "document",
+    "document_table",
+    "document_to_html",
     "head",
     "read_document",
+    "to_csv",
+    "to_focus",
+    "to_pdf",
+    "to_ubl",
+    "write_documents",
 ]

@@ -1,0 +1,173 @@
+"""What a person reads of a document, as texts in their order; page, PDF and terminal lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.billing.documents.canonical import Document
+from cloud_jobs.billing.documents.facts import DocumentType
+from cloud_jobs.billing.documents.lines import ALL_REGIONS
+from cloud_jobs.billing.meters import Meter, quantity_text
+
+MAX_ANNEX_ENTRIES: Final = 2000
+"""How many entries of the annex a page shows; the CSV has all."""
+
+LINE_COLUMNS: Final = ("Line", "Item", "Vehicles", "Quantity", "Price", "Net amount")
+ANNEX_COLUMNS: Final = ("Line", "Vehicle", "Item", "Quantity", "Rows", "Net amount")
+VAT_COLUMNS: Final = ("VAT category", "Rate", "Taxable amount", "VAT")
+
+Fact = tuple[str, str]
+"""A label and its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineGroup:
+    """The lines of one account and region, in the columns LINE_COLUMNS, and their sum."""
+
+    heading: str
+    rows: tuple[tuple[str, ...], ...]
+    net_amount: str
+
+
+def heading(document: Document) -> str:
+    """What kind of document it is, and its number."""
+    kind = DocumentType(document["invoice_type_code"]).heading
+    return f"{kind} {document['invoice_number']}" if document["invoice_number"] else f"Draft of: {kind.lower()}"
+
+
+def is_draft(document: Document) -> bool:
+    """Whether it has no number, so that nobody may ask for its amount."""
+    return document["invoice_number"] is None
+
+
+def party(document: Document, role: str) -> list[str]:
+    """The lines of an address: of the `seller` or the `buyer`."""
+    facts, address = document[role], document[role][f"{role}_postal_address"]
+    city = " ".join(part for part in (address["post_code"], address["city"]) if part)
+    found = [facts[f"{role}_name"], address["line"], city, address["country_code"]]
+    if facts[f"{role}_vat_identifier"]:
+        found.append(f"VAT id {facts[f'{role}_vat_identifier']}")
+    if facts.get(f"{role}_tax_registration_identifier"):
+        found.append(f"Tax registration {facts[f'{role}_tax_registration_identifier']}")
+    if facts.get(f"{role}_contact_point"):
+        found.append(facts[f"{role}_contact_point"])
+    return found
+
+
+def facts_of(document: Document) -> list[Fact]:
+    """Dates and references."""
+    period, preceding = document["invoicing_period"], document["preceding_invoice"] or {}
+    start, end = period["invoicing_period_start_date"], period["invoicing_period_end_date"]
+    found = [
+        ("Issue date", document["invoice_issue_date"]),
+        ("Due date", document["payment_due_date"]),
+        ("Period", f"{start} to {end} ({period['time_zone']})"),
+        ("Customer", document["buyer"]["buyer_identifier"]),
+        ("Your reference", document["buyer_reference"]),
+        ("Corrects invoice", preceding.get("preceding_invoice_reference")),
+        ("of", preceding.get("preceding_invoice_issue_date")),
+        ("Reason", document["invoice_note"]),
+    ]
+    return [(label, text) for label, text in found if text]
+
+
+def payment(document: Document) -> list[Fact]:
+    """How to pay; of a credit note, that there is nothing to pay."""
+    instructions = document["payment_instructions"]
+    if document["payment_terms"]:
+        return [("Payment", document["payment_terms"])]
+    found = [
+        ("IBAN", _in_fours(instructions["payment_account_identifier"])),
+        ("BIC", instructions["payment_service_provider_identifier"]),
+        ("Payable to", document["seller"]["seller_name"]),
+        ("Payment reference", instructions["remittance_information"]),
+    ]
+    return [(label, text) for label, text in found if text]
+
+
+def totals(document: Document) -> list[Fact]:
+    """The sums, the last of which is what is to be paid, or is credited."""
+    currency, found = document["invoice_currency_code"], document["document_totals"]
+    credited = document["invoice_type_code"] == DocumentType.CREDIT_NOTE
+    return [
+        ("Total without VAT", f"{found['invoice_total_amount_without_vat']['text']} {currency}"),
+        ("VAT", f"{found['invoice_total_vat_amount']['text']} {currency}"),
+        ("Amount credited" if credited else "Amount due", f"{found['amount_due_for_payment']['text']} {currency}"),
+    ]
+
+
+def vat_rows(document: Document) -> list[tuple[str, ...]]:
+    """The tax, in the columns VAT_COLUMNS."""
+    return [
+        (
+            " – ".join(text for text in (vat["vat_category_code"], vat["vat_exemption_reason_text"]) if text),
+            "–" if vat["vat_category_rate"] is None else f"{vat['vat_category_rate']} %",
+            vat["vat_category_taxable_amount"]["text"],
+            vat["vat_category_tax_amount"]["text"],
+        )
+        for vat in document["vat_breakdown"]
+    ]
+
+
+def line_groups(document: Document) -> Iterator[LineGroup]:
+    """The lines by account and region."""
+    for subtotal in document["subtotals"]:
+        lines = document["lines"][subtotal["first_line"] - 1 : subtotal["last_line"]]
+        yield LineGroup(
+            heading=f"{subtotal['account_name']} · {subtotal['region'] or ALL_REGIONS}",
+            rows=tuple(_line(line) for line in lines),
+            net_amount=subtotal["net_amount"]["text"],
+        )
+
+
+def annex_rows(document: Document) -> Iterator[tuple[str, ...]]:
+    """Each vehicle's part of the first lines, in the columns ANNEX_COLUMNS; at most MAX_ANNEX_ENTRIES."""
+    line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
+    for entry in document["annex"][:MAX_ANNEX_ENTRIES]:
+        line = line_of[entry["line"]]
+        quantity, metered = "", entry["metered"]
+        if line["meter"]:
+            quantity = f"{quantity_text(Meter(line['meter']), entry['quantity_base'])} {line['quantity']['unit']}"
+        yield (
+            str(entry["line"]),
+            f"{entry['tenant']}/{entry['device']}" if entry["device"] else line["account_name"],
+            line["item_name"],
+            quantity,
+            str(metered["rows"]) if metered else "",
+            amount_text(entry["amount_minor"], document["invoice_currency_code"]),
+        )
+
+
+def annex_note(document: Document) -> str | None:
+    """What is left out of the annex, if anything is."""
+    hidden = len(document["annex"]) - MAX_ANNEX_ENTRIES
+    return f"{hidden} more entries are in the CSV of this document." if hidden > 0 else None
+
+
+def provenance(document: Document) -> str:
+    """From what it was computed, and by which digest it is known."""
+    states = document["certificates"]["devices_by_state"]
+    devices = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
+    return f"Computed of snapshot {document['snapshot']}. Devices: {devices}. Digest {document['digest']}."
+
+
+def _line(line: Document) -> tuple[str, ...]:
+    quantity = line["quantity"]
+    measured = f"{quantity['text']} {quantity['unit']}" if quantity else ""
+    if quantity and quantity["free_base"]:
+        measured += f" (free: {quantity['free_text']})"
+    return (
+        str(line["invoice_line_identifier"]),
+        line["item_name"],
+        str(line["vehicles"] or ""),
+        measured,
+        line["price"],
+        line["invoice_line_net_amount"]["text"],
+    )
+
+
+def _in_fours(iban: str) -> str:
+    return " ".join(iban[at : at + 4] for at in range(0, len(iban), 4))

@@ -1,0 +1,192 @@
+"""A document as UBL 2.1 in the syntax binding of EN 16931: an Invoice (380, 383) or a CreditNote (381).
+
+EN 16931 has no third decimal (BR-DEC). Where an amount of a currency that has three needs it, the exact amount is
+written, and the document does not claim to follow EN 16931: its CustomizationID is that of plain UBL.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
+
+from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.documents.canonical import Document
+from cloud_jobs.billing.documents.errors import NotIssued
+from cloud_jobs.billing.documents.facts import DocumentType
+
+EN_16931: Final = "urn:cen.eu:en16931:2017"
+_UBL: Final = "urn:oasis:names:specification:ubl:schema:xsd:"
+_AGGREGATE: Final = f"{{{_UBL}CommonAggregateComponents-2}}"
+_BASIC: Final = f"{{{_UBL}CommonBasicComponents-2}}"
+_DECIMALS: Final = 2
+
+
+def to_ubl(document: Document) -> bytes:
+    """The XML of an issued document, in UTF-8. Raises NotIssued."""
+    if document["invoice_number"] is None:
+        raise NotIssued("a draft has no number, so it is no invoice; issue the period first")
+    credit = document["invoice_type_code"] == DocumentType.CREDIT_NOTE
+    name = "CreditNote" if credit else "Invoice"
+    register_namespace("cac", _AGGREGATE.strip("{}"))
+    register_namespace("cbc", _BASIC.strip("{}"))
+    register_namespace("", f"{_UBL}{name}-2")
+    root = Element(f"{{{_UBL}{name}-2}}{name}")
+    _header(root, document, name, credit=credit)
+    _party(_aggregate(root, "AccountingSupplierParty"), document, "seller")
+    _party(_aggregate(root, "AccountingCustomerParty"), document, "buyer")
+    if document["deliver_to_country_code"]:
+        delivered = _aggregate(root, "Delivery", "DeliveryLocation", "Address", "Country")
+        _basic(delivered, "IdentificationCode", document["deliver_to_country_code"])
+    _payment(root, document)
+    _tax_total(root, document)
+    _monetary_total(root, document)
+    for line in document["lines"]:
+        _line(_aggregate(root, f"{name}Line"), line, document, credit=credit)
+    indent(root)
+    written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
+    return written + b"\n"
+
+
+def _aggregate(parent: Element, *names: str) -> Element:
+    """The innermost of nested elements."""
+    for name in names:
+        parent = SubElement(parent, _AGGREGATE + name)
+    return parent
+
+
+def _basic(parent: Element, name: str, text: Any, **attributes: str) -> None:
+    """A value, if there is one."""
+    if text is not None:
+        SubElement(parent, _BASIC + name, attributes).text = str(text)
+
+
+def _amount(parent: Element, name: str, text: str, document: Document) -> None:
+    _basic(parent, name, text, currencyID=document["invoice_currency_code"])
+
+
+def _header(root: Element, document: Document, name: str, *, credit: bool) -> None:
+    _basic(root, "CustomizationID", EN_16931 if _fits(document) else f"{_UBL}{name}-2")
+    _basic(root, "ID", document["invoice_number"])
+    _basic(root, "IssueDate", document["invoice_issue_date"])
+    if not credit:
+        _basic(root, "DueDate", document["payment_due_date"])
+    _basic(root, f"{name}TypeCode", document["invoice_type_code"])
+    _basic(root, "Note", document["invoice_note"])
+    _basic(root, "DocumentCurrencyCode", document["invoice_currency_code"])
+    _basic(root, "BuyerReference", document["buyer_reference"])
+    period = _aggregate(root, "InvoicePeriod")
+    _basic(period, "StartDate", document["invoicing_period"]["invoicing_period_start_date"])
+    _basic(period, "EndDate", document["invoicing_period"]["invoicing_period_end_date"])
+    if preceding := document["preceding_invoice"]:
+        reference = _aggregate(root, "BillingReference", "InvoiceDocumentReference")
+        _basic(reference, "ID", preceding["preceding_invoice_reference"])
+        _basic(reference, "IssueDate", preceding["preceding_invoice_issue_date"])
+
+
+def _fits(document: Document) -> bool:
+    """Whether no amount needs more decimals than EN 16931 has."""
+    amounts = [
+        *document["document_totals"].values(),
+        *(vat[name] for vat in document["vat_breakdown"] for name in vat if name.endswith("_amount")),
+        *(line["invoice_line_net_amount"] for line in document["lines"]),
+    ]
+    return all(len(amount["text"].partition(".")[2]) <= _DECIMALS for amount in amounts)
+
+
+def _party(parent: Element, document: Document, role: str) -> None:
+    facts, party = document[role], _aggregate(parent, "Party")
+    _basic(_aggregate(party, "PartyIdentification"), "ID", facts[f"{role}_identifier"])
+    address, postal = facts[f"{role}_postal_address"], _aggregate(party, "PostalAddress")
+    _basic(postal, "StreetName", address["line"])
+    _basic(postal, "CityName", address["city"])
+    _basic(postal, "PostalZone", address["post_code"])
+    _basic(_aggregate(postal, "Country"), "IdentificationCode", address["country_code"])
+    _tax_scheme(party, facts[f"{role}_vat_identifier"] if _subject_to_vat(document) else None, "VAT")
+    _tax_scheme(party, facts.get(f"{role}_tax_registration_identifier"), "TAX")
+    _basic(_aggregate(party, "PartyLegalEntity"), "RegistrationName", facts[f"{role}_name"])
+    if contact := facts.get(f"{role}_contact_point"):
+        _basic(_aggregate(party, "Contact"), "Name", contact)
+
+
+def _subject_to_vat(document: Document) -> bool:
+    """A document about what is not subject to VAT has nobody's VAT id (BR-O-02)."""
+    return all(vat["vat_category_code"] != VatCategory.OUT_OF_SCOPE for vat in document["vat_breakdown"])
+
+
+def _tax_scheme(party: Element, company: str | None, scheme: str) -> None:
+    if company:
+        tax = _aggregate(party, "PartyTaxScheme")
+        _basic(tax, "CompanyID", company)
+        _basic(_aggregate(tax, "TaxScheme"), "ID", scheme)
+
+
+def _payment(root: Element, document: Document) -> None:
+    instructions, means = document["payment_instructions"], _aggregate(root, "PaymentMeans")
+    _basic(means, "PaymentMeansCode", instructions["payment_means_type_code"])
+    _basic(means, "PaymentID", instructions["remittance_information"])
+    account = _aggregate(means, "PayeeFinancialAccount")
+    _basic(account, "ID", instructions["payment_account_identifier"])
+    if provider := instructions["payment_service_provider_identifier"]:
+        _basic(_aggregate(account, "FinancialInstitutionBranch"), "ID", provider)
+    if document["payment_terms"]:
+        _basic(_aggregate(root, "PaymentTerms"), "Note", document["payment_terms"])
+
+
+def _tax_total(root: Element, document: Document) -> None:
+    total = _aggregate(root, "TaxTotal")
+    _amount(total, "TaxAmount", document["document_totals"]["invoice_total_vat_amount"]["text"], document)
+    for vat in document["vat_breakdown"]:
+        part = _aggregate(total, "TaxSubtotal")
+        _amount(part, "TaxableAmount", vat["vat_category_taxable_amount"]["text"], document)
+        _amount(part, "TaxAmount", vat["vat_category_tax_amount"]["text"], document)
+        category = _aggregate(part, "TaxCategory")
+        _basic(category, "ID", vat["vat_category_code"])
+        _basic(category, "Percent", vat["vat_category_rate"])
+        _basic(category, "TaxExemptionReason", vat["vat_exemption_reason_text"])
+        _basic(_aggregate(category, "TaxScheme"), "ID", "VAT")
+
+
+def _monetary_total(root: Element, document: Document) -> None:
+    totals, total = document["document_totals"], _aggregate(root, "LegalMonetaryTotal")
+    for element, name in (
+        ("LineExtensionAmount", "sum_of_invoice_line_net_amount"),
+        ("TaxExclusiveAmount", "invoice_total_amount_without_vat"),
+        ("TaxInclusiveAmount", "invoice_total_amount_with_vat"),
+        ("PayableAmount", "amount_due_for_payment"),
+    ):
+        _amount(total, element, totals[name]["text"], document)
+
+
+def _line(element: Element, line: Document, document: Document, *, credit: bool) -> None:
+    unit = line["invoiced_quantity_unit_of_measure_code"]
+    _basic(element, "ID", line["invoice_line_identifier"])
+    _basic(element, "CreditedQuantity" if credit else "InvoicedQuantity", line["invoiced_quantity"], unitCode=unit)
+    _amount(element, "LineExtensionAmount", line["invoice_line_net_amount"]["text"], document)
+    _basic(element, "AccountingCost", line["account"])
+    item = _aggregate(element, "Item")
+    _basic(item, "Name", line["item_name"])
+    [vat] = document["vat_breakdown"]
+    category = _aggregate(item, "ClassifiedTaxCategory")
+    _basic(category, "ID", vat["vat_category_code"])
+    _basic(category, "Percent", vat["vat_category_rate"])
+    _basic(_aggregate(category, "TaxScheme"), "ID", "VAT")
+    for name, value in _properties(line):
+        attribute = _aggregate(item, "AdditionalItemProperty")
+        _basic(attribute, "Name", name)
+        _basic(attribute, "Value", value)
+    price = _aggregate(element, "Price")
+    _amount(price, "PriceAmount", line["item_net_price"], document)
+    _basic(price, "BaseQuantity", line["item_price_base_quantity"], unitCode=unit)
+
+
+def _properties(line: Document) -> list[tuple[str, str]]:
+    """BG-32: what the line is about, where EN 16931 has no term for it."""
+    quantity = line["quantity"]
+    found = [("Account", line["account_name"]), ("Region", line["region"]), ("Price", line["price"])]
+    if line["vehicles"]:
+        found.append(("Vehicles", str(line["vehicles"])))
+    if quantity:
+        found.append(("Measured", f"{quantity['text']} {quantity['unit']}"))
+        if quantity["free_base"]:
+            found.append(("Free of charge", f"{quantity['free_text']} {quantity['unit']}"))
+    return [(name, value) for name, value in found if value]

@@ -1,0 +1,113 @@
+"""The page says what is to be paid, escapes each text, and loads and runs nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree, html
+
+from cloud_jobs.billing.documents import Document, DocumentType, document_to_html, presentation
+from cloud_jobs.billing.rating import ChargeKind, RatedAccount
+from tests.cloud_jobs.billing.documents.rated import buyer, charge, fixed, issued, rated_accounts, seller, taxed
+from tests.cloud_jobs.billing.documents.test_document import KINDS, document_of
+
+FLEET = [*(charge(device=f"eu-{number:04}") for number in range(10)), fixed(-120, ChargeKind.DAILY_CAP, region="eu")]
+
+
+def page(made: Document) -> Any:
+    return html.document_fromstring(document_to_html(made))
+
+
+def words(element: Any) -> str:
+    return " ".join(" ".join(element.find("body").itertext()).split())
+
+
+def test_the_first_page_has_all_that_is_needed_to_pay() -> None:
+    text = words(page(issued(taxed(FLEET))))
+    for needed in (
+        "Invoice WB-000042",
+        "Waybill Telematik GmbH",
+        "Acme Logistics & Söhne",
+        "VAT id FR40303265045",
+        "2026-04-02",
+        "2026-05-02",
+        "2026-03-01 to 2026-03-31 (Europe/Berlin)",
+        "DE02 1203 0000 0000 2020 51",
+        "Amount due 534.07 EUR",
+        "PO 2026-17",
+    ):
+        assert needed in text
+    assert text.index("Amount due") < text.index("Annex")
+
+
+def test_a_credit_note_asks_for_nothing_and_names_the_invoice() -> None:
+    text = words(page(issued(taxed([charge(amount_minor=-450)]), DocumentType.CREDIT_NOTE)))
+    assert "nothing is to be paid" in text
+    assert "Amount credited 5.36 EUR" in text
+    assert "Corrects invoice WB-000041 of 2026-04-02" in text
+    assert "IBAN" not in text
+
+
+def test_a_draft_is_no_demand_for_payment() -> None:
+    text = words(page(issued(taxed(FLEET), number=None, issue_date=None, due_date=None)))
+    assert text.count("This is no demand for payment.") == 1
+    assert "Draft of: invoice" in text
+
+
+@given(rated_accounts(), KINDS)
+def test_lines_subtotals_and_annex_are_all_there(rated: RatedAccount, kind: DocumentType) -> None:
+    made = document_of(rated, kind)
+    tables = page(made).xpath("//table")
+    amounts = [row.xpath("td")[-1].text_content() for row in tables[2].xpath(".//tr[td]")]
+    expected = []
+    for subtotal in made["subtotals"]:
+        lines = made["lines"][subtotal["first_line"] - 1 : subtotal["last_line"]]
+        expected += [line["invoice_line_net_amount"]["text"] for line in lines] + [subtotal["net_amount"]["text"]]
+    assert amounts == expected
+    annex = tables[3].xpath(".//tbody/tr") if len(tables) > 3 else []
+    assert len(annex) == len(rated.charges)
+
+
+def test_of_a_long_annex_the_page_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presentation, "MAX_ANNEX_ENTRIES", 4)
+    found = page(issued(taxed(FLEET)))
+    assert len(found.xpath("//table")[3].xpath(".//tbody/tr")) == 4
+    assert "7 more entries are in the CSV" in words(found)
+
+
+HOSTILE = st.sampled_from(
+    [
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        "{{ 7 * 7 }}",
+        "&lt;b&gt;",
+        "'\"><b>",
+        "שלום",
+        "W" * 1000,
+    ]
+)
+
+
+@given(HOSTILE)
+def test_any_text_is_shown_as_it_is_and_makes_no_element(text: str) -> None:
+    made = issued(
+        taxed([charge(device=text, price=text, zone=text, account="acme-north")]),
+        seller=seller(name=text, contact=text),
+        buyer=buyer(name=text),
+        names={"acme-north": text},
+        reason=text,
+    )
+    found = page(made)
+    plain = page(issued(taxed([charge(account="acme-north", price="x")]), seller=seller(contact="x"), reason="x"))
+    assert [one.tag for one in found.iter(etree.Element)] == [one.tag for one in plain.iter(etree.Element)]
+    assert sum(element.text == text for element in found.iter("bdi")) >= 4
+
+
+def test_nothing_is_loaded_and_nothing_runs() -> None:
+    text = document_to_html(issued(taxed(FLEET)))
+    assert re.findall(r"<(?:script|link|img|iframe|object)\b|(?:src|href|\son\w+)=|url\(|@import", text) == []
+    assert "default-src 'none'" in text

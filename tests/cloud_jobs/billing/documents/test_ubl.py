@@ -1,0 +1,189 @@
+"""Every kind of document is valid UBL and keeps the published rules of EN 16931; with a third decimal it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from lxml import etree
+
+from cloud_jobs.billing.contracts import Payment, Vat
+from cloud_jobs.billing.currency import EXPONENT_OF
+from cloud_jobs.billing.documents import Document, DocumentType, NotIssued, to_ubl
+from cloud_jobs.billing.documents.codes import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
+from cloud_jobs.billing.documents.ubl import EN_16931
+from cloud_jobs.billing.meters import MEASURE_OF, Meter
+from cloud_jobs.billing.rating import ChargeKind, RatedAccount
+from tests.cloud_jobs.billing.documents.published_rules import RULES, broken_rules, jar, schema
+from tests.cloud_jobs.billing.documents.rated import VATS, buyer, charge, fixed, issued, rated_accounts, seller, taxed
+from tests.cloud_jobs.billing.documents.test_document import KINDS, document_of
+
+# What one decimal more than EN 16931 has breaks: the limits themselves, and the sums that round to two.
+OF_A_THIRD_DECIMAL = ("BR-DEC-", "UBL-DT-01", "BR-CO-10", "BR-CO-13", "BR-CO-14", "BR-CO-15", "BR-CO-16")
+CHARGES = [
+    charge(),
+    charge(device="eu-0002", zone="", window="peak", amount_minor=1),
+    charge(account="acme-north", region="us", meter=Meter.DURATION, quantity=1234, amount_minor=77),
+    charge(meter=Meter.CROSSING, zone="gate-1", quantity=3, amount_minor=300),
+    fixed(-120, ChargeKind.DAILY_CAP, region="eu", device="eu-0001", tenant="fleet"),
+    fixed(500, ChargeKind.MINIMUM),
+]
+
+
+@pytest.fixture(scope="module")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ubl")
+
+
+def assert_valid(made: Document, schemas: Path) -> None:
+    xml = to_ubl(made)
+    parsed = etree.fromstring(xml)
+    of = schema(etree.QName(parsed).localname, schemas)
+    assert of.validate(parsed), of.error_log
+    assert broken_rules(xml) == []
+
+
+@pytest.mark.parametrize("kind", DocumentType, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("category", VATS)
+def test_every_kind_and_category_is_valid(category: str, kind: DocumentType, schemas: Path) -> None:
+    vat = VATS[category]
+    assert_valid(issued(taxed(CHARGES, vat), kind, buyer=buyer(vat)), schemas)
+
+
+def test_a_currency_without_decimals_is_valid(schemas: Path) -> None:
+    made = issued(taxed([charge(amount_minor=1234), charge(zone="", amount_minor=-7)], currency="JPY"))
+    assert_valid(made, schemas)
+    assert b'<cbc:PayableAmount currencyID="JPY">1460</cbc:PayableAmount>' in to_ubl(made)
+
+
+def test_a_third_decimal_breaks_the_rules_about_decimals_alone_and_the_document_does_not_claim_them() -> None:
+    xml = to_ubl(issued(taxed([charge(amount_minor=1234)], currency="JOD")))
+    assert b">1.234</cbc:LineExtensionAmount>" in xml
+    assert EN_16931.encode() not in xml
+    broken = broken_rules(xml)
+    assert broken
+    assert [rule for rule in broken if not rule.startswith(OF_A_THIRD_DECIMAL)] == []
+
+
+def test_without_a_third_decimal_the_same_currency_would_be_valid() -> None:
+    made = issued(taxed([charge(amount_minor=1000)], VATS["Z"], currency="JOD"), buyer=buyer(VATS["Z"], "JOD"))
+    assert {rule[:6] for rule in broken_rules(to_ubl(made))} <= {"BR-DEC", "UBL-DT"}
+
+
+def test_nothing_used_is_valid(schemas: Path) -> None:
+    assert_valid(issued(RatedAccount(payer="acme", currency="EUR", charges=(), taxes=())), schemas)
+
+
+HOSTILE = [
+    "<b>&amp;]]></b>",
+    '"><script>alert(1)</script>',
+    "東京運輸株式会社 🚚",
+    "שלום عليكم",
+    "W" * 1000,
+    "&lt;" * 250,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_any_text_comes_through_unchanged_and_valid(text: str, schemas: Path) -> None:
+    made = issued(
+        taxed([charge(price=text)]), seller=seller(name=text), buyer=buyer(name=text), names={"acme-north": text}
+    )
+    assert_valid(made, schemas)
+    names = [
+        element.text for element in etree.fromstring(to_ubl(made)).iter() if element.tag.endswith("}RegistrationName")
+    ]
+    assert names == [text, text]
+
+
+def test_a_cash_payment_and_a_seller_without_vat_id_are_valid(schemas: Path) -> None:
+    payment = Payment(means_code="30", iban="DE02120300000000202051")
+    of = seller(vat_id=None, tax_registration_id="12/345/67890", contact=None, payment=payment)
+    assert_valid(issued(taxed(CHARGES), seller=of), schemas)
+
+
+@settings(max_examples=60)
+@given(rated_accounts(currencies=("EUR", "JPY")), KINDS)
+def test_any_rated_account_keeps_the_published_rules(rated: RatedAccount, kind: DocumentType) -> None:
+    assert broken_rules(to_ubl(document_of(rated, kind))) == []
+
+
+def texts(root: etree._Element, name: str) -> list[str]:
+    return [element.text or "" for element in root.iter() if element.tag.endswith(f"}}{name}")]
+
+
+@given(rated_accounts(currencies=("EUR", "JPY")), KINDS)
+def test_no_amount_has_a_third_decimal_and_each_names_the_currency(rated: RatedAccount, kind: DocumentType) -> None:
+    root = etree.fromstring(to_ubl(document_of(rated, kind)))
+    assert texts(root, "CustomizationID") == [EN_16931]
+    amounts = [element for element in root.iter() if element.tag.endswith("Amount")]
+    assert {element.get("currencyID") for element in amounts} == {rated.currency}
+    for element in amounts:
+        assert len((element.text or "").partition(".")[2]) <= 2  # BR-DEC-01 to BR-DEC-28
+    units = {element.get("unitCode") for element in root.iter() if element.tag.endswith("Quantity")}
+    assert units <= {measure.code for measure in MEASURE_OF.values()}  # BR-CL-23
+
+
+def test_what_is_not_subject_to_vat_names_no_vat_id() -> None:
+    vat = VATS["O"]
+    root = etree.fromstring(to_ubl(issued(taxed(CHARGES, vat), buyer=buyer(vat))))
+    assert texts(root, "CompanyID") == []  # BR-O-02
+    assert texts(root, "Percent") == []  # BR-O-05
+
+
+def test_a_draft_is_no_invoice() -> None:
+    with pytest.raises(NotIssued):
+        to_ubl(issued(taxed(CHARGES), number=None, issue_date=None, due_date=None))
+
+
+@pytest.mark.parametrize(
+    ("ours", "rule"),
+    [(COUNTRIES, "BR-CL-14"), (VAT_PREFIXES, "BR-CO-09"), (PAYMENT_MEANS, "BR-CL-16")],
+    ids=["countries", "VAT prefixes", "payment means"],
+)
+def test_our_code_lists_are_those_of_the_rules(ours: frozenset[str], rule: str) -> None:
+    text = jar("phive-rules-en16931").read(RULES).decode()
+    before = text[: text.index(f"[{rule}]")].rpartition("contains( '")[2]
+    theirs = frozenset(before.partition("'")[0].split())
+    assert ours <= theirs
+    assert theirs - ours <= {"1A", "AN", "EL", "XI", "ZZZ"}
+
+
+@pytest.mark.parametrize(
+    ("found", "put", "rule"),
+    [
+        (b"19</cbc:Percent>", b"18</cbc:Percent>", "BR-S-08"),
+        (b"<cbc:DueDate>2026-05-02</cbc:DueDate>", b"", "BR-CO-25"),
+        (b'unitCode="KMT"', b'unitCode="QQQ"', "BR-CL-23"),
+        (b"<cbc:IdentificationCode>FR", b"<cbc:IdentificationCode>QQ", "BR-CL-14"),
+        (b'<cbc:PayableAmount currencyID="EUR">', b'<cbc:PayableAmount currencyID="EUR">1', "BR-CO-16"),
+    ],
+)
+def test_the_rules_find_what_is_wrong(found: bytes, put: bytes, rule: str) -> None:
+    broken = broken_rules(to_ubl(issued(taxed(CHARGES))).replace(found, put, 1))
+    assert rule in broken
+
+
+def test_three_currencies_are_newer_than_the_rules() -> None:
+    text = jar("phive-rules-en16931").read(RULES).decode()
+    before = text[: text.index("[BR-CL-04]")].rpartition("contains('")[2]
+    assert set(EXPONENT_OF) - set(before.partition("'")[0].split()) == {"MRU", "STN", "XCG"}
+
+
+def test_a_vat_of_any_rate_is_valid(schemas: Path) -> None:
+    for rate in ("0.5", "5.5", "7", "20.000", "25"):
+        vat = Vat.model_validate({"category": "S", "rate": rate})
+        assert_valid(issued(taxed(CHARGES, vat), buyer=buyer(vat)), schemas)
+
+
+def facts_of_credit(**changes: Any) -> etree._Element:
+    return etree.fromstring(to_ubl(issued(taxed([charge(amount_minor=-450)]), DocumentType.CREDIT_NOTE, **changes)))
+
+
+def test_a_credit_note_names_the_invoice_that_it_corrects() -> None:
+    root = facts_of_credit()
+    assert root.tag.endswith("}CreditNote")
+    reference = next(element for element in root.iter() if element.tag.endswith("}InvoiceDocumentReference"))
+    assert [child.text for child in reference] == ["WB-000041", "2026-04-02"]  # BT-25, BT-26
