@@ -90,7 +90,7 @@ def compute_group(
         if not len(touched):
             return GroupResult((), 0, 0, too_late)
         metering = _meter_rules(rules.features, rules.settings)
-        metered = meter(_records(records_folder, devices, group, touched, rules.settings), metering)
+        metered = meter(group_records(records_folder, devices, group, touched, rules.settings), metering)
         in_force = usage_in_force(usage_folder, devices, group.usage, touched, stamp)
         rows = rows_to_follow(metered, in_force, devices.names, metering.versions, stamp)
         files = write_data_files(usage_folder, rows, stamp.computed_at, table="usage")
@@ -137,7 +137,9 @@ def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: 
     )
 
 
-def _records(files: FileSystem, devices: Devices, group: DeviceGroup, touched: Ints, settings: TrackSettings) -> Arrays:
+def group_records(
+    files: FileSystem, devices: Devices, group: DeviceGroup, touched: Ints, settings: TrackSettings
+) -> Arrays:
     """The records of the touched hours and the fixes around them, each device's in the order of (epoch, seq)."""
     needed = with_margin(touched, settings.margin_ms)
     hours = hour_of(needed)

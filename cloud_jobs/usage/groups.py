@@ -101,7 +101,7 @@ def device_groups(
             increment=wanted.increment,
             new=tuple(_of_devices(wanted.new, names).paths),
             changed=() if wanted.changed is None else tuple(_of_devices(wanted.changed, names).paths),
-            around=tuple(_record_files(around)),
+            around=tuple(record_files(around)),
             usage=tuple(_of_devices(usage, names).paths),
             erased_before_ms=_erased_before_ms(names, erasures),
         )
@@ -127,7 +127,8 @@ def _of_devices(stored: StoredFiles, names: Sequence[TenantDevice]) -> StoredFil
     return of_tenants.between("device", min(devices), max(devices))
 
 
-def _record_files(stored: StoredFiles) -> Iterator[RecordFile]:
+def record_files(stored: StoredFiles) -> Iterator[RecordFile]:
+    """The files with the times of their rows, by the bounds in the log."""
     for path, (first, last) in zip(stored.paths, stored.bounds("device_time"), strict=True):
         yield RecordFile(path, _ms(first), _ms(last))
 

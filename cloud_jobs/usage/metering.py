@@ -107,7 +107,7 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
     `records`: RECORD_ARRAYS and `touched` (the record's hour is asked for), each device's in the order of (epoch, seq).
     """
     place = np.flatnonzero(records["is_position"])
-    track = _track(records, place, rules.settings)
+    track = track_of(records, place, rules.settings)
     before, touched = _fix_before(track), records["touched"]
     pieces = rules.zones.split(track)
     mine = np.flatnonzero(touched[place[pieces.end_fix]])
@@ -176,7 +176,8 @@ class _Rows:
         return np.rint(found * factor).astype(np.int64).reshape(-1, QUARTERS)
 
 
-def _track(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:
+def track_of(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:
+    """The track of the fixes among records, which stand at `place`."""
     fixes = Fixes(
         device=records["device"][place],
         t_ms=records["t_ms"][place],

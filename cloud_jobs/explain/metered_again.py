@@ -1,0 +1,80 @@
+"""Usage of a device computed once more, from the records and fences of a snapshot: what the usage job made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from cloud_jobs.explain.picture import Stretch
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.stored_files import StoredFiles
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.usage.device_group import DeviceGroup, group_records
+from cloud_jobs.usage.groups import record_files
+from cloud_jobs.usage.metering import MeterRules, meter_table, track_of
+from cloud_jobs.usage.reading import Arrays, Devices
+from cloud_jobs.usage.touched_hours import device_hours
+from geo.spatial import OUTSIDE
+
+MAX_HOURS: Final = 31 * 24
+"""The most hours that are computed again at once: those of a month."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MeteredAgain(NamedTuple):
+    """The rows (schema METERED) of the hours that were asked for, and the records that they were computed from, with
+    those around them."""
+
+    rows: pa.Table
+    records: Arrays
+
+
+def meter_again(
+    lake: Lake, snapshot: LakeState, device: TenantDevice, hours: Sequence[datetime], rules: MeterRules
+) -> MeteredAgain:
+    """Usage of some hours of a device, of the records that usage covers at a snapshot. Raises LakeError."""
+    assert 0 < len(hours) <= MAX_HOURS, "some hours, and no more than are held at once"
+    numbers = np.unique([(hour - _EPOCH) // timedelta(hours=1) for hour in hours])
+    devices = Devices([device])
+    margin = timedelta(milliseconds=rules.settings.margin_ms) + timedelta(hours=1)
+    with lake.damage_as_error("records"):
+        stored = StoredFiles.of(lake.open("records"), "records")
+        stored = stored.of_days((min(hours) - margin).date(), (max(hours) + margin).date())
+        stored = stored.between("ingest_number", high=snapshot.covers)
+        stored = stored.between("device", device.device, device.device).between("tenant", device.tenant, device.tenant)
+        group = DeviceGroup((device,), (0, snapshot.covers), (), (), tuple(record_files(stored)), (), {})
+        touched = device_hours(np.zeros(len(numbers), np.int64), numbers)
+        records = group_records(lake.files("records"), devices, group, touched, rules.settings)
+    return MeteredAgain(meter_table(records, devices.names, rules), records)
+
+
+def stretches_of(records: Arrays, rules: MeterRules, zone: str) -> list[Stretch]:
+    """The track of the records of one device in the hours that were asked for, in the order of time; `metered` is what
+    lay in a zone ("": outside of all)."""
+    place = np.flatnonzero(records["is_position"])
+    if not len(place):
+        return []
+    track = track_of(records, place, rules.settings)
+    pieces = rules.zones.split(track)
+    in_zone = pieces.zone == (OUTSIDE if not zone else [*rules.zones.names, zone].index(zone))
+    before = np.arange(len(place), dtype=np.int64)
+    before[track.row[1:]] = track.row[:-1]
+    rows = np.flatnonzero(records["touched"][place[pieces.end_fix]])
+    end, begin = place[pieces.end_fix[rows]], place[before[pieces.end_fix[rows]]]
+    longitude, latitude = records["longitude"], records["latitude"]
+    # the shorter way round
+    wide = (longitude[end] - longitude[begin] + 180) % 360 - 180
+    high = latitude[end] - latitude[begin]
+    ends = [
+        np.column_stack([longitude[begin] + share * wide, latitude[begin] + share * high]).tolist()
+        for share in (pieces.start[rows], pieces.end[rows])
+    ]
+    return [
+        Stretch((first[0], first[1]), (last[0], last[1]), metered)
+        for first, last, metered in zip(*ends, in_zone[rows].tolist(), strict=True)
+    ]
