@@ -1,0 +1,193 @@
+"""A charge taken apart: the hours that it counts, and whether hours, digest and amount come out once more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.rating import (
+    Cell,
+    Charge,
+    ChargeKey,
+    PriceBooks,
+    RatingContract,
+    cells_of_usage,
+    rate,
+)
+from cloud_jobs.billing.rating.calendars import QUARTER
+from cloud_jobs.billing.rating.cells import MeteredKey, metered_key
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.seq_ranges import SeqRanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedHour:
+    """One row of usage that a charge counts.
+
+    `quantity`: what the charge counts of it, in the meter's base unit; a part of the row where an hour is cut by a
+    midnight, a window or a change of price. `digest`: that of the row. `again`: that of the row as it was computed once
+    more; None: it was not, or the row was not made again ("": no usage came out).
+    """
+
+    hour: datetime
+    quantity: int
+    seq_ranges: SeqRanges
+    digest: str
+    again: str | None = None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the records give this row once more; None: unknown."""
+        return None if self.again is None else self.again == self.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What a charge is made of. `amount_minor`: as rated once more; None: it was not, as its price is of a pool of more
+    devices than are read again."""
+
+    charge: Charge
+    hours: tuple[ExplainedHour, ...]
+    digest: str
+    amount_minor: int | None
+
+    @property
+    def quantity(self) -> int:
+        """The sum of the hours."""
+        return sum(hour.quantity for hour in self.hours)
+
+    @property
+    def quantity_agrees(self) -> bool:
+        """Whether the hours add up to what is charged."""
+        return self.quantity == self.charge.quantity
+
+    @property
+    def digest_agrees(self) -> bool:
+        """Whether the rows of usage are those that the charge was made of."""
+        return self.charge.metered is not None and self.digest == self.charge.metered.digest
+
+    @property
+    def amount_agrees(self) -> bool | None:
+        """Whether rating gives the amount once more; None: unknown."""
+        return None if self.amount_minor is None else self.amount_minor == self.charge.amount_minor
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether all of it comes out once more: False if anything does not, None while anything is unknown."""
+        found = (
+            self.quantity_agrees,
+            self.digest_agrees,
+            self.amount_agrees,
+            *(hour.agrees for hour in self.hours),
+        )
+        if False in found:
+            return False
+        return None if None in found else True
+
+
+def explain(contract: RatingContract, usage: pa.Table, charge: Charge, *, is_whole: bool) -> Explanation:
+    """A usage charge by the usage in force (schema USAGE) of its device, or of all devices that its price is of.
+
+    `contract`: of the charge's account at least. `is_whole`: all that shares in the charge's pool is in `usage`.
+    Raises BillingError for what cannot be rated.
+    """
+    key = charge.key
+    contract = _of_account(contract, key.account)
+    of_device = _of_device(contract, TenantDevice(key.tenant, key.device))
+    whose = _whose(key)
+    rows = usage.filter(pc.and_(pc.equal(usage["tenant"], key.tenant), pc.equal(usage["device"], key.device)))
+    rows = rows.filter(pc.equal(rows["zone"], whose.zone)).sort_by("hour")
+    [found] = cells_of_usage([of_device], rows)
+    metered = found.metered.get(whose)
+    return Explanation(
+        charge=charge,
+        hours=tuple(_hours(of_device, rows, key)),
+        digest="" if metered is None else metered.digest,
+        amount_minor=_amount(contract, usage, key) if is_whole else None,
+    )
+
+
+def with_hours_again(explanation: Explanation, again: pa.Table) -> Explanation:
+    """The explanation with the rows (schema METERED) that the records gave once more for all of its hours."""
+    zone = _whose(explanation.charge.key).zone
+    rows = again.filter(pc.equal(again["zone"], zone)).select(["hour", "digest"]).to_pylist()
+    digests = {row["hour"]: row["digest"] for row in rows}
+    hours = (replace(hour, again=digests.get(hour.hour, "")) for hour in explanation.hours)
+    return replace(explanation, hours=tuple(hours))
+
+
+def _whose(key: ChargeKey) -> MeteredKey:
+    assert key.meter is not None, "a usage charge is of a meter"
+    return metered_key(key.account, key.tenant, key.device, key.meter, key.zone)
+
+
+def _of_account(contract: RatingContract, account: str) -> RatingContract:
+    return replace(contract, accounts=tuple(one for one in contract.accounts if one.account == account))
+
+
+def _of_device(contract: RatingContract, device: TenantDevice) -> RatingContract:
+    accounts = (
+        replace(one, devices=tuple(each for each in one.devices if each.of_device == device))
+        for one in contract.accounts
+    )
+    return replace(contract, accounts=tuple(accounts))
+
+
+def _hours(contract: RatingContract, rows: pa.Table, key: ChargeKey) -> Iterator[ExplainedHour]:
+    """Each row that the charge counts something of."""
+    prices, days = _Prices(contract), set[date]()
+    zone = ZoneInfo(contract.time_zone)
+    for number in range(rows.num_rows):
+        row = rows.slice(number, 1)
+        [found] = cells_of_usage([contract], row)
+        quantity = sum(cell.quantity for cell in found.cells if prices.are_of(cell, key))
+        [hour] = row["hour"].to_pylist()
+        if key.meter is Meter.ACTIVE_DAY and quantity:
+            # a day counts once, by its first hour
+            new = _active_days(hour, row["content_bytes"][0].as_py(), zone) - days
+            days |= new
+            quantity = min(quantity, len(new))
+        if quantity:
+            yield ExplainedHour(
+                hour=hour.astimezone(UTC),
+                quantity=quantity,
+                seq_ranges=SeqRanges.parse(row["seq_ranges"][0].as_py()),
+                digest=row["digest"][0].as_py(),
+            )
+
+
+def _active_days(hour: datetime, content_bytes: Sequence[int], zone: ZoneInfo) -> set[date]:
+    """The local days of the quarters of an hour in which there is a record."""
+    return {
+        (hour.astimezone(UTC) + quarter * QUARTER).astimezone(zone).date()
+        for quarter, amount in enumerate(content_bytes)
+        if amount
+    }
+
+
+class _Prices:
+    """Which cells a charge is of, by the prices of its account."""
+
+    def __init__(self, contract: RatingContract) -> None:
+        [terms] = contract.accounts
+        self._book = PriceBooks().book(terms.tariffs, contract)
+
+    def are_of(self, cell: Cell, key: ChargeKey) -> bool:
+        """Whether a cell of the charge's device is part of the charge."""
+        if (cell.region, cell.meter) != (key.region, key.meter) or cell.zone != key.zone or cell.version < 0:
+            return False
+        price = self._book.price(cell.version, cell.meter, cell.zone, cell.window)
+        return price is not None and (price.text, price.price.window) == (key.price, key.window)
+
+
+def _amount(contract: RatingContract, usage: pa.Table, key: ChargeKey) -> int | None:
+    """What rating gives for the key; 0 if nothing."""
+    [found] = cells_of_usage([contract], usage)
+    rated = rate(contract, found.cells, found.metered)
+    return next((one.amount_minor for one in rated.charges if one.key == key), 0)

@@ -1,0 +1,104 @@
+"""Every charge comes apart into the hours that it counts, and comes out of them once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+from hypothesis import given, settings
+
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.rating import Charge, ChargeKind
+from cloud_jobs.explain import explain, with_hours_again
+from simulator.truth import TrueDays
+from tests.cloud_jobs.billing.rating.worlds import Row, World, price, rated, row, table, tariff, used_worlds
+
+MARCH = TrueDays("Asia/Kolkata", date(2026, 3, 1), date(2026, 3, 31))
+NOON = datetime(2026, 3, 5, 12, tzinfo=UTC)
+KM = 1_000_000
+
+
+def usage(rows: Iterable[Row]) -> pa.Table:
+    made = table(rows)
+    return made.append_column("seq_ranges", pa.array(['{"1":[[1,9]]}'] * made.num_rows, pa.string()))
+
+
+def usage_charges(world: World, rows: list[Row]) -> list[Charge]:
+    return [one for one in rated(world, rows).charges if one.key.kind is ChargeKind.USAGE]
+
+
+@settings(max_examples=40)
+@given(used_worlds())
+def test_hours_digest_and_amount_of_every_charge_come_out_once_more(used: tuple[World, list[Row]]) -> None:
+    world, rows = used
+    try:
+        charges = usage_charges(world, rows)
+    except BillingError:
+        return
+    for charge in charges:
+        explanation = explain(world.contract, usage(rows), charge, is_whole=True)
+        assert explanation.quantity_agrees, explanation
+        assert explanation.digest_agrees
+        assert explanation.amount_agrees
+        # nobody has looked at the records yet
+        assert explanation.agrees is None
+
+
+def kolkata(*prices: dict[str, object]) -> World:
+    return World(days=MARCH, tariffs=(tariff(*prices),))
+
+
+def test_the_hour_of_a_local_midnight_counts_with_the_quarters_of_the_period() -> None:
+    # midnight in India is at 18:30 UTC: two quarters are of March, two of April
+    rows = [row(datetime(2026, 3, 31, 18, tzinfo=UTC), distance_mm=(KM, KM, 5 * KM, 5 * KM))]
+    world = kolkata(price("distance"))
+    [charge] = usage_charges(world, rows)
+    [hour] = explain(world.contract, usage(rows), charge, is_whole=True).hours
+    assert hour.quantity == 2 * KM
+
+
+def test_an_active_day_is_counted_by_its_first_hour() -> None:
+    rows = [row(NOON.replace(hour=hour), "*", content_bytes=(9, 0, 0, 9)) for hour in (7, 8, 20)]
+    world = kolkata(price("active day"))
+    [charge] = usage_charges(world, rows)
+    # 20:00 UTC is after midnight in India: another day
+    assert [hour.hour.hour for hour in explain(world.contract, usage(rows), charge, is_whole=True).hours] == [7, 20]
+
+
+def test_a_row_that_changed_since_is_seen() -> None:
+    rows = [row(NOON, distance_mm=(KM, 0, 0, 0))]
+    world = kolkata(price("distance"))
+    [charge] = usage_charges(world, rows)
+    changed = [row(NOON, distance_mm=(KM, 0, 0, 1))]
+    explanation = explain(world.contract, usage(changed), charge, is_whole=True)
+    assert (explanation.quantity_agrees, explanation.digest_agrees) == (False, False)
+    assert explanation.agrees is False
+
+
+def test_records_that_give_another_row_are_seen_and_those_that_give_it_agree() -> None:
+    rows = [row(NOON, distance_mm=(KM, 0, 0, 0))]
+    world = kolkata(price("distance"))
+    [charge] = usage_charges(world, rows)
+    explanation = explain(world.contract, usage(rows), charge, is_whole=True)
+    again = usage(rows).select(["hour", "zone", "digest"])
+    assert with_hours_again(explanation, again).agrees is True
+    assert with_hours_again(explanation, again.slice(1)).agrees is False
+
+
+def test_an_amount_that_is_a_share_of_a_pool_is_unknown_without_the_pool() -> None:
+    rows = [row(NOON, distance_mm=(KM, 0, 0, 0))]
+    world = kolkata(price("distance", pool="account"))
+    [charge] = usage_charges(world, rows)
+    explanation = explain(world.contract, usage(rows), charge, is_whole=False)
+    assert explanation.amount_agrees is None
+    assert with_hours_again(explanation, usage(rows)).agrees is None
+
+
+def test_a_wrong_amount_is_seen() -> None:
+    rows = [row(NOON, distance_mm=(KM, 0, 0, 0))]
+    world = kolkata(price("distance"))
+    [charge] = usage_charges(world, rows)
+    wrong = replace(charge, amount_minor=charge.amount_minor + 1)
+    assert explain(world.contract, usage(rows), wrong, is_whole=True).amount_agrees is False
