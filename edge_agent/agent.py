@@ -88,6 +88,7 @@ class Agent:
             on_commit=self.drainer.inbox.on_committed,
             on_missed=self.drainer.inbox.on_missed,
             on_jump=self.drainer.inbox.on_jump,
+            on_statement=self.drainer.inbox.on_statement,
         )
         self.intake = Intake(settings, parts)
         self.intake_loop = IntakeLoop(settings.intake, self.intake, random.Random())

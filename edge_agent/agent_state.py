@@ -26,6 +26,7 @@ def counters_of(agent: Agent) -> dict[str, Any]:
         "malformed": dict(intake.malformed),
         "batches_sent": sent.batches,
         "batches_again": sent.resent,
+        "heartbeats_sent": agent.drainer.statements.heartbeats,
         "records_sent": sent.records,
         "batch_bytes_sent": sent.size,
         "wire_bytes_sent": agent.link_budget.sent_bytes,
@@ -55,12 +56,18 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "held_back": _held_back(agent),
         "waiting_for_commit": agent.intake.waiting,
         "retrying": drain.dispatcher.retrying,
+        "stated_until_s": _stated_until_s(agent),
         "in_flight": drain.dispatcher.in_flight,
         "wire_bytes_today": usage.day_bytes,
         "wire_bytes_this_month": usage.month_bytes,
         "flash_bytes": flash_bytes(),
         "rss_bytes": resident_bytes(),
     }
+
+
+def _stated_until_s(agent: Agent) -> int:
+    statement = agent.drainer.inbox.statement
+    return 0 if statement is None else statement.stated_us // 1_000_000
 
 
 def uplink_state(agent: Agent) -> str:

@@ -156,6 +156,8 @@ class DrainSettings(Settings):
     """The ack timeout: a batch without an acknowledgement for so long is sent again."""
     max_pause_s: float = Field(default=600.0, gt=0, le=3600)
     """A gateway may ask for a pause, of everything but urgent classes, and for at most so long in one go."""
+    heartbeat_s: float = Field(default=300.0, ge=60, le=86_400)
+    """A heartbeat states the head when nothing stated it for so long; a device that states nothing is silent."""
     max_refusals: int = Field(default=6, ge=1, le=100)
     """A batch refused so often, while others are taken, is halved; a single record is dead-lettered: kept, not sent."""
     refusal_backoff_s: Seconds = 10.0
@@ -190,6 +192,8 @@ class TimeSettings(Settings):
     """The wall clock jumped when it moved so much more or less than the monotonic clock."""
     same_clock_s: UncertaintySeconds = 300.0
     """A record whose time was within this of the wall clock when it arrived was stamped by the same clock."""
+    grace_s: UncertaintySeconds = 300.0
+    """How much older than its arrival the time of a message may be: the agent states its head up to so long ago."""
     drift_ppm: float = Field(default=100.0, ge=0, le=10_000)
     """How far the monotonic clock may drift: the uncertainty of a corrected time grows by this."""
 

@@ -14,6 +14,7 @@ COUNTERS = {
     "commits": ("edge_agent_commits_total", "Group commits"),
     "batches_sent": ("edge_agent_batches_sent_total", "Batches handed to an uplink"),
     "batches_again": ("edge_agent_batches_again_total", "Batches that will be sent once more"),
+    "heartbeats_sent": ("edge_agent_heartbeats_sent_total", "Heartbeats handed to an uplink"),
     "records_sent": ("edge_agent_records_sent_total", "Records in the batches sent"),
     "wire_bytes_sent": ("edge_agent_wire_bytes_sent_total", "Bytes sent on the wire, with headers and repetitions"),
     "wire_bytes_received": ("edge_agent_wire_bytes_received_total", "Bytes received on the wire"),
@@ -38,6 +39,10 @@ GAUGES = {
     ),
     "dead_letter_records": ("edge_agent_dead_letter_records", "Records in them"),
     "gaps": ("edge_agent_gaps", "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0"),
+    "stated_until_s": (
+        "edge_agent_stated_until_seconds",
+        "Up to which moment since 1970 the head can be stated; 0 while the agent does not know",
+    ),
     "in_flight": ("edge_agent_in_flight_batches", "Batches sent and not acknowledged"),
     "oldest_age_s": ("edge_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
     "paused_for_s": ("edge_agent_paused_seconds", "How much longer the gateway wants silence"),
@@ -54,6 +59,10 @@ STORED_COUNTERS = {
     "possible_duplicates": (
         "edge_agent_possible_duplicate_messages_total",
         "Messages like a stored one, and not proven to be it: stored again",
+    ),
+    "late": (
+        "edge_agent_late_messages_total",
+        "Messages with a time before what was stated already: older than `time.grace_s`",
     ),
     "unencodable": ("edge_agent_unencodable_records_total", "Records that no batch can hold, carried raw"),
     "refused": ("edge_agent_refused_batches_total", "Batches that a gateway refused"),

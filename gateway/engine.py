@@ -210,8 +210,11 @@ class Engine:
         return Produce(delivery.token, False, device, delivery.payload, about)
 
     def _queue_ack(self, delivery: Delivery, now_s: float) -> None:
-        """Queues the acknowledgement; where there is no device, or no room, the PUBACK leaves at once."""
-        is_queued = delivery.sender != UNKNOWN_SENDER and self.acks.add(
+        """Queues the acknowledgement; where there is no device, or no room, the PUBACK leaves at once.
+
+        A heartbeat has no record id to acknowledge: its device is content with the broker's PUBACK.
+        """
+        is_queued = not (delivery.sender == UNKNOWN_SENDER or delivery.is_heartbeat) and self.acks.add(
             delivery.sender,
             delivery.epoch,
             delivery.seqs,

@@ -29,6 +29,11 @@ class Delivery:
     attempts: int = 0
 
     @property
+    def is_heartbeat(self) -> bool:
+        """Whether it is a batch that accounts for no record."""
+        return not self.seqs and self.refusal is None
+
+    @property
     def held_bytes(self) -> int:
         """What it takes in memory while it is in flight: its bytes, and its ranges taken apart."""
         return len(self.payload) + RANGE_BYTES * len(self.seqs.ranges)

@@ -16,6 +16,7 @@ _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # The status's key of each count: the name of its metric, what it counts, and its label.
 _COUNTERS = {
     "batches_persisted": ("batches", "Batches persisted in Pulsar"),
+    "heartbeats_persisted": ("heartbeats", "Of these, heartbeats: they hold no record"),
     "records_persisted": ("records", "Records inside the persisted batches"),
     "bytes_persisted": ("bytes", "Bytes of the persisted batches"),
     "batches_refused": ("refused", "Batches refused, by reason", "reason"),
@@ -69,6 +70,7 @@ class GatewayMetrics:
         """Pulsar has a batch."""
         self._persist_s.observe(now_s - delivery.arrived_s)
         self._counters["batches_persisted"].inc()
+        self._counters["heartbeats_persisted"].inc(delivery.is_heartbeat)
         self._counters["records_persisted"].inc(delivery.records)
         self._counters["bytes_persisted"].inc(len(delivery.payload))
 

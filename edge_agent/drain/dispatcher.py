@@ -9,6 +9,7 @@ from typing import Protocol
 from edge_agent.config import DrainSettings
 from edge_agent.drain.queues import Backlog, BatchReader, FairShare, LiveQueue
 from edge_agent.drain.sent_batches import InFlightBatch, RetryQueue, SendWindow, SentSeqs
+from edge_agent.drain.statements import Statements
 from edge_agent.errors import StoreDamaged
 from edge_agent.store.batch_rows import StoredBatch, merge_tombstones
 from edge_agent.uplink.protocol import OutgoingBatch
@@ -54,9 +55,16 @@ class Dispatcher:
     """Live data first, the backlog with its share, never more than the window, nothing twice at the same time."""
 
     def __init__(
-        self, settings: DrainSettings, source: BatchStore, classes: Iterable[int], urgent: Iterable[int]
+        self,
+        settings: DrainSettings,
+        source: BatchStore,
+        classes: Iterable[int],
+        urgent: Iterable[int],
+        statements: Statements | None = None,
     ) -> None:
+        """`statements`: what the batches state; None: nothing."""
         self._settings = settings
+        self._statements = statements
         self._source = source
         self._urgent = frozenset(urgent)
         self._live = LiveQueue(settings.live_s)
@@ -74,6 +82,11 @@ class Dispatcher:
     def in_flight(self) -> int:
         """Batches that are not acknowledged."""
         return len(self._window)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the window takes one more live batch."""
+        return self._window.has_room(backlog=False)
 
     @property
     def retrying(self) -> int:
@@ -253,6 +266,8 @@ class Dispatcher:
             return self._pack(now_s, batches[:1], backlog)
         except WireError as error:
             raise StoreDamaged(f"a stored batch cannot be read: {error}") from error
+        if self._statements is not None:
+            data = self._statements.put_on(data, now_s)
         seqs = read_header(data).seqs
         # Without their bytes: what is sent again is read from disk, so memory does not grow with the window.
         stripped = tuple(_without_data(batch) for batch, _ in present)

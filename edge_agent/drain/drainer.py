@@ -16,11 +16,20 @@ from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.drain.inbox import DrainInbox
 from edge_agent.drain.link_budget import LinkBudget
 from edge_agent.drain.region import MakeUplink, RegionChoice, UplinkHealth
+from edge_agent.drain.statements import Statements
 from edge_agent.errors import AgentError, LinkError, StoreDamaged, StoreError
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
-from edge_agent.uplink.protocol import NoGateway, PushedSettings, RefusedBatch, Uplink, UplinkEvent
-from telemetry import Ack
+from edge_agent.uplink.protocol import (
+    HeartbeatAnswered,
+    NoGateway,
+    OutgoingBatch,
+    PushedSettings,
+    RefusedBatch,
+    Uplink,
+    UplinkEvent,
+)
+from telemetry import Ack, IntervalSet
 
 log = structlog.get_logger("edge_agent.drain")
 
@@ -58,7 +67,9 @@ class Drainer:
         self._now_s = parts.monotonic_s
         self._urgent = frozenset(index for index, one in enumerate(settings.classes) if one.urgent)
         # Batches of classes that were taken out of the settings are still there, after all others.
-        self.dispatcher = Dispatcher(settings.drain, parts.buffer, range(MAX_CLASSES), self._urgent)
+        device, drain = settings.device.id, settings.drain
+        self.statements = Statements(device, drain.heartbeat_s, drain.ack_timeout_s, self._now_s())
+        self.dispatcher = Dispatcher(drain, parts.buffer, range(MAX_CLASSES), self._urgent, self.statements)
         self.inbox = DrainInbox(parts.buffer.last_id)
         self.health = UplinkHealth(settings.drain.ack_timeout_s, settings.drain.max_pause_s)
         self.regions = RegionChoice(settings, parts.make_uplink, parts.random)
@@ -109,6 +120,7 @@ class Drainer:
             self._run_once(uplink)
         self._close_uplink()
         self.dispatcher.on_disconnected()
+        self.statements.on_disconnected()
 
     def _try_leave(self) -> bool:
         return self.regions.try_leave(self._now_s(), in_flight=self.dispatcher.in_flight)
@@ -119,7 +131,9 @@ class Drainer:
         now_s = self.heartbeat_s = self._now_s()
         while self.inbox.reports:
             uplink.report(self.inbox.reports.popleft())
+        self.statements.current = self.inbox.statement
         busy = self._send(uplink, now_s)
+        self._send_heartbeat(uplink, now_s)
         timeout_s = 0.0 if busy else self._wait_at_most_s(now_s)
         # What came since the top of this round must not wait for the time-out.
         if self.inbox.take_wakeup():
@@ -152,6 +166,18 @@ class Drainer:
             health.on_sent(now_s)
         return not health.gateway_absent
 
+    def _send_heartbeat(self, uplink: Uplink, now_s: float) -> None:
+        """States the head alone, if nothing stated it for long and the plan lets anything be sent at all."""
+        health, budget = self.health, self._parts.link_budget
+        if self.statements.due_in(now_s) != 0 or self.regions.leave_by_s is not None:
+            return
+        is_held = health.gateway_absent or now_s < health.resume_at_s or health.pause.left_s(now_s) > 0
+        if is_held or budget.wait_s(now_s) > 0 or not budget.allowed_classes() or not self.dispatcher.has_room:
+            return
+        epoch, data = self.statements.take_heartbeat(now_s)
+        uplink.send(OutgoingBatch(epoch, IntervalSet(), data))
+        budget.charge_estimate(now_s, len(data))
+
     def _handle_safely(self, event: UplinkEvent) -> None:
         """No message of the gateway ends the thread: what cannot be handled is dead-lettered."""
         try:
@@ -168,6 +194,8 @@ class Drainer:
             self._on_refused(event)
         elif isinstance(event, PushedSettings):
             self._parts.on_push(event.text)
+        elif isinstance(event, HeartbeatAnswered):
+            self.statements.on_heartbeat_answered()
         elif isinstance(event, NoGateway):
             self._on_no_gateway()
         else:
@@ -233,6 +261,8 @@ class Drainer:
             self.dispatcher.next_event_in(now_s),
             self._parts.link_budget.wait_s(now_s) or None,
             self.regions.check_in_s(),
+            # One that is due and held waits for what holds it.
+            self.statements.due_in(now_s) or None,
         ]
         health = self.health
         times_s = (self._prune_at_s, self.regions.leave_by_s, health.pause.until_s, health.resume_at_s)
@@ -262,6 +292,7 @@ class Drainer:
         connected = self.health.connected_region
         self._close_uplink()
         self.dispatcher.on_disconnected()
+        self.statements.on_disconnected()
         self.regions.on_failure(self._now_s(), error, connected)
 
     def _repair_buffer(self) -> None:

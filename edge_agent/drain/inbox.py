@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from edge_agent.clock.jumps import ClockJump
+from edge_agent.clock.statement import HeadStatement
 from edge_agent.store.batch_rows import StoredBatch
 
 MAX_NEW_BATCHES = 256
@@ -29,6 +30,12 @@ class DrainInbox:
         """Jumps of the clock, each with the last batch that was stored before it."""
         self.reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
         self.is_stopping = False
+        self.statement: HeadStatement | None = None
+        """What the intake knows of the head; None: nothing."""
+
+    def on_statement(self, statement: HeadStatement | None) -> None:
+        """What may be stated from now on. The drain finds it when it sends; it need not wake up for it."""
+        self.statement = statement
 
     def on_committed(self, batches: Sequence[StoredBatch]) -> None:
         """Hands over new batches."""

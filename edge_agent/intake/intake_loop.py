@@ -87,7 +87,7 @@ class IntakeLoop:
                 self._backoff.reset()
                 log.info("listening", broker=f"{settings.host}:{settings.port}", topic=settings.topic)
             # In every round: what is stored has to be corrected also when no message comes.
-            self.intake.check_clocks()
+            self.intake.state_head()
             self.heartbeat_s = time.monotonic()
         self._commit(session)
         # Sends the PUBACKs of the last commit.

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.clock.clocks import Clocks
 from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
+from edge_agent.clock.statement import HeadStatement, HeardThrough
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreDamaged, StoreError, StoreFull
 from edge_agent.intake.classes import Classifier
@@ -24,6 +26,7 @@ from telemetry import MAX_DEVICE_TIME_US, Raw
 
 log = structlog.get_logger("edge_agent.intake")
 
+STATED_EVERY_US = 1_000_000
 MAX_WAITING_BYTES = 32 << 20
 """Payloads that wait for a commit, beyond which the broker has to keep what comes."""
 
@@ -40,7 +43,8 @@ class IntakeCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeParts:
-    """What the intake works with. `on_commit`, `on_missed` (unknown batches) and `on_jump` call the drain."""
+    """What the intake works with. `on_commit`, `on_missed` (unknown batches), `on_jump` and
+    `on_statement` (None: nothing may be stated any more) call the drain."""
 
     buffer: Buffer
     retention: BufferRetention
@@ -50,6 +54,7 @@ class IntakeParts:
     on_commit: Callable[[Sequence[StoredBatch]], None]
     on_missed: Callable[[], None]
     on_jump: Callable[[ClockJump], None]
+    on_statement: Callable[[HeadStatement | None], None] = lambda _: None
 
 
 class Intake:
@@ -64,6 +69,11 @@ class Intake:
             CommitBudget(delay_s=size.commit_delay_ms / 1000, records=size.commit_records, size=size.commit_bytes)
         )
         self._jump: ClockJump | None = None
+        self._grace_us = int(settings.time.grace_s * 1_000_000)
+        self._heard = HeardThrough(self._grace_us)
+        self._statement: HeadStatement | None = None
+        self._earliest_waiting_us = MAX_DEVICE_TIME_US
+        self._stated_at_us = 0
         self._waiting: list[PendingRecord] = []
         self._arrivals: set[Arrival] = set()
         self._mids: list[int] = []
@@ -107,10 +117,36 @@ class Intake:
         """A connection to the broker begins. `resumed`: the broker knows the session, and may deliver again."""
         self._resumption = RedeliveryMatcher(self._parts.buffer.recent.arrivals()) if resumed else None
         self._unproven.clear()
+        self._heard.on_connected(self._parts.clocks.monotonic_us(), resumed=resumed)
 
     def on_disconnected(self) -> None:
         """Nothing can be acknowledged any more: the broker will deliver again, and the recent arrivals will show it."""
         self._mids.clear()
+        self._heard.on_disconnected()
+
+    def state_head(self) -> None:
+        """Says to the drain what may be stated of the head now, once a second. All that came has been received."""
+        wall_us, monotonic_us = self.check_clocks()
+        self._heard.look(monotonic_us, waits=bool(self._waiting))
+        heard_us = self._heard.heard_us
+        # after a jump, messages with times of the former clock are still on their way
+        is_known = heard_us is not None and self._jump is None and wall_us >= SET_CLOCK_MS * 1000
+        if not is_known or monotonic_us - self._stated_at_us < STATED_EVERY_US:
+            return
+        assert heard_us is not None
+        if self._waiting:
+            heard_us = min(heard_us, self._waiting[0].monotonic_us)
+        stated_us = min(wall_us - (monotonic_us - heard_us) - self._grace_us, self._earliest_waiting_us)
+        buffer = self._parts.buffer
+        generation, epoch, head = buffer.generation, buffer.epoch, buffer.head
+        # the drain may have the buffer rebuilt meanwhile
+        if 0 < stated_us <= MAX_DEVICE_TIME_US and (generation, epoch) == (buffer.generation, buffer.epoch):
+            self._stated_at_us = monotonic_us
+            self._set_statement(HeadStatement(epoch, head, stated_us))
+
+    def _set_statement(self, statement: HeadStatement | None) -> None:
+        self._statement = statement
+        self._parts.on_statement(statement)
 
     def commit(self, now_s: float) -> list[int] | None:
         """Stores what waits; the message ids that may be acknowledged now, or None if the buffer could not."""
@@ -158,7 +194,9 @@ class Intake:
             index, parsed.body, time_us, monotonic_us, boot, arrival, topic=message.topic, payload=message.payload
         )
         # A message on its way when the clock jumped has the time of the former clock.
-        self._waiting.append(self._corrected(pending, self._jump) if self._jump else pending)
+        pending = self._corrected(pending, self._jump) if self._jump else pending
+        self._waiting.append(pending)
+        self._note_time(pending.device_time_us, wall_us, monotonic_us, is_kept=message.qos and parsed.device_time_us)
         if message.qos:
             self._mids.append(message.mid)
             self._arrivals.add(arrival)
@@ -167,6 +205,15 @@ class Intake:
         self.counters.payload_bytes += size
         self._waiting_bytes += size
         self._group.add(now_s, size, urgent=self._urgent[index])
+
+    def _note_time(self, time_us: int, wall_us: int, monotonic_us: int, *, is_kept: object) -> None:
+        """`is_kept`: the message has a time of its own, and waits at the broker while nobody listens."""
+        self._heard.on_message(monotonic_us, wall_us - time_us if is_kept else None)
+        self._earliest_waiting_us = min(self._earliest_waiting_us, time_us)
+        if self._statement is not None and time_us < self._statement.stated_us:
+            # older than its sensor may be: what was stated is not true any more, and nothing can take it back
+            self._parts.buffer.counters.add("late", 1)
+            self._set_statement(None)
 
     def check_clocks(self) -> tuple[int, int]:
         """Wall and monotonic time in microseconds; a jump of the wall clock is corrected."""
@@ -177,6 +224,9 @@ class Intake:
             log.warning("the clock jumped", seconds=jump.delta_us / 1_000_000)
             self._jump = jump
             self._waiting = [self._corrected(one, jump) for one in self._waiting]
+            times_us = (one.device_time_us for one in self._waiting)
+            self._earliest_waiting_us = min(times_us, default=MAX_DEVICE_TIME_US)
+            self._set_statement(None)
             parts.on_jump(jump)
         elif self._jump and monotonic_us > self._jump.at_us + parts.correction.same_clock_us:
             self._jump = None
@@ -214,6 +264,7 @@ class Intake:
         self._unknown_commit = None
         self._group.on_committed(now_s)
         self._waiting.clear()
+        self._earliest_waiting_us = MAX_DEVICE_TIME_US
         self._waiting_bytes = 0
         self._arrivals.clear()
         if self._unproven:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkRefused
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import (
+    HeartbeatAnswered,
     MalformedControl,
     NoGateway,
     OutgoingBatch,
@@ -32,6 +35,7 @@ class MqttUplink:
         self._topics = {channel: device_topic(device.tenant, device.id, channel) for channel in DeviceChannel}
         self._channels = {topic: channel for channel, topic in self._topics.items()}
         self._events: list[UplinkEvent] = []
+        self._are_heartbeats: deque[bool] = deque()
         options = MqttSessionOptions(
             # the broker knows clients by this alone, and another tenant may have a device of that name
             client_id=f"{device.tenant}:{device.id}",
@@ -53,6 +57,7 @@ class MqttUplink:
             self._events.append(RefusedBatch(reason, batch.epoch, batch.seqs, is_too_large_to_send=True))
         else:
             self._session.publish(self._topics[DeviceChannel.BATCH], batch.data)
+            self._are_heartbeats.append(not batch.seqs)
 
     def report(self, text: bytes) -> None:
         """See Uplink."""
@@ -64,7 +69,12 @@ class MqttUplink:
         for topic, reason in self._session.take_publish_results():
             if reason.is_failure:
                 raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
-            if reason.value == NO_MATCHING_SUBSCRIBERS and topic == self._topics[DeviceChannel.BATCH]:
+            if topic != self._topics[DeviceChannel.BATCH]:
+                continue
+            # A broker answers in the order of what it was sent (MQTT 5, 4.6).
+            if self._are_heartbeats.popleft():
+                self._events.append(HeartbeatAnswered())
+            elif reason.value == NO_MATCHING_SUBSCRIBERS:
                 self._events.append(NoGateway())
         events, self._events = self._events, []
         return events

@@ -10,7 +10,7 @@ from telemetry import Ack, IntervalSet
 
 @dataclass(frozen=True, slots=True)
 class OutgoingBatch:
-    """A batch to send: its bytes and the record ids that it covers."""
+    """A batch to send: its bytes and the record ids that it covers; a heartbeat covers none."""
 
     epoch: int
     seqs: IntervalSet
@@ -51,7 +51,12 @@ class NoGateway:
     """The broker dropped a batch because nobody subscribes to batches there."""
 
 
-UplinkEvent = Ack | PushedSettings | RefusedBatch | MalformedControl | NoGateway
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """The oldest heartbeat on its way has its answer: the region's broker or cluster has it, or dropped it."""
+
+
+UplinkEvent = Ack | PushedSettings | RefusedBatch | MalformedControl | NoGateway | HeartbeatAnswered
 
 
 class Uplink(Protocol):

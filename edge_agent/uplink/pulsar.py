@@ -10,7 +10,7 @@ import pulsar
 
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
-from edge_agent.uplink.protocol import OutgoingBatch, RefusedBatch, UplinkEvent
+from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, RefusedBatch, UplinkEvent
 from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from runtime.tls import tls_context
 from telemetry import Ack, RefusalReason
@@ -28,7 +28,7 @@ class PulsarUplink:
         self._device = device
         self._settings = settings
         # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
-        self._events: Queue[Ack | RefusedBatch | LinkError | None] = Queue()
+        self._events: Queue[Ack | HeartbeatAnswered | RefusedBatch | LinkError | None] = Queue()
         self._client: Any = None
         self._producer: Any = None
         self._sent = self._received = 0
@@ -64,7 +64,7 @@ class PulsarUplink:
         def receipt(result: Any, _message_id: Any) -> None:
             # In the client's own thread: it only puts.
             if result == pulsar.Result.Ok:
-                self._events.put(Ack(batch.epoch, batch.seqs))
+                self._events.put(Ack(batch.epoch, batch.seqs) if batch.seqs else HeartbeatAnswered())
             elif result == pulsar.Result.MessageTooBig:
                 self._events.put(
                     RefusedBatch(RefusalReason.TOO_LARGE, batch.epoch, batch.seqs, is_too_large_to_send=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_agent.clock.jumps import ClockJump, ClockMonitor, CorrectionRules
+from edge_agent.clock.statement import HeadStatement
 from edge_agent.config import AgentSettings
 from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.store.batch_rows import StoredBatch
@@ -38,6 +39,7 @@ class IntakeHarness:
         on_commit: Callable[[Sequence[StoredBatch]], None] = lambda _: None,
         on_jump: Callable[[ClockJump], None] = lambda _: None,
         offset_us: int | None = None,
+        on_statement: Callable[[HeadStatement | None], None] = lambda _: None,
     ) -> None:
         self.folder = folder
         self.buffer = buffer or open_buffer(folder, RING)
@@ -53,6 +55,7 @@ class IntakeHarness:
             on_commit=on_commit,
             on_missed=lambda: None,
             on_jump=on_jump,
+            on_statement=on_statement,
         )
         self.record_intake = Intake(configured, parts)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from edge_agent.errors import LinkError
-from edge_agent.uplink.protocol import OutgoingBatch, RefusedBatch, Uplink, UplinkEvent
+from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, RefusedBatch, Uplink, UplinkEvent
 from telemetry import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
 
 EPOCH = 77
@@ -57,6 +57,21 @@ class UplinkConformance:
         collect(uplink, IntervalSet([(1, 100)]))
         uplink.close()
         assert {one.data for one in sent} <= set(side.arrived())
+
+    def test_a_heartbeat_arrives_and_is_answered_between_batches(self, side: FarSide) -> None:
+        uplink = side.make()
+        uplink.open()
+        beat = OutgoingBatch(EPOCH, IntervalSet(), encode(Batch(side.device, EPOCH, 300, stated_us=7)))
+        uplink.send(batch(side.device, 301, 310))
+        uplink.send(beat)
+        uplink.send(batch(side.device, 311, 320))
+        events = collect(uplink, IntervalSet([(301, 320)]))
+        deadline = time.monotonic() + 15
+        while HeartbeatAnswered() not in events and time.monotonic() < deadline:
+            events += uplink.poll(0.2)
+        uplink.close()
+        assert events.count(HeartbeatAnswered()) == 1
+        assert beat.data in side.arrived()
 
     def test_sending_and_closing_do_not_wait_for_an_answer(self, side: FarSide) -> None:
         uplink = side.make()

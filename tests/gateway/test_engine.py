@@ -6,7 +6,7 @@ from gateway import Engine, NotSent, Produce, SendAck
 from gateway.acks import MAX_PENDING_RANGES, AckCoalescer
 from gateway.engine import DEAD_LETTERS_BURST, KEPT_BYTES
 from gateway.validation import Refusal, Sender
-from telemetry import Ack, IntervalSet, RefusalReason, decode_ack, encode_ack
+from telemetry import Ack, Batch, IntervalSet, RefusalReason, decode_ack, encode, encode_ack
 from telemetry.ack import MAX_ACK_RANGES
 from tests.gateway.strategies import batch, engine, settings, topic
 
@@ -23,6 +23,29 @@ def test_a_batch_goes_to_pulsar_untouched_with_its_names_as_properties() -> None
     order = produced(engine().on_batch(topic("d1"), payload, 7, 0.0))
     properties = {"tenant": "fleet", "device": "d1", "region": "eu", "epoch": "1"}
     assert order == Produce(order.token, refused=False, key="d1", payload=payload, properties=properties)
+
+
+def test_a_heartbeat_goes_to_pulsar_and_is_released_after_its_receipt_without_an_acknowledgement() -> None:
+    made = engine()
+    payload = encode(Batch("d1", 1, 5, stated_us=7))
+    order = produced(made.on_batch(topic("d1"), payload, 7, 0.0))
+    assert (order.refused, order.payload, len(made.in_flight)) == (False, payload, 1)
+    assert made.on_batch(topic("d1"), payload, 8, 0.0) is NotSent.JOINED
+    assert made.release() == []
+    delivery = made.on_persisted(order.token, 0.1)
+    assert delivery.is_heartbeat
+    assert made.take_due_acks(99.0, 10) == []
+    assert made.release() == [7, 8]
+    assert made.is_idle
+    assert made.in_flight.bytes == 0
+
+
+def test_a_refused_heartbeat_is_answered_with_the_reason() -> None:
+    made = engine()
+    order = produced(made.on_batch(topic("d1"), encode(Batch("d2", 1, 5, stated_us=7)), 7, 0.0))
+    assert order.refused
+    assert not made.on_persisted(order.token, 0.1).is_heartbeat
+    assert [sent.ack.refusal for sent in made.take_due_acks(0.1, 10)] == [RefusalReason.WRONG_DEVICE]
 
 
 def test_nothing_is_acknowledged_or_released_before_pulsar_s_receipt() -> None:
