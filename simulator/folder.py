@@ -29,7 +29,7 @@ def write_folder(folder: Path, scenario: Scenario, track: Track | None = None) -
     whole = scenario.model_dump(mode="json")
     files = {
         SCENARIO_FILE: whole,
-        FENCES_FILE: {"type": "FeatureCollection", "features": [_feature(fence) for fence in scenario.fences]},
+        FENCES_FILE: {"type": "FeatureCollection", "features": [feature_of(fence) for fence in scenario.fences]},
         TARIFFS_FILE: whole["tariffs"],
         ACCOUNTS_FILE: whole["accounts"],
         VEHICLES_FILE: whole["vehicles"],
@@ -58,7 +58,8 @@ def read_folder(folder: Path) -> tuple[Scenario, Track | None]:
         raise ScenarioError(f"{path}: {error}") from error
 
 
-def _feature(fence: ScenarioFence) -> dict[str, Any]:
+def feature_of(fence: ScenarioFence) -> dict[str, Any]:
+    """A zone as GeoJSON."""
     properties = {
         "id": fence.id,
         "priority": fence.priority,

@@ -6,14 +6,18 @@ Nothing here comes from the packages that it judges. It is slow on purpose: exac
 from simulator.truth.charging import TrueCharge, TrueKey, TrueOwed, TrueTax, owed_by
 from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
+from simulator.truth.fence_versions import TrueFences
+from simulator.truth.journal import TruePosition
 from simulator.truth.ledger import PostedCharge, TrueDocument, TrueLedger
 from simulator.truth.made import Made, content_bytes, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth.metering import TrueUsage
 from simulator.truth.money import TrueBill, TrueLine
+from simulator.truth.quarter_usage import KnownRecord, quarters_used
 from simulator.truth.quarters import TrueDays, TrueQuarter, month_of, quarters_of
 from simulator.truth.truth import Truth
 
 __all__ = [
+    "KnownRecord",
     "Made",
     "PostedCharge",
     "TrueBill",
@@ -21,10 +25,12 @@ __all__ = [
     "TrueContracts",
     "TrueDays",
     "TrueDocument",
+    "TrueFences",
     "TrueKey",
     "TrueLedger",
     "TrueLine",
     "TrueOwed",
+    "TruePosition",
     "TrueQuarter",
     "TrueTax",
     "TrueUsage",
@@ -39,4 +45,5 @@ __all__ = [
     "month_of",
     "owed_by",
     "quarters_of",
+    "quarters_used",
 ]

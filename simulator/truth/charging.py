@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import date
 from fractions import Fraction
+from itertools import combinations
 from typing import NamedTuple
 
 from simulator.truth.contracts import AgreedCap, AgreedPrice, AgreedTariff, TrueContracts
@@ -99,12 +100,15 @@ def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterabl
 
     family = contracts.family(payer, last_moment)
     used = used_by(contracts, family, days, list(usage))
-    charges = [*_usage_charges(used, worth), *_daily_caps(used, worth)]
+    charges = _usage_charges(used, worth)
+    charges += _daily_caps(used, charges, worth)
     for name in family:
         account = contracts.account(name, last_moment)
         assert account is not None
+        tariff = contracts.tariff(account.tariff, last_moment)
         own = [charge for charge in charges if charge.about.account == name]
-        charges += _at_the_end(name, contracts.tariff(account.tariff, last_moment), own, worth)
+        capped = _at_the_end(tariff, used, own, worth)
+        charges += [*capped, *_minimum(name, tariff, [*own, *capped], worth)]
     net = sum(charge.amount_minor for charge in charges)
     vat = root.payer
     tax = TrueTax(vat.vat_category, vat.vat_rate, vat.exemption_reason, net, half_up(net * vat.vat_rate / 100))
@@ -125,7 +129,7 @@ def _usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
         text = price_text(price, currency)
         quantities: dict[TrueKey, int] = {}
         for one in pool:
-            place = (price.meter, one.zone, one.window)
+            place = (price.meter, one.zone, one.price.window)
             about = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *place, text)
             quantities[about] = quantities.get(about, 0) + one.quantity
         whole = sum(quantities.values())
@@ -156,43 +160,90 @@ def tiered(price: AgreedPrice, units: Fraction) -> Fraction:
     return cost
 
 
-def _daily_caps(used: list[Used], worth: Worth) -> list[TrueCharge]:
-    """What is above a cap of a day, added over the period and rounded once for each device or account."""
-    days: dict[tuple[TrueKey, AgreedCap, str, date], Fraction] = {}
+def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
+    """What is above a cap of a day, added over the period and rounded once for each device or account.
+
+    If the cap held all the time, what remains is never more than the caps of the days together, whatever was rounded.
+    """
+    regions = _first_regions(used)
+    days: dict[tuple[TrueKey, AgreedCap, Fraction], dict[date, Fraction]] = {}
     for one in used:
-        for cap in one.tariff.caps:
-            if cap.per == "day" and (not cap.meters or one.price.meter in cap.meters):
+        for cap in _caps_of(one.tariff, "day"):
+            if not cap.meters or one.price.meter in cap.meters:
                 if len(one.price.tiers) > 1 or one.price.allowance:
                     raise TruthError(f"tariff {one.tariff.id}: a daily cap on a price with tiers or an allowance")
-                of = (one.region, one.tenant, one.device) if cap.pool == "device" else ("", "", "")
-                about = TrueKey(one.account, *of, "daily cap", price=cap_text(cap, one.tariff.currency))
-                key = (about, cap, one.tariff.currency, one.day)
+                region = regions[one.account, one.tenant, one.device]
+                about = _capped(cap, TrueKey(one.account, region, one.tenant, one.device), one.tariff.currency)
+                of_day = days.setdefault((about, cap, worth(one.tariff.currency)), {})
                 amount = one.price.tiers[0].unit_amount * one.quantity / BASE_IN_UNIT[one.price.unit]
-                days[key] = days.get(key, Fraction(0)) + amount
-    above: dict[TrueKey, Fraction] = {}
-    for (about, cap, currency, _), amount in days.items():
-        above[about] = above.get(about, Fraction(0)) + max(Fraction(0), amount - cap.amount) * worth(currency)
-    return [TrueCharge(about, 0, 0, -half_up(amount)) for about, amount in above.items() if half_up(amount)]
+                of_day[one.day] = of_day.get(one.day, Fraction(0)) + amount
+    found = []
+    for (about, cap, minor), of_day in days.items():
+        above = sum((max(Fraction(0), amount - cap.amount) for amount in of_day.values()), Fraction(0))
+        charged = sum(charge.amount_minor for charge in charges if _is_under(cap, about, charge.about))
+        taken = half_up(above * minor)
+        if all(cap in one.tariff.caps for one in used if one.account == about.account):
+            taken = max(taken, charged - half_up(len(of_day) * cap.amount * minor))
+        taken = min(taken, charged)
+        if taken:
+            found.append(TrueCharge(about, 0, 0, -taken))
+    return found
 
 
-def _at_the_end(account: str, tariff: AgreedTariff, own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
-    """What the version in force at the end of the period takes off and adds, on amounts that are rounded already."""
+def _caps_of(tariff: AgreedTariff, span: str) -> list[AgreedCap]:
+    """The caps by day or period. Raises TruthError if two look at one meter: their order would matter."""
+    caps = [cap for cap in tariff.caps if cap.per == span]
+    for one, other in combinations(caps, 2):
+        if not one.meters or not other.meters or set(one.meters) & set(other.meters):
+            raise TruthError(f"tariff {tariff.id}: two caps by {span} for the same meter; the truth knows one")
+    return caps
+
+
+def _capped(cap: AgreedCap, charge: TrueKey, currency: str) -> TrueKey:
+    """What the charge of a cap is about: the device of a charge, or its account; a meter, if it is of one alone."""
+    meter = cap.meters[0] if len(cap.meters) == 1 else ""
+    kind, text = f"{cap.per.replace('day', 'daily')} cap", cap_text(cap, currency)
+    if cap.pool == "account":
+        return TrueKey(charge.account, kind=kind, meter=meter, price=text)
+    return TrueKey(charge.account, charge.region, charge.tenant, charge.device, kind, meter, price=text)
+
+
+def _first_regions(used: list[Used]) -> dict[tuple[str, str, str], str]:
+    """The region of each account's device; of one that was in two, the first by name."""
+    regions: dict[tuple[str, str, str], str] = {}
+    for one in used:
+        key = (one.account, one.tenant, one.device)
+        regions[key] = min(one.region, regions.get(key, one.region))
+    return regions
+
+
+def _is_under(cap: AgreedCap, about: TrueKey, charge: TrueKey) -> bool:
+    """Whether a charge is one of those that the cap of `about` adds up."""
+    whose = cap.pool == "account" or (charge.tenant, charge.device) == (about.tenant, about.device)
+    return whose and charge.account == about.account and (not cap.meters or charge.meter in cap.meters)
+
+
+def _at_the_end(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
+    """What the version in force at the end of the period takes off, on amounts that are rounded already."""
+    regions = _first_regions(used)
     added: list[TrueCharge] = []
-    for cap in tariff.caps:
-        if cap.per != "period":
-            continue
+    for cap in _caps_of(tariff, "period"):
+        most = half_up(cap.amount * worth(tariff.currency))
         sums: dict[TrueKey, int] = {}
         for charge in own:
             if not cap.meters or charge.about.meter in cap.meters:
-                of = charge.about[1:4] if cap.pool == "device" else ("", "", "")
-                about = TrueKey(account, *of, "period cap", price=cap_text(cap, tariff.currency))
+                account, region, tenant, device = charge.about[:4]
+                region = regions.get((account, tenant, device), region)
+                about = _capped(cap, TrueKey(account, region, tenant, device), tariff.currency)
                 sums[about] = sums.get(about, 0) + charge.amount_minor
-        most = half_up(cap.amount * worth(tariff.currency))
         added += [TrueCharge(about, 0, 0, most - amount) for about, amount in sums.items() if amount > most]
-    if tariff.minimum_amount is not None:
-        lacking = half_up(tariff.minimum_amount * worth(tariff.currency))
-        lacking -= sum(charge.amount_minor for charge in [*own, *added])
-        if lacking > 0:
-            text = minimum_text(tariff.minimum_amount, tariff.currency)
-            added.append(TrueCharge(TrueKey(account, kind="minimum fee", price=text), 0, 0, lacking))
     return added
+
+
+def _minimum(account: str, tariff: AgreedTariff, own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
+    """What is missing to the least that the version in force at the end of the period asks for."""
+    if tariff.minimum_amount is None:
+        return []
+    lacking = half_up(tariff.minimum_amount * worth(tariff.currency)) - sum(charge.amount_minor for charge in own)
+    about = TrueKey(account, kind="minimum fee", price=minimum_text(tariff.minimum_amount, tariff.currency))
+    return [TrueCharge(about, 0, 0, lacking)] if lacking > 0 else []

@@ -17,7 +17,6 @@ class Used(NamedTuple):
     device: str
     day: date
     zone: str
-    window: str
     quantity: int
     price: AgreedPrice
     tariff: AgreedTariff
@@ -50,7 +49,7 @@ def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage
                 price = price_of(tariff, meter, zone, window) if quantity else None
                 if price is not None:
                     of = (account.id, region, row.tenant, row.device)
-                    used.append(Used(*of, local.date(), zone, price.window, quantity, price, tariff))
+                    used.append(Used(*of, local.date(), zone, quantity, price, tariff))
     return used
 
 

@@ -120,7 +120,7 @@ def read_zones(path: Path) -> Zones:
     try:
         # Decimals as they are written: the nearest double lies beside the corner.
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
-        zones = [_zone(feature) for feature in features if feature["properties"].get("gate") is not True]
+        zones = [zone_of(feature) for feature in features if feature["properties"].get("gate") is not True]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TruthError(f"{path}: {error!r}") from error
     if len({zone.id for zone in zones}) != len(zones):
@@ -128,7 +128,8 @@ def read_zones(path: Path) -> Zones:
     return Zones(zones)
 
 
-def _zone(feature: dict[str, Any]) -> Zone:
+def zone_of(feature: dict[str, Any]) -> Zone:
+    """The zone of a GeoJSON feature whose numbers were read as decimals. Raises KeyError, TypeError, ValueError."""
     geometry = feature["geometry"]
     polygons = {"Polygon": [geometry["coordinates"]], "MultiPolygon": geometry["coordinates"]}[geometry["type"]]
     rings = tuple(tuple(_ring(ring) for ring in polygon) for polygon in polygons)

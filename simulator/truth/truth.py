@@ -8,12 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from simulator.truth.charging import TrueOwed, owed_by
+from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
 from simulator.truth.gates import TrueGate, read_gates
 from simulator.truth.journal import TruePosition, read_journal
 from simulator.truth.made import Made
 from simulator.truth.metering import TrueUsage, gate_usage_of, usage_of, whole_usage_of
 from simulator.truth.money import Customer, TrueBill, TruePrice, bill_of
+from simulator.truth.quarters import TrueDays, TrueQuarter, month_of
 from simulator.truth.shapes import Zones, read_zones
 
 
@@ -36,6 +39,8 @@ class Truth:
         gates: tuple[TrueGate, ...] = (),
         customers: dict[str, Customer],
         period: TruthPeriod,
+        senders: dict[str, tuple[str, str]] | None = None,
+        contracts: TrueContracts | None = None,
     ) -> None:
         self._records = records
         self._positions = positions
@@ -43,6 +48,8 @@ class Truth:
         self._gates = gates
         self._customers = customers
         self.period = period
+        self._senders = senders or {}
+        self._contracts = contracts
 
     @classmethod
     def from_folder(cls, folder: Path | str, journal: Path | str = "made.jsonl") -> Self:
@@ -62,6 +69,8 @@ class Truth:
             gates=read_gates(folder / "fences.geojson"),
             customers=customers,
             period=_period(folder),
+            senders={name: sender for sender, name in _names(folder).items()},
+            contracts=TrueContracts.of_file(path) if (path := folder / "contracts.toml").exists() else None,
         )
 
     @property
@@ -93,6 +102,37 @@ class Truth:
             raise TruthError(f"there is no account {account!r}; there are {', '.join(self.accounts)}")
         return bill_of(self._customers[account], self._usage, self.period.start, self.period.end)
 
+    @property
+    def payers(self) -> dict[str, TrueDays]:
+        """The payers of the contracts and, of each, the days of the month of the period in its own time zone."""
+        found = {}
+        for name in self._contracts.payers(self.period.end) if self._contracts else ():
+            account = self._agreed.account(name, self.period.end)
+            assert account is not None
+            assert account.payer is not None
+            found[name] = month_of(account.payer.time_zone, self.period.start.year, self.period.start.month)
+        return found
+
+    def quarters(self) -> tuple[TrueQuarter, ...]:
+        """The usage of all devices, each by tenant and device as its agent sends them."""
+        found = []
+        for row in self._usage:
+            tenant, device = self._senders[row.device]
+            found.append(TrueQuarter(tenant, *row)._replace(device=device))
+        return tuple(found)
+
+    def owed(self, payer: str) -> TrueOwed:
+        """What a payer owes by the contracts, of the month of the period. Raises TruthError."""
+        if payer not in self.payers:
+            raise TruthError(f"there is no payer {payer!r}; there are {', '.join(self.payers)}")
+        return owed_by(self._agreed, payer, self.payers[payer], self.quarters())
+
+    @property
+    def _agreed(self) -> TrueContracts:
+        if self._contracts is None:
+            raise TruthError("the scenario's folder has no contracts.toml")
+        return self._contracts
+
     @cached_property
     def _usage(self) -> tuple[TrueUsage, ...]:
         rows: list[TrueUsage] = []
@@ -106,10 +146,7 @@ class Truth:
 
 def _customers(folder: Path) -> dict[str, Customer]:
     tariffs = {tariff["id"]: tariff for tariff in _read(folder / "tariffs.json")}
-    names = {
-        (vehicle["tenant"], vehicle["device_id"] or vehicle["device"]): vehicle["device"]
-        for vehicle in _read(folder / "vehicles.json")
-    }
+    names = _names(folder)
     customers: dict[str, Customer] = {}
     for account in _read(folder / "accounts.json"):
         try:
@@ -122,6 +159,14 @@ def _customers(folder: Path) -> dict[str, Customer]:
         except (KeyError, TypeError, ArithmeticError) as error:
             raise TruthError(f"{folder}: account or tariff cannot be understood: {error!r}") from error
     return customers
+
+
+def _names(folder: Path) -> dict[tuple[str, str], str]:
+    """The name in the scenario of each tenant and device."""
+    return {
+        (vehicle["tenant"], vehicle["device_id"] or vehicle["device"]): vehicle["device"]
+        for vehicle in _read(folder / "vehicles.json")
+    }
 
 
 def _period(folder: Path) -> TruthPeriod:

@@ -3,6 +3,8 @@
 import tomllib
 from datetime import UTC, datetime, time
 from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,9 @@ from cloud_jobs.billing.contracts import Account, LegalEntity, Tariff
 from simulator import generated_scenario, with_two_tenants
 from simulator.fleet_contracts import contracts_toml
 from simulator.toml_text import toml_text
-from simulator.truth import TrueContracts, TrueQuarter, month_of, owed_by
+from simulator.truth import TrueContracts, TrueQuarter, TruthError, month_of, owed_by
+from simulator.truth.money import half_up
+from tests.simulator.runs import run_in
 
 SCENARIO = with_two_tenants(generated_scenario(seed=7, vehicles=10, regions=("eu", "us")))
 TEXT = contracts_toml(SCENARIO)
@@ -64,3 +68,20 @@ def test_text_moments_and_decimals_are_read_back_as_they_were() -> None:
             {},
         ]
     }
+
+
+def test_what_the_payers_of_a_drive_owe_can_be_read(tmp_path: Path) -> None:
+    truth = run_in(tmp_path, SCENARIO.model_copy(update={"duration_s": 1800}))
+    assert {payer: days.time_zone for payer, days in truth.payers.items()} == {
+        "acme": "Europe/Berlin",
+        "kaze": "Asia/Tokyo",
+    }
+    acme, kaze = truth.owed("acme"), truth.owed("kaze")
+    assert 10_00 < acme.net_minor < 1000_00
+    assert acme.taxes[0].tax_minor == half_up(Fraction(acme.net_minor * 19, 100))
+    assert 1_000 < kaze.net_minor < 100_000
+    metered = sum(row.distance_mm for row in truth.usage())
+    charged = [charge for owed in (acme, kaze) for charge in owed.charges if charge.about.meter == "distance"]
+    assert sum(charge.quantity for charge in charged) == metered > 0
+    with pytest.raises(TruthError, match="there is no payer 'acme-leased'; there are acme, kaze"):
+        truth.owed("acme-leased")

@@ -1,0 +1,23 @@
+"""A month that is hard to bill: what a few vehicles did, what arrived when, what was agreed when, and what is right."""
+
+from simulator.month.agreements import PERIODS
+from simulator.month.deliveries import ArrivedBatch, DeviceJournal
+from simulator.month.expected import ExpectedBilling, expected_billing
+from simulator.month.script import Adjust, Close, Decide, Deliver, Issue, Month, Publish, Step, hard_month
+
+__all__ = [
+    "PERIODS",
+    "Adjust",
+    "ArrivedBatch",
+    "Close",
+    "Decide",
+    "Deliver",
+    "DeviceJournal",
+    "ExpectedBilling",
+    "Issue",
+    "Month",
+    "Publish",
+    "Step",
+    "expected_billing",
+    "hard_month",
+]

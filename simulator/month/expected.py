@@ -1,0 +1,148 @@
+"""What is right at each step of the month, by the truth alone: who can be issued, and what each document says."""
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from simulator.month.agreements import PERIODS
+from simulator.month.deliveries import ArrivedBatch, DeviceJournal
+from simulator.month.script import Adjust, Close, Decide, Deliver, Issue, Month, Publish
+from simulator.truth import (
+    KnownRecord,
+    TrueContracts,
+    TrueDocument,
+    TrueFences,
+    TrueLedger,
+    TrueOwed,
+    TruePosition,
+    TrueQuarter,
+    made_event,
+    made_position,
+    made_signal,
+    owed_by,
+    quarters_of,
+    quarters_used,
+)
+from telemetry import Event, Position, Record, Signal
+
+
+class ExpectedBilling(NamedTuple):
+    """What a step of billing must bring.
+
+    `step`: its place in the script. `states`: of each device that a payer is billed for: complete, complete with
+    declared loss, silent, open, closed by decision. `final`: which payers can be issued. `owed`: what each owes by what
+    is known. `documents`: those that the step adds, in the order of the payers.
+    """
+
+    step: int
+    states: dict[str, dict[tuple[str, str], str]]
+    final: tuple[str, ...]
+    owed: dict[str, TrueOwed]
+    documents: tuple[TrueDocument, ...]
+
+
+@dataclass
+class _Known:
+    """All that is known at a step."""
+
+    contracts: list[str] = field(default_factory=list)
+    fences: list[str] = field(default_factory=list)
+    deliveries: list[ArrivedBatch] = field(default_factory=list)
+    decisions: list[Decide] = field(default_factory=list)
+    ledger: TrueLedger = field(default_factory=TrueLedger)
+    metered: dict[object, list[TrueQuarter]] = field(default_factory=dict)
+
+
+def expected_billing(month: Month) -> list[ExpectedBilling]:
+    """What each step that closes, issues or adjusts must bring, in order."""
+    known, expected = _Known(), []
+    for number, step in enumerate(month.steps):
+        match step:
+            case Publish():
+                known.contracts += [step.contracts] if step.contracts else []
+                known.fences += step.fences
+            case Deliver():
+                known.deliveries += step.deliveries
+            case Decide():
+                known.decisions.append(step)
+            case _:
+                expected.append(_bill(number, step, known, month.journals))
+    return expected
+
+
+def _bill(
+    number: int, step: Close | Issue | Adjust, known: _Known, journals: tuple[DeviceJournal, ...]
+) -> ExpectedBilling:
+    contracts = TrueContracts.of_texts(*known.contracts)
+    usage = _usage(known, journals)
+    states = {payer: _states(contracts, payer, known) for payer in PERIODS}
+    final = tuple(payer for payer, of in states.items() if not {"open", "silent"} & set(of.values()))
+    owed = {payer: owed_by(contracts, payer, days, usage) for payer, days in PERIODS.items()}
+    documents: list[TrueDocument | None] = []
+    for payer in final:
+        if isinstance(step, Issue):
+            documents.append(known.ledger.issue(contracts, payer, PERIODS[payer], usage))
+        elif isinstance(step, Adjust):
+            documents.append(known.ledger.adjust(contracts, payer, PERIODS[payer], usage))
+    return ExpectedBilling(number, states, final, owed, tuple(one for one in documents if one is not None))
+
+
+def _usage(known: _Known, journals: tuple[DeviceJournal, ...]) -> list[TrueQuarter]:
+    """The usage of all records that arrived, by the fences that are known."""
+    arrived: dict[tuple[str, str], set[int]] = {}
+    for delivery in known.deliveries:
+        arrived.setdefault((delivery.tenant, delivery.device), set()).update(delivery.records)
+    fences = TrueFences(known.fences)
+    usage = []
+    for journal in journals:
+        seqs = sorted(arrived.get(journal.vehicle.key, set()) - journal.far_off)
+        # Most devices have nothing new at most steps.
+        key = journal.vehicle.key, tuple(seqs), tuple(known.fences)
+        if key not in known.metered:
+            records = [known_record(journal.records[seq - 1]) for seq in seqs]
+            known.metered[key] = quarters_used(*journal.vehicle.key, records, fences)
+        usage += known.metered[key]
+    return usage
+
+
+def known_record(record: Record) -> KnownRecord:
+    """A record of the wire as the truth takes it."""
+    time_us, body = record.device_time_us, record.body
+    match body:
+        case Position():
+            made = made_position(time_us, **body.model_dump())
+            grid = json.loads(made.content)
+            place = TruePosition(time_us, grid["longitude"], grid["latitude"], grid.get("accuracy_m"))
+            return KnownRecord(made, place)
+        case Event():
+            return KnownRecord(made_event(time_us, body.name, body.attributes))
+        case Signal():
+            return KnownRecord(made_signal(time_us, body.path, body.value))
+        case _:
+            raise ValueError(f"the month has no {body!r}")
+
+
+def _states(contracts: TrueContracts, payer: str, known: _Known) -> dict[tuple[str, str], str]:
+    """The state of each device that the payer has at any moment of its period."""
+    moments = [moment for moment, _ in quarters_of(PERIODS[payer])]
+    begin, end = moments[0], moments[-1] + timedelta(minutes=15)
+    states = {}
+    for name in contracts.family(payer, moments[-1]):
+        account = contracts.account(name, moments[-1])
+        for one in account.devices if account else ():
+            if one.begin < end and (one.end is None or one.end > begin):
+                states[one.tenant, one.device] = _state((one.tenant, one.device), end, known)
+    return states
+
+
+def _state(key: tuple[str, str], end: datetime, known: _Known) -> str:
+    of_device = [one for one in known.deliveries if (one.tenant, one.device) == key]
+    received = {seq for one in of_device for seq in one.records}
+    lost = {seq for one in of_device for seq in one.lost} - received
+    stated = max((one.stated for one in of_device), default=None)
+    answered = any((one.tenant, one.device) == key and one.until >= end for one in known.decisions)
+    missing = set(range(1, max((one.head for one in of_device), default=0) + 1)) - received - lost
+    if missing or stated is None or stated < end:
+        return "closed by decision" if answered else "open" if missing else "silent"
+    return "complete with declared loss" if lost else "complete"
