@@ -14,6 +14,7 @@ class PostedCharge(NamedTuple):
 
     about: TrueKey
     quantity: int
+    free: int
     amount_minor: int
 
 
@@ -64,7 +65,7 @@ class TrueLedger:
         if any(document.of is None for document in self._about(payer, days)):
             raise TruthError(f"{payer} has an invoice for {days.first_day} to {days.last_day}")
         owed = owed_by(contracts, payer, days, usage)
-        charges = tuple(PostedCharge(one.about, one.quantity, one.amount_minor) for one in owed.charges)
+        charges = tuple(PostedCharge(*one) for one in owed.charges)
         return self._post(owed, days, None, (charges, owed.taxes))
 
     def adjust(
@@ -101,19 +102,12 @@ class TrueLedger:
 
 def _charges_missing(owed: TrueOwed, posted: list[TrueDocument]) -> tuple[PostedCharge, ...]:
     """What is owed less what was posted, for each thing that either is about."""
-    due = {one.about: (one.quantity, one.amount_minor) for one in owed.charges}
-    done: dict[TrueKey, tuple[int, int]] = {}
-    for document in posted:
-        for one in document.charges:
-            quantity, amount = done.get(one.about, (0, 0))
-            done[one.about] = (quantity + one.quantity, amount + one.amount_minor)
-    missing = []
-    for about in sorted({*due, *done}):
-        quantity, amount = due.get(about, (0, 0))
-        quantity_done, amount_done = done.get(about, (0, 0))
-        if (quantity, amount) != (quantity_done, amount_done):
-            missing.append(PostedCharge(about, quantity - quantity_done, amount - amount_done))
-    return tuple(missing)
+    sums: dict[TrueKey, list[int]] = {}
+    for sign, charges in [(1, owed.charges), *((-1, document.charges) for document in posted)]:
+        for about, *amounts in charges:
+            before = sums.get(about, [0, 0, 0])
+            sums[about] = [sum_ + sign * amount for sum_, amount in zip(before, amounts, strict=True)]
+    return tuple(PostedCharge(about, *amounts) for about, amounts in sorted(sums.items()) if any(amounts))
 
 
 def _taxes_missing(owed: TrueOwed, posted: list[TrueDocument]) -> tuple[TrueTax, ...]:

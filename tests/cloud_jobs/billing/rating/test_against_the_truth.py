@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import ChargeKind, RatedAccount
+from cloud_jobs.billing.rating import RatedAccount
 from simulator.truth import TrueOwed, TruthError, owed_by
 from tests.cloud_jobs.billing.rating.worlds import (
     Row,
@@ -32,8 +32,7 @@ def same(found: RatedAccount, expected: TrueOwed) -> None:
     listed = {}
     for one in found.charges:
         key = one.key
-        # the truth leaves the meter of a cap to its words
-        meter = key.meter.value if key.meter and key.kind is ChargeKind.USAGE else ""
+        meter = key.meter.value if key.meter else ""
         about = (
             key.account,
             key.region,
