@@ -68,13 +68,7 @@ def publish(
     if as_json:
         _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
     else:
-        listed = ", ".join(f"{counts[kind]} {_counted(kind, counts[kind])}" for kind in sorted(counts))
-        typer.echo(f"published: {listed or 'nothing, the files hold no version'}")
-
-
-def _counted(kind: str, count: int) -> str:
-    one = kind.replace("_", " ")
-    return one if count == 1 else f"{one.removesuffix('y')}ies" if one.endswith("y") else f"{one}s"
+        typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}")
 
 
 @app.command()

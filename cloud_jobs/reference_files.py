@@ -46,7 +46,12 @@ class ReferenceVersion:
 
 
 def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
-    """The versions in files of any name, and in the files of folders (`FILES`), each once.
+    """The versions in files, as `read_placed` has them. Raises ReferenceFileError."""
+    return [version for _, version in read_placed(paths)]
+
+
+def read_placed(paths: Iterable[Path]) -> list[tuple[str, ReferenceVersion]]:
+    """The versions in files of any name, and in the files of folders (`FILES`), each once, with its file and place.
 
     GeoJSON holds fences and gates; TOML holds contracts; a list of JSON objects holds tariffs (with `prices`) and
     accounts (with `vehicles`) of the former form.
@@ -74,7 +79,7 @@ def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
     faults = faults or [*_contradictions([*placed.values()])]
     if faults:
         raise ReferenceFileError(faults)
-    return [version for _, version in placed.values()]
+    return [*placed.values()]
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -86,7 +91,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 def warnings(versions: Collection[ReferenceVersion]) -> list[str]:
     """What no bill can be made without, and is in none of the files: it may have been published before."""
-    accounts = [parse(Account, version.body) for version in versions if _is_former_account(version)]
+    accounts = [parse(Account, version.body) for version in versions if is_former_account(version)]
     there = {version.id for version in versions if version.kind == "tariff"}
     return [
         f"account {account.id!r} has tariff {account.tariff!r}, which is not in these files; it must be published too"
@@ -108,7 +113,7 @@ def _contradictions(placed: Sequence[tuple[str, ReferenceVersion]]) -> Iterator[
             currencies.setdefault(version.id, {}).setdefault(json.loads(version.body)["currency"], place)
     billed: dict[TenantDevice, tuple[str, str]] = {}
     for place, version in placed:
-        if _is_former_account(version):
+        if is_former_account(version):
             account = parse(Account, version.body)
             yield from (f"{place}: account {account.id!r} {fault}" for fault in _tariff_faults(account, currencies))
             for vehicle in account.vehicles:
@@ -180,7 +185,15 @@ def _stated(stated: StatedContract) -> ReferenceVersion | str:
         return str(error)
 
 
-def _is_former_account(version: ReferenceVersion) -> bool:
+def counts_text(counts: Mapping[Kind, int]) -> str:
+    """How many versions there are of each kind, for reading: `2 accounts, 1 legal entity`."""
+    words = {kind: kind.replace("_", " ") for kind in counts}
+    several = {kind: f"{one.removesuffix('y')}ies" if one.endswith("y") else f"{one}s" for kind, one in words.items()}
+    return ", ".join(f"{counts[kind]} {(words if counts[kind] == 1 else several)[kind]}" for kind in sorted(counts))
+
+
+def is_former_account(version: ReferenceVersion) -> bool:
+    """Whether it is an account in the form that the bill reads until the register does."""
     return version.kind == "account" and "vehicles" in json.loads(version.body)
 
 

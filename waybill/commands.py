@@ -60,6 +60,7 @@ SUBCOMMANDS = {
     "demo": LazyCommand("deploy.demo.cli:demo", "local", "From vehicles to a checked bill on real servers."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
+    "reference": LazyCommand("cloud_jobs.contracts_cli:app", "cloud", "Check contracts before publishing them."),
     "bill": LazyCommand("cloud_jobs.billing.cli:app", "cloud", "Compute, explain and adjust bills."),
 }
 """The subcommands of `waybill`."""

@@ -84,6 +84,11 @@ class BillingPeriod:
         """The first moments of its days, in UTC, in order; of a day that the zone skipped that of the next one."""
         return tuple(day_start(self.time_zone, day) for day in self.days)
 
+    def month_after(self) -> BillingPeriod:
+        """The calendar month that begins next."""
+        first = (self.last_day.replace(day=1) + 32 * _DAY).replace(day=1)
+        return BillingPeriod(self.time_zone, first, first.replace(day=monthrange(first.year, first.month)[1]))
+
     def __contains__(self, moment: datetime) -> bool:
         return self.start <= moment < self.end
 

@@ -1,6 +1,7 @@
 """What was agreed: who sells, who pays for which devices, at which prices. Typed, dated, and judged where it enters."""
 
 from cloud_jobs.billing.contracts.account import Account, Assignment, Payer, Vat, VatCategory
+from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.errors import (
     AccountCycle,
     BlockedPayer,
@@ -26,6 +27,7 @@ from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, TextFault, contracts_of_toml
+from cloud_jobs.billing.contracts.what_if import BillChange, Owed, Rated, what_if
 from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, window_of_quarters
 
 __all__ = [
@@ -38,10 +40,12 @@ __all__ = [
     "Address",
     "Assigned",
     "Assignment",
+    "BillChange",
     "BlockedPayer",
     "Cap",
     "CapSpan",
     "ChangesInsidePeriod",
+    "CheckedContracts",
     "ContractFault",
     "Contracts",
     "DeviceInTwoAccounts",
@@ -50,11 +54,13 @@ __all__ = [
     "MissingParent",
     "NoExchangeRate",
     "OtherTimeZone",
+    "Owed",
     "Payer",
     "PayerContract",
     "Payment",
     "Pool",
     "Price",
+    "Rated",
     "RefusedVersionUsed",
     "StatedContract",
     "Tariff",
@@ -70,8 +76,10 @@ __all__ = [
     "Vat",
     "VatCategory",
     "Window",
+    "check_contracts",
     "contracts_of_toml",
     "rate_id",
     "usable_contract",
+    "what_if",
     "window_of_quarters",
 ]

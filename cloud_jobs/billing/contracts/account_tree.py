@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -46,6 +46,16 @@ class AccountTree:
             if any(one.facts.pays for one in versions.within(start_us, end_us))
             or any("payer" in one.body for one in versions.refused_within(start_us, end_us))
         )
+
+    def above(self, names: Iterable[str]) -> list[str]:
+        """The accounts that ever pay, of some accounts and of all that were ever above them; sorted."""
+        seen, waiting = set[str](), [*names]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen and name in self._accounts:
+                seen.add(name)
+                waiting += [facts.parent for facts in self._accounts[name].facts if facts.parent]
+        return sorted(name for name in seen if any(facts.pays for facts in self._accounts[name].facts))
 
     def below(self, payer: str, start_us: int, end_us: int, faults: list[ContractFault]) -> list[str]:
         """The payer and all accounts that lead to it within the time, sorted; what is wrong goes to `faults`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from itertools import pairwise
 from typing import Any, Final
@@ -21,6 +21,7 @@ from cloud_jobs.billing.contracts.errors import (
     BlockedPayer,
     ChangesInsidePeriod,
     ContractFault,
+    DeviceInTwoAccounts,
     MissingParent,
     OtherTimeZone,
     RefusedVersionUsed,
@@ -74,6 +75,33 @@ class Contracts:
     def without_payer(self, moment: datetime) -> list[ContractFault]:
         """Which accounts lead to no payer at a moment, and why: nobody is billed for their devices."""
         return self._tree.without_payer(micros(moment))
+
+    def device_overlaps(self) -> list[DeviceInTwoAccounts]:
+        """Every device that is in two accounts at one moment, whenever that is."""
+        return [one.fault for one in sorted({one for found in self._overlaps.values() for one in found})]
+
+    def begins_of(self, changed: Collection[tuple[str, str]]) -> list[datetime]:
+        """From when the versions of some things (kind, id) are in force."""
+        return [moment_of(begin) for kind, name in changed for begin in self._versions(kind, name).begins]
+
+    def payers_of(self, changed: Collection[tuple[str, str]]) -> list[str]:
+        """The accounts that pay at some time, sorted, of those on which one of some things (kind, id) has a say."""
+        rates = {name for kind, name in changed if kind == "exchange_rate"}
+        needed = [
+            name
+            for name, versions in self._accounts.items()
+            if ("account", name) in changed
+            or any(
+                ("tariff", facts.tariff) in changed
+                or (facts.pays and ("legal_entity", facts.pays[0]) in changed)
+                or (facts.pays and any(rate.endswith(f"-{facts.pays[1].lower()}") for rate in rates))
+                for facts in versions.facts
+            )
+        ]
+        return self._tree.above(needed)
+
+    def _versions(self, kind: str, name: str) -> ContractVersions[Any]:
+        return self._of_kind[kind].get(name) or ContractVersions()
 
     def period_of(self, payer_id: str, first_day: date, last_day: date) -> BillingPeriod:
         """Days of a payer, by the clocks of the time zone that it has at their end. Raises BadPeriod, UnknownPayer."""

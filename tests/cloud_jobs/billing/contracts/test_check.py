@@ -1,0 +1,155 @@
+"""Contracts are checked before they are published: alone, beside what is published, and by whose bill would change."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.contracts.check import check_contracts
+from cloud_jobs.contracts_cli import app
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reference import store
+from simulator.toml_text import toml_text
+from tests.cloud_jobs.billing.contracts.makers import (
+    account,
+    device,
+    kind_of,
+    legal_entity,
+    price,
+    rows,
+    tariff,
+)
+from tests.cloud_jobs.publications import message_of
+
+MOMENT = datetime(2026, 4, 10, tzinfo=UTC)
+WHOLE = (legal_entity(), tariff(), account("acme", device()), account("beta", device("van-2"), tariff="other"))
+PUBLISHED = rows(*WHOLE, tariff(id="other"))
+
+
+def net_minor(contract: PayerContract) -> int:
+    """A hundred units at the first price in force."""
+    amount = contract.accounts[0].spans[0].tariff.prices[0].unit_amount
+    assert amount is not None
+    return int(amount * 100 * 100)
+
+
+def checked(*bodies: dict[str, Any], published: Any = PUBLISHED) -> Any:
+    stated = [{"kind": kind_of(body), "id": body["id"], "body": json.dumps(body), "place": "f:1"} for body in bodies]
+    return check_contracts(published, stated, MOMENT, net_minor)
+
+
+def test_a_new_price_changes_the_bills_of_last_month_of_those_who_pay_it_and_no_others() -> None:
+    found = checked(tariff(price("0.50")))
+    assert found.faults == found.lacking == []
+    (change,) = found.changes
+    assert (change.payer, str(change.period), change.period.time_zone) == ("acme", "2026-03", "Europe/Berlin")
+    assert (change.before.amount_minor, change.after.amount_minor) == (4500, 5000)
+
+
+def test_a_price_from_a_later_date_or_the_same_one_changes_no_bill_of_last_month() -> None:
+    assert checked(tariff(price("0.50"), effective_from="2026-04-01T00:00:00+02:00")).changes == []
+    assert checked(tariff()).changes == []
+
+
+def test_a_device_that_another_account_has_is_a_fault_of_the_files() -> None:
+    found = checked(account("gamma", device(begin="2026-05-01T00:00:00Z")))
+    (fault,) = found.faults
+    assert fault.startswith("f:1: device 'van-1' of tenant 'fleet' is ")
+    assert "in account 'acme' and in account 'gamma' from 2026-05-01T00:00:00Z on" in fault
+    assert checked(account("gamma", device("van-3"))).faults == []
+
+
+def test_what_is_neither_there_nor_in_the_files_is_named() -> None:
+    found = checked(account("gamma", device("van-3"), tariff="none"), account("child", parent="nobody"))
+    assert any("the tariff 'none', which was not published" in one for one in found.lacking)
+    assert any("the parent 'nobody', which is not there" in one for one in found.lacking)
+
+
+def test_a_circle_that_a_new_version_would_close_is_named() -> None:
+    published = rows(*WHOLE, tariff(id="other"), account("child", parent="beta"))
+    closing = account("beta", device("van-2"), parent="child", effective_from="2026-05-01T00:00:00Z")
+    assert any(
+        "accounts are their own parents: beta -> child -> beta" in one
+        for one in checked(closing, published=published).lacking
+    )
+
+
+def test_a_payer_that_a_version_would_block_or_unblock_is_shown_with_the_reason() -> None:
+    (change,) = checked(account("acme", device(), effective_from="2026-03-10T00:00:00Z", parent="beta")).changes[:1]
+    assert change.before.amount_minor == 4500
+    assert "the parent of account 'acme' changes" in change.after.reasons[0]
+    wrong = [*PUBLISHED, *rows(*[tariff(colour="red")] * 6)[5:]]
+    (change,) = checked(tariff(price("0.60")), published=wrong).changes
+    assert "colour: Extra inputs are not permitted" in change.before.reasons[0]
+    assert change.after.amount_minor == 6000
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["check", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    found = Lake(tmp_path / "lake")
+    found.create()
+    bodies = [*WHOLE, tariff(id="other")]
+    messages: dict[Any, list[dict[str, Any]]] = {}
+    for number, body in enumerate(bodies):
+        messages.setdefault(kind_of(body), []).append(message_of(kind_of(body), body, number))
+    assert store(found, messages).added == len(bodies)
+    return tmp_path / "lake"
+
+
+def file_of(folder: Path, *bodies: dict[str, Any]) -> Path:
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for body in bodies:
+        tables.setdefault(kind_of(body), []).append(body)
+    (folder / "contracts.toml").write_text(toml_text(tables), encoding="utf-8")
+    return folder / "contracts.toml"
+
+
+def test_right_files_end_with_0_and_what_is_not_in_them_is_said(tmp_path: Path) -> None:
+    assert run(file_of(tmp_path, *WHOLE, tariff(id="other"))) == (
+        0,
+        "right: 2 accounts, 1 legal entity, 2 tariffs\n",
+        "",
+    )
+    status, _, said = run(file_of(tmp_path, account()))
+    assert status == 0
+    assert "account 'acme' has the tariff 'standard', which was not published" in said
+
+
+def test_a_fault_ends_with_1_and_has_its_file_and_line(tmp_path: Path) -> None:
+    file = file_of(tmp_path, tariff(price(unit="mile")))
+    status, shown, said = run(file)
+    assert (status, shown) == (1, "")
+    assert said.startswith(f"{file}:")
+    assert "prices.0: distance is sold by 'km' or 'm', not by 'mile'" in said
+    status, shown, _ = run(file, "--json")
+    assert status == 1
+    assert len(json.loads(shown)["faults"]) == 1
+
+
+def test_files_are_checked_beside_what_the_lake_has(tmp_path: Path, lake: Path) -> None:
+    file = file_of(tmp_path, account("gamma", device()))
+    assert run(file)[0] == 0
+    status, _, said = run(file, "--lake", lake)
+    assert status == 1
+    assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'gamma'" in said
+
+
+def test_whose_bill_would_change_is_listed(tmp_path: Path, lake: Path) -> None:
+    file = file_of(tmp_path, tariff(price("0.50")))
+    status, shown, _ = run(file, "--lake", lake)
+    assert status == 0
+    assert shown.startswith("right: 1 tariff\nacme 20")
+    found = json.loads(run(file, "--lake", lake, "--json")[1])
+    assert [one["payer"] for one in found["bills"]] == ["acme"]
+    assert found["bills"][0]["after"]["blocked"] == []
