@@ -16,7 +16,7 @@ from cloud_jobs.lake.location import Location
 
 if TYPE_CHECKING:
     from cloud_jobs.billing.contracts.check import CheckedContracts
-    from cloud_jobs.billing.contracts.what_if import BillChange, Owed
+    from cloud_jobs.billing.contracts.what_if import BillChange, Owed, Rated
 
 __all__ = ["app"]
 
@@ -53,13 +53,17 @@ def check(
     Example: waybill reference check contracts.toml --lake lake
     """
     from cloud_jobs.billing.contracts.check import check_contracts
+    from cloud_jobs.bills_of_usage import rated_by_usage
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.reference_files import is_former_account, read_placed
 
     published: list[dict[str, Any]] = []
+    rated: Rated | None = None
     if lake is not None:
-        published = Lake(Location.of(lake)).rows("reference").to_pylist()
+        found = Lake(Location.of(lake))
+        published = found.rows("reference").to_pylist()
+        rated = rated_by_usage(found)
     try:
         placed = read_placed(files)
     except ReferenceFileError as error:
@@ -70,7 +74,7 @@ def check(
         for place, version in placed
         if not is_former_account(version)
     ]
-    checked = check_contracts(published, stated, datetime.now(UTC))
+    checked = check_contracts(published, stated, datetime.now(UTC), rated)
     # without a lake what is not in the files may be published already
     faults = [*checked.faults, *(checked.lacking if lake is not None else [])]
     warnings = [] if lake is not None else checked.lacking

@@ -21,6 +21,8 @@ from cloud_jobs.publication_id import next_publication_id
 
 MAX_MONTHS: Final = 24
 """So many months in which a version begins are looked at, the earliest ones."""
+MAX_RATED: Final = 100
+"""Amounts are said for so many payers; of more it is said whose contracts differ. Each is rated by itself."""
 Row = dict[str, Any]
 
 
@@ -56,7 +58,7 @@ def check_contracts(
                 was = {str(one) for one in _faults(before, payer, period)} if published else set()
                 lacking += [_placed(one, places) for one in _faults(after, payer, period) if str(one) not in was]
     lacking = [one for one in dict.fromkeys(lacking) if one not in faults]
-    changes = what_if(before, after, payers, moment, rated) if published else []
+    changes = what_if(before, after, payers, moment, rated if len(payers) <= MAX_RATED else None) if published else []
     return CheckedContracts(faults, lacking, changes)
 
 

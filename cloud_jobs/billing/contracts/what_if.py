@@ -11,9 +11,12 @@ from cloud_jobs.billing.billing_period import BillingPeriod, month_before
 from cloud_jobs.billing.contracts.errors import BlockedPayer, UnknownPayer
 from cloud_jobs.billing.contracts.payer_contract import PayerContract
 from cloud_jobs.billing.contracts.resolved import Contracts
+from cloud_jobs.billing.errors import BillingError
 
 Rated = Callable[[PayerContract], int]
-"""What a payer owes by a contract for its period, net, in minor units of its currency: rating on the usage there is."""
+"""What a payer owes by a contract for its period, net, in minor units of its currency: rating on the usage there is.
+
+It may raise BillingError; then nothing can be billed."""
 
 
 class Owed(NamedTuple):
@@ -70,7 +73,10 @@ def _owed(contracts: Contracts, payer: str, period: BillingPeriod, rated: Rated 
         contract = contracts.contract_of(payer, period)
     except BlockedPayer as blocked:
         return Owed(None, None, tuple(map(str, blocked.faults)))
-    return Owed(contract, rated(contract) if rated else None, ())
+    try:
+        return Owed(contract, rated(contract) if rated else None, ())
+    except BillingError as error:
+        return Owed(None, None, (str(error),))
 
 
 def _bare(owed: Owed) -> PayerContract | None:

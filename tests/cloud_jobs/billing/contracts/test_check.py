@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from cloud_jobs.billing.billing_period import month_before
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.contracts.check import check_contracts
 from cloud_jobs.contracts_cli import app
@@ -26,6 +27,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
     tariff,
 )
 from tests.cloud_jobs.publications import message_of
+from tests.usage_rows import usage_row
 
 MOMENT = datetime(2026, 4, 10, tzinfo=UTC)
 WHOLE = (legal_entity(), tariff(), account("acme", device()), account("beta", device("van-2"), tariff="other"))
@@ -145,11 +147,17 @@ def test_files_are_checked_beside_what_the_lake_has(tmp_path: Path, lake: Path) 
     assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'gamma'" in said
 
 
-def test_whose_bill_would_change_is_listed(tmp_path: Path, lake: Path) -> None:
+def test_whose_bill_would_change_is_listed_with_what_it_is_by_the_usage_of_the_lake(tmp_path: Path, lake: Path) -> None:
+    month = month_before("Europe/Berlin", datetime.now(UTC))
+    hours = [month.start - timedelta(hours=1), month.start, month.end - timedelta(hours=1), month.end]
+    used = [usage_row("van-1", hour, tenant="fleet", distance_mm=10_000_000) for hour in hours]
+    Lake(lake).append("usage", [*used, usage_row("van-9", hours[1], tenant="fleet", distance_mm=10_000_000)])
     file = file_of(tmp_path, tariff(price("0.50")))
     status, shown, _ = run(file, "--lake", lake)
     assert status == 0
-    assert shown.startswith("right: 1 tariff\nacme 20")
+    assert shown == f"right: 1 tariff\nacme {month}: 9.00 EUR -> 10.00 EUR\n"
     found = json.loads(run(file, "--lake", lake, "--json")[1])
     assert [one["payer"] for one in found["bills"]] == ["acme"]
-    assert found["bills"][0]["after"]["blocked"] == []
+    assert found["bills"][0]["after"] == {"currency": "EUR", "net_minor": 1000, "blocked": []}
+    in_zones = file_of(tmp_path, tariff(price("0.50", zone="port")))
+    assert "9.00 EUR -> blocked (" in run(in_zones, "--lake", lake)[1]
