@@ -10,11 +10,9 @@ from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.erasures import Erasure, Erasures
 from cloud_jobs.lake.schemas import TABLES, publication_order
@@ -22,9 +20,9 @@ from cloud_jobs.lake.shared_append import Row
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Condition, Lake
+from cloud_jobs.lake.usage_in_force import rows_in_force
 
 _HOUR: Final = timedelta(hours=1)
-_USAGE_KEY: Final = ("tenant", "device", "hour", "zone")
 
 
 def usage_rows(
@@ -54,27 +52,6 @@ def usage_rows(
             parts = stored_rows(files, "usage", path, empty.schema.names, wanted)
             found += [of_devices(rows, devices).cast(empty.schema) for rows in parts]
     return rows_in_force(pa.concat_tables(found))
-
-
-def rows_in_force(rows: pa.Table) -> pa.Table:
-    """Of usage rows for each tenant, device, hour and zone the one of the highest commit number, in order of the keys.
-
-    The same row twice counts once. Raises LakeError for two rows of one key and commit that differ.
-    """
-    if not rows.num_rows:
-        return rows
-    order = [(name, "ascending") for name in (*_USAGE_KEY, "commit_number")]
-    rows = rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()
-    ends = np.ones(rows.num_rows, np.bool_)
-    ends[:-1] = ~_like_next(rows, _USAGE_KEY)
-    if rows.num_rows > 1:
-        twice = np.flatnonzero(_like_next(rows, (*_USAGE_KEY, "commit_number")))
-        for at in twice.tolist():
-            one, other = rows.slice(at, 2).to_pylist()
-            if one != other:
-                key = f"{one['tenant']}/{one['device']} at {one['hour'].isoformat()} in zone {one['zone']!r}"
-                raise LakeError(f"usage of {key} was computed twice in one commit, with two results")
-    return rows.filter(pa.array(ends))
 
 
 def reference_rows(
@@ -144,15 +121,6 @@ def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:
 def _erasures(lake: Lake, where: list[Condition]) -> Erasures:
     rows = lake.rows("erasures", Erasure._fields, where=where).to_pylist()
     return Erasures(Erasure(**row) for row in rows)
-
-
-def _like_next(rows: pa.Table, names: Collection[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows but the last have the values of the row after them."""
-    same = np.ones(rows.num_rows - 1, np.bool_)
-    for name in names:
-        column = rows[name]
-        same &= pc.equal(column.slice(0, rows.num_rows - 1), column.slice(1)).to_numpy(zero_copy_only=False)
-    return same
 
 
 def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:

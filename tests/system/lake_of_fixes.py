@@ -35,6 +35,7 @@ class LakeFix(NamedTuple):
     region: str = "eu"
     tenant: str = "acme"
     is_far_off: bool = False
+    kind: str = "position"
 
 
 def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
@@ -83,9 +84,10 @@ def _row(fix: LakeFix) -> dict[str, Any]:
     day = None if fix.is_far_off else date(fix.time.year, fix.time.month, fix.time.day)
     row = fix._asdict()
     del row["is_far_off"]
+    if fix.kind != "position":
+        row |= {"latitude": None, "longitude": None, "name": "door", "text": "{}"}
     return row | {
         "epoch": 7,
-        "kind": "position",
         "device_time": fix.time,
         "received_at": fix.time + timedelta(seconds=1),
         "device_date": day,

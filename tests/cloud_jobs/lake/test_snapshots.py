@@ -5,27 +5,23 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from random import Random
 from threading import Barrier
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloud_jobs.errors import LakeError, OtherRecords, UnknownSnapshot
 from cloud_jobs.lake import shared_append
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import USAGE
-from cloud_jobs.lake.snapshot_reads import coverage, erasures, erasures_since, reference_rows, rows_in_force, usage_rows
+from cloud_jobs.lake.snapshot_reads import coverage, erasures, erasures_since, reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot, snapshots, take_snapshot
 from cloud_jobs.lake.tables import Lake
 from tests.cloud_jobs.ingest.centre import STREAM, batch, new_ingest, new_lake, take_in
-from tests.cloud_jobs.lake.metered import DEVICE, HOUR, meter, usage_row
+from tests.cloud_jobs.lake.metered import DEVICE, HOUR, meter
 from tests.cloud_jobs.publications import row_of
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -173,21 +169,6 @@ def test_usage_is_of_the_hours_and_the_devices_that_are_asked_for(lake: Lake) ->
     found = usage_rows(lake, one, asked, HOUR, HOUR)
     assert list(zip(found["tenant"].to_pylist(), found["device"].to_pylist(), strict=True)) == asked
     assert found.schema.equals(USAGE)
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(1, 4)), max_size=30), st.randoms())
-def test_of_each_key_the_row_of_the_highest_commit_is_in_force_in_any_order(keys: list[Key], dice: Random) -> None:
-    rows = [usage_row(device=device, zone=zone, commit_number=number) for device, zone, number in keys]
-    dice.shuffle(rows)
-    found = rows_in_force(pa.Table.from_pylist(rows, USAGE)).to_pylist()
-    expected = {key: max(n for *other, n in keys if other == [*key]) for key in {key[:2] for key in keys}}
-    assert [((row["device"], row["zone"]), row["commit_number"]) for row in found] == sorted(expected.items())
-
-
-def test_two_results_of_one_commit_are_no_usage() -> None:
-    rows = [usage_row(seq_ranges='{"1":[[1,2]]}'), usage_row(seq_ranges='{"1":[[1,3]]}')]
-    with pytest.raises(LakeError, match="acme/d at 2026-01-05T12:00:00\\+00:00 in zone '' was computed twice"):
-        rows_in_force(pa.Table.from_pylist(rows, USAGE))
 
 
 def test_only_files_that_can_hold_such_rows_are_opened(lake: Lake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,15 +18,27 @@ from cloud_jobs.lake import knowledge_time
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import QUANTITIES
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage import groups, job
+from cloud_jobs.lake.usage_in_force import rows_in_force
+from cloud_jobs.usage import groups, job, metering
+from cloud_jobs.usage.basis import row_digest
 from cloud_jobs.usage.job import UsageRun, compute_usage
-from geo.spatial import TrackSettings
-from tests.cloud_jobs.publications import rows_of
+from geo.spatial import ENGINE_VERSION, TrackSettings
+from tests.cloud_jobs.publications import row_of, rows_of
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 
 START = datetime(2026, 1, 5, 21, tzinfo=UTC)
 RULES = TrackSettings(max_gap_s=2_400.0)
-FENCES = [square("square"), square("east", 0.01, effective_from="2026-01-05T23:30:00Z")]
+GATE: dict[str, Any] = {
+    "type": "Feature",
+    "properties": {"id": "gate", "gate": True},
+    "geometry": {"type": "LineString", "coordinates": [[0.005, -0.005], [0.005, 0.02]]},
+}
+FENCES = [
+    square("square"),
+    square("square", effective_from="2026-01-06T01:10:00Z", label="the same square"),
+    square("east", 0.01, effective_from="2026-01-05T23:30:00Z"),
+    GATE,
+]
 
 
 ONE_MACHINE: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
@@ -53,15 +66,21 @@ def publish(lake: Lake, *features: dict[str, Any]) -> None:
     lake.append("reference", rows_of("fence", features))
 
 
-def drive(tenant: str, device: str, steps: list[tuple[int, int, int]]) -> list[LakeFix]:
+Step = tuple[int, int, int] | tuple[int, int, int, str]
+
+
+def drive(tenant: str, device: str, steps: Sequence[Step]) -> list[LakeFix]:
     time, fixes = START, []
-    for seq, (wait_s, north, east) in enumerate(steps, 1):
+    for seq, (wait_s, north, east, *kind) in enumerate(steps, 1):
         time += timedelta(seconds=wait_s)
-        fixes.append(LakeFix(device, seq, time, north / 1000, east / 1000, tenant=tenant))
+        fix = LakeFix(device, seq, time, north / 1000, east / 1000, tenant=tenant)
+        fixes.append(fix._replace(kind=kind[0]) if kind else fix)
     return fixes
 
 
-steps = st.lists(st.tuples(st.integers(1, 3_600), st.integers(-5, 25), st.integers(-5, 25)), min_size=1, max_size=25)
+kinds = st.sampled_from(["position", "position", "position", "event", "signal"])
+step = st.tuples(st.integers(1, 3_600), st.integers(-5, 25), st.integers(-5, 25), kinds)
+steps = st.lists(step, min_size=1, max_size=25)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -258,3 +277,79 @@ def test_a_late_fix_opens_files_of_its_own_days_alone_however_long_the_history(
     (opened,) = seen
     assert {path.partition("=")[2][:10] for path in opened} <= {"2026-01-09", "2026-01-10", "2026-01-11"}
     assert len({path.partition("=")[2][:10] for path in metered[0]}) <= 5
+
+
+def test_a_fence_that_changes_without_moving_changes_the_version_of_its_rows_and_nothing_else(lake: Lake) -> None:
+    publish(lake, square("square"), GATE)
+    compute(lake)
+    before = in_force(lake)
+    again = [square("square", label="Depot"), GATE | {"properties": GATE["properties"] | {"lane": 2}}]
+    lake.append("reference", [row_of("fence", one["properties"]["id"], one, 10) for one in again])
+    run = compute(lake)
+    after = in_force(lake)
+    changed = {key for key in before if before[key] != after[key]}
+    assert run.rows == len(changed) > 0
+    assert changed == {key for key in before if key[3] in {"square", "gate"}}
+    assert {key[3] for key in changed} == {"square", "gate"}
+    for key in changed:
+        # quantities and seq ranges are the same; fence version and digest are not
+        assert before[key][:-2] == after[key][:-2]
+        assert all(one != other for one, other in zip(before[key][-2:], after[key][-2:], strict=True))
+    assert compute(lake).rows == 0
+
+
+def test_a_version_in_the_middle_of_a_drive_changes_the_rows_from_its_hour_on(lake: Lake) -> None:
+    publish(lake, square("square"))
+    compute(lake)
+    before = in_force(lake)
+    begin = START + timedelta(hours=2, minutes=30)
+    publish(lake, square("square", label="Depot", effective_from=begin.isoformat()))
+    compute(lake)
+    after = in_force(lake)
+    changed = sorted(key[2] for key in before if before[key] != after[key])
+    own = sorted(key[2] for key in before if key[3] == "square")
+    assert changed == [hour for hour in own if hour + timedelta(hours=1) > begin] != own
+
+
+def test_of_another_engine_every_row_is_computed_again_also_of_hours_without_a_fix(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(days=3), 0.0, 0.0, kind="event")])
+    compute(lake)
+    before = in_force(lake)
+    assert (engine_versions(lake), compute(lake).rows) == ({ENGINE_VERSION}, 0)
+    for module in (job, metering):
+        monkeypatch.setattr(module, "ENGINE_VERSION", ENGINE_VERSION + 1)
+    run = compute(lake)
+    assert (run.rows, run.fence_changes, engine_versions(lake)) == (len(before), 1, {ENGINE_VERSION + 1})
+    # all but the digest is the same
+    assert {key: found[:-1] for key, found in in_force(lake).items()} == {key: one[:-1] for key, one in before.items()}
+    assert not compute(lake)
+
+
+def test_a_late_event_of_an_hour_changes_the_row_of_the_device_as_a_whole_alone(lake: Lake) -> None:
+    before = in_force(lake)
+    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.0, 0.0, kind="event")])
+    run = compute(lake)
+    after = in_force(lake)
+    ((_, _, hour, zone),) = [key for key in after if before.get(key) != after[key]]
+    assert (run.touched_hours, run.rows, hour, zone) == (1, 1, START + timedelta(hours=1), "*")
+    assert after["acme", "eu-1", hour, zone][QUANTITIES.index("events")] == [1, 0, 0, 0]
+
+
+def test_the_digest_of_each_row_is_that_of_what_it_says(lake: Lake) -> None:
+    publish(lake, *FENCES)
+    compute(lake)
+    for row in newest(lake):
+        rests_on = row["seq_ranges"], row["fence_version"], row["engine_version"]
+        names, hour = (row["tenant"], row["device"]), round(row["hour"].timestamp()) // 3600
+        assert row["digest"] == row_digest(names, hour, row["zone"], [row[name] for name in QUANTITIES], rests_on)
+
+
+def engine_versions(lake: Lake) -> set[int]:
+    return {row["engine_version"] for row in newest(lake)}
+
+
+def newest(lake: Lake) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = rows_in_force(lake.rows("usage")).to_pylist()
+    return rows

@@ -1,0 +1,142 @@
+"""Each meter counts what an independent account counts, quarter by quarter, whatever the way and the records."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.lake.schemas import QUANTITIES
+from geo.spatial import TrackSettings
+from simulator.truth import TrueUsage, content_bytes, made_event, made_position, made_signal
+from simulator.truth.gates import TrueGate, read_gates
+from simulator.truth.journal import TruePosition
+from simulator.truth.made import Made
+from simulator.truth.metering import gate_usage_of, usage_of, whole_usage_of
+from simulator.truth.shapes import Zones, read_zones
+from tests.usage_rows import metered_rows
+
+BEGIN = datetime(2026, 1, 5, 8, 40, tzinfo=UTC)
+QUARTER = timedelta(minutes=15)
+
+
+def box(name: str, priority: int, low: tuple[float, float], high: tuple[float, float]) -> dict[str, Any]:
+    (west, south), (east, north) = low, high
+    ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    return {"type": "Feature", "properties": {"id": name, "priority": priority}, "geometry": geometry}
+
+
+def gate(name: str, *corners: tuple[float, float]) -> dict[str, Any]:
+    geometry = {"type": "LineString", "coordinates": [[*corner] for corner in corners]}
+    return {"type": "Feature", "properties": {"id": name, "gate": True}, "geometry": geometry}
+
+
+# borders and gates on which fixes of the grid lie; but no way between two of these goes through a corner or an end: to
+# pass a place on the grid exactly is another thing for doubles
+TOWN = [
+    box("low", 1, (0.0001234, 0.0), (0.0081234, 0.008)),
+    box("high", 2, (0.0041234, 0.004), (0.0121234, 0.012)),
+    gate("straight", (0.0021234, 0.005), (0.0101234, 0.005)),
+    gate("bent", (0.0011234, -0.003), (0.0071234, 0.0032357), (0.0031234, 0.012)),
+]
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> tuple[Zones, tuple[TrueGate, ...]]:
+    path = tmp_path_factory.mktemp("town") / "fences.geojson"
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": TOWN}))
+    return read_zones(path), read_gates(path)
+
+
+grid = st.integers(-4, 14)
+moves = st.tuples(
+    st.sampled_from([20, 60, 100, 299, 300, 301]), grid, grid, st.sampled_from(["fix", "event", "signal"])
+)
+
+
+@given(st.lists(moves, min_size=1, max_size=30))
+def test_every_quantity_of_every_quarter_is_the_truth_s(
+    town: tuple[Zones, tuple[TrueGate, ...]], moved: list[tuple[int, int, int, str]]
+) -> None:
+    zones, gates = town
+    made, positions = journal(moved)
+    truth = [
+        *usage_of("d", positions, zones),
+        *gate_usage_of("d", positions, gates),
+        *whole_usage_of("d", Counter(made)),
+    ]
+    rows = metered_rows(records(made, positions), [json.dumps(feature) for feature in TOWN])
+    assert sorted(by_quarters(rows)) == sorted(truth)
+
+
+def journal(moved: Sequence[tuple[int, int, int, str]]) -> tuple[list[Made], list[TruePosition]]:
+    time_us, made, positions = round(BEGIN.timestamp()) * 1_000_000, list[Made](), list[TruePosition]()
+    for wait_s, x, y, kind in moved:
+        time_us += wait_s * 1_000_000
+        if kind == "fix":
+            made.append(made_position(time_us, 0.001 * y, 0.001 * x))
+            positions.append(TruePosition(time_us, x * 10_000, y * 10_000, None))
+        elif kind == "event":
+            made.append(made_event(time_us, "door", {"at": x}))
+        else:
+            made.append(made_signal(time_us, "Vehicle.Speed", float(x)))
+    return made, positions
+
+
+def records(made: Sequence[Made], positions: Sequence[TruePosition]) -> Iterator[dict[str, Any]]:
+    places = iter(positions)
+    for seq, one in enumerate(made, 1):
+        assert one.time_us is not None
+        yield {"device": "d", "seq": seq, "kind": one.kind, "t_ms": one.time_us // 1000} | {
+            "content_bytes": content_bytes(one),
+            **(place_of(next(places)) if one.kind == "position" else {}),
+        }
+
+
+def place_of(position: TruePosition) -> dict[str, float]:
+    return {"latitude": position.latitude_e7 / 1e7, "longitude": position.longitude_e7 / 1e7}
+
+
+def by_quarters(rows: Sequence[dict[str, Any]]) -> Iterator[TrueUsage]:
+    for row in rows:
+        for number, amounts in enumerate(zip(*(row[name] for name in QUANTITIES), strict=True)):
+            if any(amounts):
+                yield TrueUsage(row["device"], row["hour"] + number * QUARTER, row["zone"], *amounts)
+
+
+def test_a_crossing_is_counted_in_both_directions_at_its_gate_and_rests_on_both_fixes() -> None:
+    moments = ((0, 0.0), (890, 0.01), (910, 0.0))
+    way = [
+        {"device": "d", "seq": seq, "t_ms": t_s * 1000, "latitude": latitude, "longitude": 0.005}
+        for seq, (t_s, latitude) in enumerate(moments, 1)
+    ]
+    # the last step is too fast for the usual settings
+    rows = metered_rows(way, [json.dumps(TOWN[2])], TrackSettings.every_fix(max_gap_s=900))
+    (crossed,) = [row for row in rows if row["zone"] == "straight"]
+    assert crossed["crossings"] == [1, 1, 0, 0]
+    assert crossed["seq_ranges"] == '{"7":[[1,3]]}'
+    assert crossed["distance_mm"] == crossed["content_bytes"] == [0, 0, 0, 0]
+    assert len(crossed["fence_version"]) == 16
+
+
+def test_the_device_as_a_whole_has_its_records_of_every_kind_and_no_fence_version() -> None:
+    kinds = ("signal", "event", "raw", "canary", "event")
+    rows = metered_rows(
+        {"device": "d", "seq": seq, "kind": kind, "t_ms": (seq - 1) * 900_000, "content_bytes": 10 * seq}
+        for seq, kind in enumerate(kinds, 1)
+    )
+    assert [(row["zone"], row["events"], row["content_bytes"]) for row in rows] == [
+        ("*", [0, 1, 0, 0], [10, 20, 30, 40]),
+        ("*", [1, 0, 0, 0], [50, 0, 0, 0]),
+    ]
+    assert [(row["seq_ranges"], row["fence_version"]) for row in rows] == [
+        ('{"7":[[1,4]]}', ""),
+        ('{"7":[[5,5]]}', ""),
+    ]
