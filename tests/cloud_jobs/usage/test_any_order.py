@@ -283,7 +283,7 @@ def test_a_fence_that_changes_without_moving_changes_the_version_of_its_rows_and
     publish(lake, square("square"), GATE)
     compute(lake)
     before = in_force(lake)
-    again = [square("square", label="Depot"), GATE | {"properties": GATE["properties"] | {"lane": 2}}]
+    again = [square("square", label="Depot"), GATE | {"properties": GATE["properties"] | {"label": "north"}}]
     lake.append("reference", [row_of("fence", one["properties"]["id"], one, 10) for one in again])
     run = compute(lake)
     after = in_force(lake)
