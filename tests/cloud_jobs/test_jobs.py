@@ -114,7 +114,6 @@ def test_a_job_logs_what_it_begins_with_what_it_did_and_that_it_stopped(centre: 
         "log_level": "info",
         "job": "proximity",
         "lake": str(centre.settings.lake),
-        "content_bytes": 16,
         "ingest_number": 0,
         "covers": 0,
     }
