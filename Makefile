@@ -6,7 +6,7 @@ REPLAY ?=
 CLUSTER ?=
 LAKE ?= folder
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -75,3 +75,6 @@ bench-wire: python  ## What a batch costs to write, judge and read, and the wors
 
 bench-gateway: python  ## What one gateway holds in memory for 100,000 devices, and what a batch costs it
 	@$(PYTHON) -m benchmarks.gateway
+
+bench-billing: python  ## What a month costs to rate, from rows of usage to charges, on one core
+	@$(PYTHON) -m benchmarks.billing

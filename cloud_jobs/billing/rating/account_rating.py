@@ -15,7 +15,7 @@ from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows, meter
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
 from cloud_jobs.billing.rating.price_book import PriceBook, RatedPrice
-from cloud_jobs.billing.rating.split import split
+from cloud_jobs.billing.rating.split import Exact, round_ratio, split
 
 Metered = Mapping[MeteredKey, MeteredRows]
 
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class DayUse(NamedTuple):
-    """Whose amounts of which day a daily cap adds up."""
+    """Whose amounts of which day a daily cap adds up; they are counted in `PriceBook.parts` of a minor unit."""
 
     version: int
     tenant: str
@@ -47,7 +47,7 @@ class AccountRating:
         self.account = terms.account
         self.book = book
         self.versions: set[int] = set()
-        self.days: defaultdict[DayUse, Fraction] = defaultdict(Fraction)
+        self.days: defaultdict[DayUse, int | Fraction] = defaultdict(int)
         self._contract = contract
         self._metered = metered
         self._pools: dict[tuple[str, str, Meter, str], tuple[RatedPrice, dict[Place, int]]] = {}
@@ -88,10 +88,10 @@ class AccountRating:
             places = sorted(quantities) if len(quantities) > 1 else list(quantities)
             weights = [quantities[place] for place in places]
             whole = sum(weights)
-            rounded = price.rounded_minor(whole)
-            amounts = [rounded] if len(weights) == 1 else split(rounded, price.exact_minor(whole), weights)
-            free = int(price.free_of(whole)) if price.price.allowance else 0
-            frees = split(free, Fraction(free), weights) if free else [0] * len(weights)
+            exact = price.exact_minor(whole)
+            amounts = split(round_ratio(*exact), exact, weights)
+            free = price.free_of(whole)
+            frees = split(free, Exact(free), weights) if free else [0] * len(weights)
             for place, quantity, nothing, amount in zip(places, weights, frees, amounts, strict=True):
                 region, tenant, device, zone, window = place
                 key = ChargeKey(
@@ -114,14 +114,15 @@ class AccountRating:
         caps = [cap for cap in tariff.caps if cap.per is CapSpan.DAY and (not cap.meters or cell.meter in cap.meters)]
         if not caps:
             return
-        if price.per_base is None:
+        each = price.by_day
+        if each is None:
             raise BadReference(
                 f"tariff {tariff.id!r} has a daily cap on {cell.meter.value}, whose price has tiers or an allowance: "
                 "what a single day costs cannot be said"
             )
         assert day is not None, "cells of a tariff with a daily cap are of one day each"
         use = DayUse(cell.version, cell.tenant, cell.device, cell.meter, day)
-        self.days[use] += Fraction(cell.quantity * price.per_base[0], price.per_base[1])
+        self.days[use] += cell.quantity * each.numerator * (self.book.parts // each.denominator)
 
     def _first_hour(self, cell: Cell) -> datetime:
         rows = self._metered.get(metered_key(self.account, cell.tenant, cell.device, cell.meter, cell.zone))

@@ -17,7 +17,7 @@ from cloud_jobs.billing.rating.account_rating import AccountRating, DayUse
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.price_book import PriceBook
 from cloud_jobs.billing.rating.price_text import cap_text, minimum_text
-from cloud_jobs.billing.rating.split import round_ratio, split
+from cloud_jobs.billing.rating.split import Exact, round_ratio, split
 
 Scope = tuple[str, str]
 """Tenant and device of what a cap adds up; two empty texts: the account."""
@@ -69,7 +69,7 @@ class Left:
     def take(self, cap: CapInForce, kind: ChargeKind, keys: list[tuple[str, str, Meter]], minor: int) -> Charge:
         """The charge that takes so much off; each key loses its share, so that the next cap sees what is left."""
         amounts = [self._amounts[of] for of in keys]
-        for of, part in zip(keys, split(minor, Fraction(minor), amounts), strict=True):
+        for of, part in zip(keys, split(minor, Exact(minor), amounts), strict=True):
             self._amounts[of] -= part
             assert self._amounts[of] >= 0
         tenant, device = cap.of(*keys[0]) or ("", "")
@@ -104,8 +104,9 @@ def daily_caps(rating: AccountRating, left: Left) -> list[Charge]:
     Where every use was under the cap, the rest is never above the caps of the days together, whatever was rounded.
     """
     charges = []
+    days = dict(rating.days)
     for cap in caps_in_force(rating.book, CapSpan.DAY, range(len(rating.book.tariffs))):
-        above, together = _above_by_day(cap, rating.days)
+        above, together = _above_by_day(cap, days, rating.book.parts)
         for scope, keys in left.by_scope(cap).items():
             if scope not in together:
                 continue
@@ -148,9 +149,12 @@ def minimum_fee(account: str, book: PriceBook, total_minor: int) -> list[Charge]
     return [Charge(key=key, quantity=0, free=0, amount_minor=minor, metered=None)]
 
 
-def _above_by_day(cap: CapInForce, days: dict[DayUse, Fraction]) -> tuple[dict[Scope, Fraction], dict[Scope, Fraction]]:
+def _above_by_day(
+    cap: CapInForce, days: dict[DayUse, int | Fraction], parts: int
+) -> tuple[dict[Scope, Fraction], dict[Scope, Fraction]]:
     """For each scope what is above the cap on its days, and the caps of these days together. What is above is taken off
     `days`, from each of the day's amounts in proportion."""
+    most = cap.most * parts
     of_day: defaultdict[tuple[Scope, object], list[DayUse]] = defaultdict(list)
     for use in days:
         scope = cap.of(use.tenant, use.device, use.meter) if use.version in cap.versions else None
@@ -159,10 +163,10 @@ def _above_by_day(cap: CapInForce, days: dict[DayUse, Fraction]) -> tuple[dict[S
     above: defaultdict[Scope, Fraction] = defaultdict(Fraction)
     together: defaultdict[Scope, Fraction] = defaultdict(Fraction)
     for (scope, _), uses in of_day.items():
-        total = sum((days[use] for use in uses), Fraction(0))
+        total = sum(days[use] for use in uses)
         together[scope] += cap.most
-        if total > cap.most:
-            above[scope] += total - cap.most
+        if total > most:
+            above[scope] += (total - most) / parts
             for use in uses:
-                days[use] *= cap.most / total
+                days[use] *= most / total
     return above, together

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import lcm
 from typing import Final
 
 from cloud_jobs.billing.contracts import ANY_ZONE, Price, Tariff
@@ -13,7 +14,7 @@ from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating.cells import WITHOUT_ZONE
 from cloud_jobs.billing.rating.contract import RatingContract, TariffInForce
 from cloud_jobs.billing.rating.price_text import price_text
-from cloud_jobs.billing.rating.split import round_ratio
+from cloud_jobs.billing.rating.split import Exact
 from cloud_jobs.billing.rating.tiers import cost, units_to_pay
 
 MAX_BOOKS: Final = 4096
@@ -24,35 +25,34 @@ MAX_BOOKS: Final = 4096
 class RatedPrice:
     """A price as rating uses it. Two of equal `text` and meter are one price, whatever version or zone they are of.
 
-    `worth`: minor units of the payer's currency for one unit of the tariff's. `per_base`: of a price without tiers and
-    allowance, minor units for one base unit of the meter, numerator and denominator.
+    `worth`: minor units of the payer's currency for one unit of the tariff's. `flat`: of a price without tiers, minor
+    units for one base unit of the meter. `allowance`: in base units.
     """
 
     price: Price
     text: str
     worth: Fraction
-    per_base: tuple[int, int] | None
+    flat: Exact | None
+    allowance: Exact
 
-    def exact_minor(self, quantity: int) -> Fraction:
+    def exact_minor(self, quantity: int) -> Exact:
         """What a pool of so many base units costs, before it is rounded. Raises BadReference above the last tier."""
-        if self.per_base is not None:
-            return Fraction(quantity * self.per_base[0], self.per_base[1])
+        if self.flat is not None:
+            # the integers of the fraction, without the work of reducing it
+            paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
+            return Exact(paid * self.flat.numerator, self.allowance.denominator * self.flat.denominator)
         units = Fraction(quantity, self.price.base_per_unit)
-        amount: Fraction = cost(self.price, units_to_pay(self.price, units))
-        return amount * self.worth
+        amount: Fraction = cost(self.price, units_to_pay(self.price, units)) * self.worth
+        return Exact(amount.numerator, amount.denominator)
 
-    def rounded_minor(self, quantity: int) -> int:
-        """The same, rounded once."""
-        if self.per_base is not None:
-            # the integers of the fraction, without the work of reducing it: the nearest integer is the same
-            return round_ratio(quantity * self.per_base[0], self.per_base[1])
-        exact = self.exact_minor(quantity)
-        return round_ratio(exact.numerator, exact.denominator)
+    def free_of(self, quantity: int) -> int:
+        """How many base units of a pool the allowance takes whole."""
+        return min(quantity, self.allowance.numerator // self.allowance.denominator)
 
-    def free_of(self, quantity: int) -> Fraction:
-        """How many base units of a pool the allowance takes; a base unit that it ends within is in part free."""
-        allowance = Fraction(self.price.allowance) * self.price.base_per_unit
-        return min(Fraction(quantity), allowance)
+    @property
+    def by_day(self) -> Exact | None:
+        """What one base unit costs on any day; None: that cannot be said, for tiers or an allowance look at more."""
+        return self.flat if not self.allowance.numerator else None
 
 
 class PriceBook:
@@ -66,6 +66,10 @@ class PriceBook:
             for tariff, worth in zip(self.tariffs, self.worths, strict=True)
         ]
         self._sold = [{price.meter for price in tariff.prices} for tariff in self.tariffs]
+        # all amounts of days are integers in this part of a minor unit
+        self.parts = lcm(
+            *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
+        )
         self.capped_by_day = [any(cap.per == "day" for cap in tariff.caps) for tariff in self.tariffs]
 
     def sells(self, version: int, meter: Meter) -> bool:
@@ -115,8 +119,11 @@ def worth_of(currency: str, contract: RatingContract) -> Fraction:
 
 
 def _rated(price: Price, tariff: Tariff, worth: Fraction) -> RatedPrice:
-    per_base = None
-    if price.unit_amount is not None and not price.allowance:
-        exact = Fraction(price.unit_amount) * worth / price.base_per_unit
-        per_base = exact.numerator, exact.denominator
-    return RatedPrice(price, price_text(price, tariff.currency), worth, per_base)
+    flat = None
+    if price.unit_amount is not None:
+        amount = Fraction(price.unit_amount) * worth / price.base_per_unit
+        flat = Exact(amount.numerator, amount.denominator)
+    allowance = Fraction(price.allowance) * price.base_per_unit
+    return RatedPrice(
+        price, price_text(price, tariff.currency), worth, flat, Exact(allowance.numerator, allowance.denominator)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 
 def round_ratio(numerator: int, denominator: int) -> int:
@@ -12,19 +13,25 @@ def round_ratio(numerator: int, denominator: int) -> int:
     return -magnitude if numerator < 0 else magnitude
 
 
-def split(whole: int, exact: Fraction, weights: Sequence[int]) -> list[int]:
+class Exact(NamedTuple):
+    """A number of at least 0 as a ratio of integers, not reduced: as exact as a fraction, and several times as fast."""
+
+    numerator: int
+    denominator: int = 1
+
+
+def split(whole: int, exact: Exact | Fraction, weights: Sequence[int]) -> list[int]:
     """`whole`, which is `exact` after rounding it up or down, in the ratio of the weights.
 
     The remainders are those of the exact shares; of equal ones the earlier part gets the unit. A part of the weight 0
     gets nothing, none is below 0. Raises ValueError for a whole that is another one, and where all weights are 0.
     """
-    total = sum(weights)
-    if exact < 0 or abs(whole - exact) >= 1 or total <= 0 or min(weights) < 0:
+    total, numerator, denominator = sum(weights), exact.numerator, exact.denominator
+    if numerator < 0 or abs(whole * denominator - numerator) >= denominator or total <= 0 or min(weights) < 0:
         raise ValueError(f"{whole} of {exact} cannot be split by {list(weights)}")
     if len(weights) == 1:
         return [whole]
-    # weight * exact / total, in integers: the same as with fractions, and several times as fast
-    numerator, denominator = exact.numerator, exact.denominator * total
+    denominator *= total
     parts, remainders = [], []
     for weight in weights:
         part, remainder = divmod(weight * numerator, denominator)

@@ -1,0 +1,1 @@
+"""What billing costs, on usage that is made up."""
