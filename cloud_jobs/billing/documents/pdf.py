@@ -81,7 +81,9 @@ def _first_page(document: Document) -> Iterator[Flowable]:
         yield _paragraph("Draft. This is no demand for payment.", _PART)
     parties = [[_paragraph(text) for text in show.party(document, role)] for role in ("seller", "buyer")]
     facts = [_facts(show.facts_of(document)), _facts(show.payment(document))]
-    yield Table([parties, facts], colWidths=[_WIDTH / 2] * 2, style=TableStyle([("VALIGN", (0, 0), (-1, -1), "TOP")]))
+    top = TableStyle([("VALIGN", (0, 0), (-1, -1), "TOP")])
+    # a row may be higher than a page: names have up to 1,000 characters
+    yield Table([parties, facts], colWidths=[_WIDTH / 2] * 2, splitInRow=1, style=top)
     yield _paragraph("Total", _PART)
     totals = show.totals(document)
     rows = [[_paragraph(label), _paragraph(text, _NUMBER)] for label, text in totals[:-1]]
@@ -121,7 +123,7 @@ def _table(
         [_paragraph(cell, _TEXT if place in left else _NUMBER) for place, cell in enumerate(row)]
         for row in (columns, *rows)
     ]
-    return Table(cells, colWidths=[_WIDTH * width for width in widths], repeatRows=1, style=_PLAIN)
+    return Table(cells, colWidths=[_WIDTH * width for width in widths], repeatRows=1, splitInRow=1, style=_PLAIN)
 
 
 def _page_number(canvas: Any, template: Any) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 
+from cloud_jobs.billing.contracts import Address
 from cloud_jobs.billing.documents import UnusableText, presentation, to_pdf
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from tests.cloud_jobs.billing.documents.rated import buyer, charge, fixed, issued, rated_accounts, seller, taxed
@@ -43,6 +44,19 @@ def test_the_font_is_in_it() -> None:
 @pytest.mark.parametrize("text", ["Łódź Żółw", "Ελληνικά", "Србија", "Cộng hòa", "Müller & <Söhne>", "W" * 1000])
 def test_names_of_europe_and_long_ones_are_shown(text: str) -> None:
     assert to_pdf(issued(taxed([charge(device="d" * 256)]), buyer=buyer(name=text))).startswith(b"%PDF-")
+
+
+def test_texts_that_are_longer_than_a_page_are_shown() -> None:
+    text = "W" * 1000
+    address = Address(line=text, city=text, country="DE")
+    made = issued(
+        taxed([charge(price=text, zone=text, account="acme-north")]),
+        seller=seller(name=text, address=address, contact=text),
+        buyer=buyer(name=text),
+        names={"acme-north": text},
+        reason=text,
+    )
+    assert pages(to_pdf(made)) >= 3
 
 
 @pytest.mark.parametrize("text", ["東京", "שלום", "🚚"])
