@@ -1,0 +1,26 @@
+"""Does the centre account for everything that a device made in a period, and who decided where the device did not say?
+
+`certificate`, `streams` and `decision` are pure; `reader`, `counting` and `decisions` read and write the lake.
+"""
+
+from cloud_jobs.billing.certificates.certificate import CertificateState, DeviceCertificate, DeviceCounts, certify
+from cloud_jobs.billing.certificates.decision import ClosedState, Decision
+from cloud_jobs.billing.certificates.decisions import decide, decisions
+from cloud_jobs.billing.certificates.errors import BadDecision
+from cloud_jobs.billing.certificates.reader import behind, certificates_from, latest_statement, refused_fences
+
+__all__ = [
+    "BadDecision",
+    "CertificateState",
+    "ClosedState",
+    "Decision",
+    "DeviceCertificate",
+    "DeviceCounts",
+    "behind",
+    "certificates_from",
+    "certify",
+    "decide",
+    "decisions",
+    "latest_statement",
+    "refused_fences",
+]

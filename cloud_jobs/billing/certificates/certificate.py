@@ -1,0 +1,202 @@
+"""The certificate: does the centre account for everything that a device made in a period? Pure.
+
+The device itself states, with its batches, up to which moment its head holds; what follows from the highest seq that
+was merely received says nothing of what a silent device still has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from cloud_jobs.billing.certificates.decision import Decision, in_effect
+from cloud_jobs.billing.certificates.streams import StreamState, relevant_streams, stream_state
+from cloud_jobs.billing.period import stamp
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from cloud_jobs.lake.seq_ranges import SeqRanges
+from telemetry import IntervalSet
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CertificateState(StrEnum):
+    """What is known of a device in a period. The worst of its streams, in this order from the best."""
+
+    COMPLETE = "complete"
+    DECLARED_LOSS = "complete with declared loss"
+    SILENT = "silent"
+    OPEN = "open"
+    DECIDED = "closed by decision"
+
+
+_STATES: Final = {
+    StreamState.COMPLETE: CertificateState.COMPLETE,
+    StreamState.DECLARED_LOSS: CertificateState.DECLARED_LOSS,
+    StreamState.SILENT: CertificateState.SILENT,
+    StreamState.OPEN: CertificateState.OPEN,
+}
+_CLOSED: Final = (CertificateState.COMPLETE, CertificateState.DECLARED_LOSS, CertificateState.DECIDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCounts:
+    """Records of a device that have no say in its state.
+
+    `far_off`: received, and in no period, as the device's clock was far off. `erased`: the usage of the period was
+    computed from them, and their positions are erased. `not_metered`: of the period, received, and usage does not cover
+    them yet. `conflicts`: came again with another content, in any period.
+    `may_be_more`: records that usage does not cover may be erased since, so `not_metered` may be too low.
+    """
+
+    far_off: int = 0
+    erased: int = 0
+    not_metered: int = 0
+    conflicts: int = 0
+    may_be_more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCertificate:
+    """What the centre knows of a device in [start, end), with its reasons, at one snapshot.
+
+    `since`: of a silent device up to when it accounted for everything; None: never. `received`, `missing`,
+    `declared_lost` (by the reason that the device gave): of the streams that may hold records of the period, all of
+    them, for a seq that is not there says no time; `missing` without those above a head that was stated for the end.
+    `decision`: what closes it, and `state` is DECIDED; `stated_state`: what it is without.
+    """
+
+    tenant: str
+    device: str
+    start: datetime
+    end: datetime
+    state: CertificateState
+    stated_state: CertificateState
+    since: datetime | None = None
+    received: int = 0
+    missing: SeqRanges = field(default_factory=SeqRanges)
+    declared_lost: tuple[tuple[str, SeqRanges], ...] = ()
+    counts: DeviceCounts = field(default_factory=DeviceCounts)
+    decision: Decision | None = None
+
+    @property
+    def of_device(self) -> TenantDevice:
+        """Whose it is."""
+        return TenantDevice(self.tenant, self.device)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a bill may be final for this device: all of the period is known or decided, and metered.
+
+        The period is over then: by a statement that reached the centre at its end or later, or by a decision.
+        """
+        return self.state in _CLOSED and not self.counts.not_metered and not self.counts.may_be_more
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why a bill is not final for this device; none if it may be."""
+        found = []
+        if self.state is CertificateState.OPEN:
+            found.append(f"{self.missing.count:,} records are missing: seqs {self.missing.text()}")
+        if self.state is CertificateState.SILENT:
+            found.append(f"silent since {stamp(self.since)}" if self.since else "never stated what it has")
+        if self.counts.not_metered:
+            found.append(f"{self.counts.not_metered:,} records are not metered yet")
+        if self.counts.may_be_more:
+            found.append("records that were not metered may be erased since")
+        return tuple(found)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it, with its digest."""
+        return self._content() | {"digest": self.digest()}
+
+    def digest(self) -> str:
+        """SHA-256 of its canonical JSON (sorted keys, no spaces) without the digest, in hex."""
+        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "tenant": self.tenant,
+            "device": self.device,
+            "start": stamp(self.start),
+            "end": stamp(self.end),
+            "state": self.state.value,
+            "stated_state": self.stated_state.value,
+            "since": None if self.since is None else stamp(self.since),
+            "received": self.received,
+            "missing": self.missing.document(),
+            "declared_lost": {reason: seqs.document() for reason, seqs in self.declared_lost},
+            "far_off": self.counts.far_off,
+            "erased": self.counts.erased,
+            "not_metered": self.counts.not_metered,
+            "may_be_more": self.counts.may_be_more,
+            "conflicts": self.counts.conflicts,
+            "decision": None if self.decision is None else self.decision.document(),
+        }
+
+
+def certify(
+    device: TenantDevice,
+    start: datetime,
+    end: datetime,
+    streams: Mapping[int, Coverage],
+    *,
+    counts: DeviceCounts | None = None,
+    decisions: Iterable[Decision] = (),
+) -> DeviceCertificate:
+    """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
+
+    `decisions`: of any device; the latest that closes this state until the end or beyond counts.
+    """
+    assert start < end, "a period"
+    end_us = _microseconds(end)
+    of_period = relevant_streams(streams, _microseconds(start), end_us)
+    states = {epoch: stream_state(coverage, end_us) for epoch, coverage in of_period.items()}
+    # a device that was never heard of may have driven
+    worst = max(states.values(), default=StreamState.SILENT)
+    state = _STATES[worst]
+    decision = in_effect(decisions, device, state.value, end)
+    return DeviceCertificate(
+        tenant=device.tenant,
+        device=device.device,
+        start=start.astimezone(UTC),
+        end=end.astimezone(UTC),
+        state=state if decision is None else CertificateState.DECIDED,
+        stated_state=state,
+        since=_since(of_period, states) if worst is StreamState.SILENT else None,
+        received=sum(coverage.received.count for coverage in of_period.values()),
+        missing=SeqRanges.of(
+            {epoch: coverage.missing for epoch, coverage in of_period.items() if states[epoch] is StreamState.OPEN}
+        ),
+        declared_lost=_declared_lost(of_period),
+        counts=counts or DeviceCounts(),
+        decision=decision,
+    )
+
+
+def _since(streams: Mapping[int, Coverage], states: Mapping[int, StreamState]) -> datetime | None:
+    """Up to when everything is accounted for: by the first of the silent streams to fall silent."""
+    stated = [streams[epoch].stated_us for epoch, state in states.items() if state is StreamState.SILENT]
+    first = min(stated, default=0)
+    return _EPOCH + timedelta(microseconds=first) if first > 0 else None
+
+
+def _declared_lost(streams: Mapping[int, Coverage]) -> tuple[tuple[str, SeqRanges], ...]:
+    found: dict[str, dict[int, IntervalSet]] = {}
+    for epoch, coverage in streams.items():
+        if not coverage.tombstones:
+            continue
+        lost = coverage.declared_lost
+        for reason in {tombstone.reason for tombstone in coverage.tombstones}:
+            declared = IntervalSet((first, last) for first, last, why in coverage.tombstones if why == reason)
+            found.setdefault(reason, {})[epoch] = declared & lost
+    return tuple((reason, seqs) for reason in sorted(found) if (seqs := SeqRanges.of(found[reason])))
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,127 @@
+"""Records that have no say in a certificate's state, counted for many devices at once from the lake's files.
+
+Only files that can hold such records are opened, by the bounds in the log, and in them only the columns that say it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.billing.usage import MAX_SEGMENT
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.seq_ranges import SeqRanges
+from cloud_jobs.lake.snapshot_reads import of_devices, usage_rows
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
+from cloud_jobs.lake.tables import Lake
+from telemetry import IntervalSet
+
+_HOUR: Final = timedelta(hours=1)
+_OF_DEVICE: Final = ("tenant", "device")
+_POSITION: Final = "position"
+
+
+def count_not_metered(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], start: datetime, end: datetime
+) -> Counter[TenantDevice]:
+    """How many records of [start, end) each device has at a snapshot that its usage does not cover.
+
+    Positions at most MAX_SEGMENT before the start are among them: a segment that ends in the period may begin there.
+    Raises LakeError.
+    """
+    numbers = (snapshot.covers + 1, snapshot.ingest_number)
+    if numbers[0] > numbers[1] or not devices:
+        return Counter()
+    first, last = start - MAX_SEGMENT, end - timedelta.resolution
+    stored = _of_days(lake, first, last).between("ingest_number", *numbers).between("device_time", first, last)
+    found: Counter[TenantDevice] = Counter()
+    wanted: dict[str, Range] = {"ingest_number": numbers, "device_time": (first, last)}
+    for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "kind", "device_time"), wanted):
+        in_period = pc.greater_equal(rows["device_time"], pa.scalar(start, rows["device_time"].type))
+        found += _counted(rows.filter(pc.or_(in_period, pc.equal(rows["kind"], _POSITION))))
+    return found
+
+
+def count_far_off(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]) -> Counter[TenantDevice]:
+    """How many records of each device have no day, as its clock was far off, at a snapshot. Raises LakeError."""
+    found: Counter[TenantDevice] = Counter()
+    if devices:
+        with lake.damage_as_error("records"):
+            stored = StoredFiles.of(lake.open("records"), "records").without_day()
+        stored = stored.between("ingest_number", high=snapshot.ingest_number)
+        for rows in _rows(lake, stored, devices, _OF_DEVICE, {"ingest_number": (None, snapshot.ingest_number)}):
+            found += _counted(rows)
+    return found
+
+
+def count_erased(
+    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], start: datetime, end: datetime
+) -> Counter[TenantDevice]:
+    """Of how many records that the usage of [start, end) was computed from the positions are erased.
+
+    `before`: of devices the moment before which their positions are. Raises LakeError.
+    """
+    concerned = {device: moment for device, moment in before.items() if moment > start - MAX_SEGMENT}
+    if not concerned:
+        return Counter()
+    kept = _kept(lake, snapshot, {device: moment for device, moment in concerned.items() if moment < end})
+    erased: dict[TenantDevice, list[SeqRanges]] = {}
+    usage = usage_rows(lake, snapshot, [*concerned], start, end - timedelta.resolution)
+    for row in usage.select([*_OF_DEVICE, "hour", "seq_ranges"]).to_pylist():
+        device = TenantDevice(row["tenant"], row["device"])
+        if row["hour"] < concerned[device] + MAX_SEGMENT:
+            erased.setdefault(device, []).append(SeqRanges.parse(row["seq_ranges"]) - kept.get(device, SeqRanges()))
+    return Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()})
+
+
+def _kept(lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime]) -> dict[TenantDevice, SeqRanges]:
+    """The records that are there of the hours for which a segment may have begun before a device's moment."""
+    by_moment: dict[datetime, list[TenantDevice]] = {}
+    for device, moment in before.items():
+        by_moment.setdefault(moment, []).append(device)
+    found: dict[TenantDevice, dict[int, list[int]]] = {}
+    for first, devices in by_moment.items():
+        last = first + MAX_SEGMENT + _HOUR
+        stored = _of_days(lake, first, last).between("device_time", first, last)
+        wanted: dict[str, Range] = {"device_time": (first, last), "ingest_number": (None, snapshot.ingest_number)}
+        for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "epoch", "seq"), wanted):
+            for row in rows.group_by([*_OF_DEVICE, "epoch"]).aggregate([("seq", "list")]).to_pylist():
+                epochs = found.setdefault(TenantDevice(row["tenant"], row["device"]), {})
+                epochs.setdefault(row["epoch"], []).extend(row["seq_list"])
+    return {
+        device: SeqRanges.of({epoch: IntervalSet.of(seqs) for epoch, seqs in epochs.items()})
+        for device, epochs in found.items()
+    }
+
+
+def _of_days(lake: Lake, first: datetime, last: datetime) -> StoredFiles:
+    with lake.damage_as_error("records"):
+        return StoredFiles.of(lake.open("records"), "records").of_days(first.date(), last.date())
+
+
+def _rows(
+    lake: Lake,
+    stored: StoredFiles,
+    devices: Collection[TenantDevice],
+    columns: Sequence[str],
+    wanted: Mapping[str, Range],
+) -> Iterator[pa.Table]:
+    """Rows of some devices in files of the records."""
+    names, tenants = sorted({one.device for one in devices}), [one.tenant for one in devices]
+    ranges = {"tenant": (min(tenants), max(tenants)), "device": (names[0], names[-1]), **wanted}
+    files = lake.files("records")
+    with lake.damage_as_error("records"):
+        for path in stored.within("device", [(name, name) for name in names]).paths:
+            for rows in stored_rows(files, "records", path, columns, ranges):
+                yield of_devices(rows, devices)
+
+
+def _counted(rows: pa.Table) -> Counter[TenantDevice]:
+    counted = rows.group_by([*_OF_DEVICE]).aggregate([([], "count_all")]).to_pylist()
+    return Counter({TenantDevice(row["tenant"], row["device"]): row["count_all"] for row in counted})

@@ -1,0 +1,21 @@
+"""What can be wrong with certificates and decisions.
+
+BillingError
+└── BadDecision   a decision without a name, a reason, or a moment that has come
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.lake.coverage import TenantDevice
+
+
+class BadDecision(BillingError):
+    """A decision that nobody could answer for; nothing is written."""
+
+    def __init__(self, device: TenantDevice, faults: Sequence[str]) -> None:
+        super().__init__(f"nothing is decided of {device.tenant}/{device.device}: {'; '.join(faults)}")
+        self.device = device
+        self.faults = tuple(faults)

@@ -1,0 +1,118 @@
+"""The certificates of many devices at once, read from a lake at a snapshot, without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+import pyarrow.compute as pc
+
+from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
+from cloud_jobs.billing.certificates.counting import count_erased, count_far_off, count_not_metered
+from cloud_jobs.billing.certificates.decisions import by_device, decisions
+from cloud_jobs.billing.usage import MAX_SEGMENT
+from cloud_jobs.in_force import RefusedVersion
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from cloud_jobs.lake.erasures import Erasures
+from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, erasures_since, reference_rows
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import published_fences
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TimeSpan(Protocol):
+    """A period of any kind: from `start`, included, to `end`, excluded."""
+
+    @property
+    def start(self) -> datetime:
+        """Its first moment."""
+
+    @property
+    def end(self) -> datetime:
+        """The first moment that is no more in it."""
+
+
+def certificates_from(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], period: TimeSpan
+) -> dict[TenantDevice, DeviceCertificate]:
+    """The certificate of each of the devices for a period, in their order; also of one that nobody heard of.
+
+    A million devices are asked for in groups of devices that follow on each other in order: each call opens the logs of
+    the tables once, and of their files those alone that can hold records of these devices. Raises LakeError.
+    """
+    start, end = period.start.astimezone(UTC), period.end.astimezone(UTC)
+    names = sorted({*devices})
+    streams: dict[TenantDevice, dict[int, Coverage]] = {device: {} for device in names}
+    for stream, known in coverage(lake, snapshot, names).items():
+        streams[stream.of_device][stream.epoch] = known
+    counts = _counts(lake, snapshot, names, start, end)
+    decided = by_device(decisions(lake, snapshot))
+    return {
+        device: certify(device, start, end, of, counts=counts[device], decisions=decided.get(device, ()))
+        for device, of in streams.items()
+    }
+
+
+def behind(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], period: TimeSpan) -> int:
+    """How many records of the period usage does not cover at a snapshot; with one of them no bill is final.
+
+    Raises LakeError.
+    """
+    start, end = period.start.astimezone(UTC), period.end.astimezone(UTC)
+    return count_not_metered(lake, snapshot, devices, start, end).total()
+
+
+def refused_fences(lake: Lake, snapshot: LakeState) -> tuple[RefusedVersion, ...]:
+    """The publications of fences that cannot be used at a snapshot; what they were to replace was metered."""
+    return published_fences(reference_rows(lake, snapshot, "fence")).refused
+
+
+def latest_statement(lake: Lake, snapshot: LakeState) -> datetime | None:
+    """The latest moment up to which any device stated its head: a period that ends by then is over for certain.
+
+    By what reached the centre, and by no clock of the one who asks. None: no device ever stated anything.
+    """
+    stated = pc.max(lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit))["stated_us"]).as_py()
+    return _EPOCH + timedelta(microseconds=stated) if stated else None
+
+
+def _counts(
+    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], start: datetime, end: datetime
+) -> dict[TenantDevice, DeviceCounts]:
+    far_off = count_far_off(lake, snapshot, devices)
+    not_metered = count_not_metered(lake, snapshot, devices, start, end)
+    erased = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), start, end)
+    conflicting = conflicts(lake, snapshot, devices)
+    may_be_more = _erased_unmetered(lake, snapshot, devices, start)
+    return {
+        device: DeviceCounts(
+            far_off=far_off[device],
+            erased=erased[device],
+            not_metered=not_metered[device],
+            conflicts=conflicting[device],
+            may_be_more=bool(may_be_more[device]),
+        )
+        for device in devices
+    }
+
+
+def _erased_unmetered(
+    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], start: datetime
+) -> Counter[TenantDevice]:
+    """The devices of which records that usage did not cover may be erased since, and so are not counted any more."""
+    if snapshot.covers == snapshot.ingest_number:
+        return Counter()
+    since = _before(erasures_since(lake, snapshot), devices)
+    return Counter(device for device, moment in since.items() if moment > start - MAX_SEGMENT)
+
+
+def _before(declared: Erasures, devices: list[TenantDevice]) -> dict[TenantDevice, datetime]:
+    """Of each device with erased positions the moment before which they are."""
+    if not declared:
+        return {}
+    found = {device: declared.before(*device) for device in devices}
+    return {device: moment for device, moment in found.items() if moment is not None}

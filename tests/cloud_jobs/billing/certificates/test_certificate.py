@@ -1,0 +1,310 @@
+"""A certificate never says more than the device stated and the centre has."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.certificates import CertificateState, ClosedState, Decision, DeviceCounts, certify
+from cloud_jobs.billing.certificates.certificate import DeviceCertificate
+from cloud_jobs.billing.period import Period
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from telemetry import IntervalSet, Tombstone, new_epoch
+from tests.cloud_jobs.billing.certificates.histories import BEGIN_US, DAY_US, DAYS, Buffer, buffers, ingested
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DEVICE = TenantDevice("acme", "d")
+JANUARY, AUGUST, SEPTEMBER = (Period.parse(f"2026-{month}") for month in ("01", "08", "09"))
+COMPLETE = (CertificateState.COMPLETE, CertificateState.DECLARED_LOSS)
+ORDER = [*COMPLETE, CertificateState.SILENT, CertificateState.OPEN]
+
+
+def us(text: str) -> int:
+    return (datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+def epoch_of(text: str) -> int:
+    return new_epoch(us(text) // 1000, 5)
+
+
+def stream(
+    *received: tuple[int, int], head: int = 0, stated: str = "", stated_head: int = 0, until: str = ""
+) -> Coverage:
+    top = head or max((last for _, last in received), default=0)
+    times = us(stated) if stated else 0, stated_head or (top if stated else 0), us(until) if until else 0
+    return Coverage(IntervalSet(received), (), top, *times)
+
+
+def state(period: Period, streams: dict[int, Coverage], *decisions: Decision) -> CertificateState:
+    return certify(DEVICE, period.start, period.end, streams, decisions=decisions).state
+
+
+def moments() -> st.SearchStrategy[tuple[datetime, datetime]]:
+    days = st.lists(st.integers(0, DAYS), min_size=2, max_size=2, unique=True).map(sorted)
+    return days.map(lambda two: (moment(two[0]), moment(two[1])))
+
+
+def moment(day: int) -> datetime:
+    return EPOCH + timedelta(microseconds=BEGIN_US + day * DAY_US)
+
+
+def unknown_times(one: Buffer, known: Coverage) -> list[int]:
+    """The device times of records of a buffer of which the centre has neither the record nor a word."""
+    accounted = known.received | known.declared_lost
+    return [time for seq, time in enumerate(one.times, 1) if seq not in accounted]
+
+
+@given(buffers(), moments(), st.randoms(use_true_random=False), st.booleans())
+def test_complete_means_that_nothing_of_the_period_is_unknown(
+    history: list[Buffer], period: tuple[datetime, datetime], dice: Random, lost: bool
+) -> None:
+    known = {one.epoch: one.taken_in(dice, lost=lost) for one in history}
+    heard = {epoch: coverage for epoch, coverage in known.items() if coverage != Coverage()}
+    certificate = certify(DEVICE, *period, heard)
+    if certificate.state in COMPLETE:
+        first, end = ((one - EPOCH) // timedelta(microseconds=1) for one in period)
+        hidden = [time for one in history for time in unknown_times(one, known[one.epoch]) if first <= time < end]
+        assert hidden == []
+        assert certificate.since is None
+        assert certificate.missing.count == 0
+
+
+@given(buffers(), st.randoms(use_true_random=False), st.randoms(use_true_random=False))
+def test_the_certificate_is_the_same_in_any_order_of_streams_and_arrivals(
+    history: list[Buffer], dice: Random, other: Random
+) -> None:
+    known = {one.epoch: one.taken_in(dice, lost=False) for one in history}
+    shuffled = [*known.items()]
+    other.shuffle(shuffled)
+    one, two = (certify(DEVICE, moment(1), moment(6), of) for of in (known, dict(shuffled)))
+    assert (one.digest(), one) == (two.digest(), two)
+
+
+@given(buffers(), moments(), st.randoms(use_true_random=False))
+def test_what_comes_of_known_streams_never_opens_a_period_that_was_complete(
+    history: list[Buffer], period: tuple[datetime, datetime], dice: Random
+) -> None:
+    # of one buffer: another one may show a silence that nobody knew
+    first = {history[0].epoch: history[0].taken_in(dice, lost=True)}
+    before = certify(DEVICE, *period, first)
+    more = {epoch: ingested(known, history[0].taken_in(dice, lost=True)) for epoch, known in first.items()}
+    after = certify(DEVICE, *period, more)
+    if before.state in COMPLETE:
+        assert after.state in COMPLETE
+
+
+@given(st.lists(st.sampled_from(ORDER), min_size=1, max_size=4))
+def test_a_device_is_in_the_worst_state_of_its_streams(states: list[CertificateState]) -> None:
+    september = "2026-09-30"
+    of = {
+        CertificateState.COMPLETE: stream((1, 5), stated="2026-10-02"),
+        CertificateState.DECLARED_LOSS: Coverage(
+            IntervalSet([(1, 4)]), (Tombstone(5, 5, "age"),), 5, us("2026-10-02"), 5
+        ),
+        CertificateState.SILENT: stream((1, 5), stated=september),
+        CertificateState.OPEN: stream((1, 3), (5, 5), stated=september),
+    }
+    begun = us("2026-09-02") // 1000
+    streams = {new_epoch(begun + at, 0): of[one] for at, one in enumerate(states)}
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, streams)
+    assert certificate.state is max(states, key=ORDER.index)
+    assert (certificate.since is None) == (certificate.state is not CertificateState.SILENT)
+
+
+def test_a_device_that_was_never_heard_of_is_silent_and_never_complete() -> None:
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {})
+    assert (certificate.state, certificate.since, certificate.is_final) == (CertificateState.SILENT, None, False)
+    assert certificate.reasons == ("never stated what it has",)
+
+
+def test_a_device_that_fell_silent_with_records_unsent_is_silent_since_its_last_statement() -> None:
+    # 816 records were made, 195 of them sent: nothing is missing below the highest seq that was heard of
+    known = stream((1, 195), stated="2026-09-08T12:00")
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {epoch_of("2026-01-01"): known})
+    assert certificate.state is CertificateState.SILENT
+    assert certificate.since == datetime(2026, 9, 8, 12, tzinfo=UTC)
+    assert certificate.reasons == ("silent since 2026-09-08T12:00:00Z",)
+    assert not certificate.is_final
+
+
+def test_one_gap_in_september_leaves_january_complete() -> None:
+    known = stream((1, 100), (102, 200), stated="2026-09-20", until="2026-09-10")
+    streams = {epoch_of("2025-12-01"): known}
+    assert state(JANUARY, streams) is CertificateState.COMPLETE
+    assert state(AUGUST, streams) is CertificateState.COMPLETE
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, streams)
+    assert (certificate.state, certificate.missing.count) == (CertificateState.OPEN, 1)
+    assert "1 records are missing" in certificate.reasons[0]
+
+
+def test_a_gap_in_a_buffer_that_was_made_in_september_leaves_january_complete() -> None:
+    old = stream((1, 100), stated="2026-09-01", until="2026-09-01")
+    new = stream((1, 10), (12, 20), stated="2026-09-20")
+    streams = {epoch_of("2025-12-01"): old, epoch_of("2026-09-05"): new}
+    assert state(JANUARY, streams) is CertificateState.COMPLETE
+    assert state(SEPTEMBER, streams) is CertificateState.OPEN
+    # but it says nothing for a device that the other buffer does not account for
+    quiet = {epoch_of("2025-12-01"): stream((1, 100), stated="2026-01-20"), epoch_of("2026-09-05"): new}
+    assert state(JANUARY, quiet) is CertificateState.SILENT
+    assert state(JANUARY, {epoch_of("2026-09-05"): new}) is CertificateState.OPEN
+
+
+def test_a_buffer_that_was_replaced_before_the_period_says_nothing_of_it() -> None:
+    streams = {
+        epoch_of("2026-01-01"): stream((1, 5), (7, 9), stated="2026-07-20"),
+        epoch_of("2026-07-25"): stream((1, 50), stated="2026-10-02"),
+    }
+    assert state(SEPTEMBER, streams) is CertificateState.COMPLETE
+    july = Period.parse("2026-07")
+    assert state(july, streams) is CertificateState.OPEN
+
+
+@pytest.mark.parametrize("begun", ["1970-01-01T00:10", "2026-09-10", "2030-01-01"])
+def test_a_silent_buffer_counts_while_no_later_one_is_known_to_be_from_before_the_period(begun: str) -> None:
+    streams = {
+        epoch_of("2026-01-01"): stream((1, 5), stated="2026-08-20"),
+        epoch_of(begun): stream((1, 50), stated="2026-10-02"),
+    }
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, streams)
+    assert (certificate.state, certificate.since) == (CertificateState.SILENT, datetime(2026, 8, 20, tzinfo=UTC))
+
+
+def test_a_buffer_whose_clock_was_ahead_when_it_was_made_is_not_taken_for_a_later_one() -> None:
+    # it was made in September, by a clock that said 2030; the other one is of after that, by a clock that was not set
+    streams = {
+        epoch_of("2030-01-01"): stream((1, 5), (7, 9), stated="2026-09-20"),
+        epoch_of("1970-01-01T00:10"): stream((1, 50), stated="2026-10-02"),
+    }
+    assert state(SEPTEMBER, streams) is CertificateState.OPEN
+
+
+def test_a_number_that_may_have_been_drawn_by_chance_says_no_time() -> None:
+    old = epoch_of("2026-08-20")
+    by_chance = old + (1 << 35)
+    known = stream((1, 5), stated="2026-08-20T00:01")
+    streams = {old: known, by_chance: stream((1, 50), stated="2026-10-02")}
+    assert state(SEPTEMBER, streams) is CertificateState.SILENT
+    # nor one that was drawn upon that
+    assert state(SEPTEMBER, streams | {by_chance + (1 << 35): streams[by_chance]}) is CertificateState.SILENT
+    assert state(SEPTEMBER, {old: known, epoch_of("2026-08-21"): streams[by_chance]}) is CertificateState.COMPLETE
+
+
+def test_a_head_below_what_was_received_is_no_gap_and_one_above_it_is() -> None:
+    epoch = epoch_of("2026-01-01")
+    assert state(SEPTEMBER, {epoch: stream((1, 90), stated="2026-10-01", stated_head=80)}) is CertificateState.COMPLETE
+    gap = stream((1, 90), stated="2026-10-01", stated_head=95, head=95)
+    assert state(SEPTEMBER, {epoch: gap}) is CertificateState.OPEN
+    # what is above the head that was stated for the end of the period is not of it
+    later = stream((1, 80), (85, 90), stated="2026-10-01", stated_head=80)
+    assert state(SEPTEMBER, {epoch: later}) is CertificateState.COMPLETE
+    assert certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {epoch: later}).missing.count == 0
+
+
+def test_a_statement_must_reach_the_end_of_the_period_to_the_microsecond() -> None:
+    exactly = stream((1, 9), stated="2026-10-01")
+    short = Coverage(exactly.received, (), 9, exactly.stated_us - 1, 9)
+    assert state(SEPTEMBER, {7: exactly}) is CertificateState.COMPLETE
+    assert state(SEPTEMBER, {7: short}) is CertificateState.SILENT
+
+
+def test_a_device_that_recorded_nothing_and_says_so_is_complete() -> None:
+    assert state(SEPTEMBER, {epoch_of("2026-08-01"): stream(stated="2026-10-01")}) is CertificateState.COMPLETE
+
+
+def test_loss_is_named_with_the_reasons_that_the_device_gave() -> None:
+    lost = (Tombstone(3, 4, "age"), Tombstone(6, 6, "quota"), Tombstone(8, 8, "age"))
+    known = Coverage(IntervalSet([(1, 2), (4, 5), (7, 7), (9, 9)]), lost, 9, us("2026-10-01"), 9)
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {7: known})
+    assert certificate.state is CertificateState.DECLARED_LOSS
+    assert certificate.is_final
+    # seq 4 was received after all
+    assert certificate.document()["declared_lost"] == {"age": {"7": [[3, 3], [8, 8]]}, "quota": {"7": [[6, 6]]}}
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        (DeviceCounts(not_metered=1200), "1,200 records are not metered yet"),
+        (DeviceCounts(may_be_more=True), "records that were not metered may be erased since"),
+    ],
+)
+def test_a_complete_device_is_not_final_before_usage_covers_it(counts: DeviceCounts, reason: str) -> None:
+    known = {7: stream((1, 9), stated="2026-10-01")}
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=counts)
+    assert (certificate.state, certificate.is_final) == (CertificateState.COMPLETE, False)
+    assert certificate.reasons == (reason,)
+    shown = DeviceCounts(far_off=3, erased=4, conflicts=5)
+    assert certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=shown).is_final
+
+
+def test_everything_in_a_certificate_has_a_say_in_its_digest() -> None:
+    known = {7: stream((1, 9), stated="2026-10-01")}
+    counts = DeviceCounts(far_off=1, erased=2, not_metered=3, conflicts=4)
+    certificates: list[DeviceCertificate] = [
+        certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=counts),
+        certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known),
+        certify(DEVICE._replace(tenant="zeta"), SEPTEMBER.start, SEPTEMBER.end, known),
+        certify(DEVICE, AUGUST.start, SEPTEMBER.end, known),
+        certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {8: known[7]}),
+        certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {7: stream((1, 8), stated="2026-10-01")}),
+    ]
+    # the epoch itself is in none: what was received is a number of records
+    assert len({one.digest() for one in certificates}) == len(certificates) - 1
+    document = certificates[0].document()
+    assert json.loads(json.dumps(document)) == document
+    assert (document["far_off"], document["erased"], document["not_metered"], document["conflicts"]) == (1, 2, 3, 4)
+
+
+def decision(number: int = 1, kind: ClosedState = ClosedState.SILENT, until: datetime = SEPTEMBER.end) -> Decision:
+    stamp = datetime(2026, 10, 3, tzinfo=UTC)
+    return Decision(
+        number=number,
+        kind=kind,
+        **DEVICE._asdict(),
+        until=until,
+        decided_by="A. Clerk",
+        reason="the vehicle was sold",
+        decided_at=stamp,
+    )
+
+
+def test_a_decision_closes_what_it_is_about_and_is_named() -> None:
+    silent = {7: stream((1, 9), stated="2026-09-08")}
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, silent, decisions=[decision(), decision(2)])
+    assert (certificate.state, certificate.stated_state) == (CertificateState.DECIDED, CertificateState.SILENT)
+    assert certificate.since == datetime(2026, 9, 8, tzinfo=UTC)
+    assert (certificate.is_final, certificate.reasons) == (True, ())
+    named = certificate.document()["decision"]
+    assert (named["number"], named["decided_by"], named["reason"]) == (2, "A. Clerk", "the vehicle was sold")
+    assert state(AUGUST, {}, decision()) is CertificateState.DECIDED
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        decision(until=SEPTEMBER.end - timedelta(microseconds=1)),
+        Decision(**{name: getattr(decision(), name) for name in Decision.__dataclass_fields__} | {"device": "e"}),
+        Decision(**{name: getattr(decision(), name) for name in Decision.__dataclass_fields__} | {"tenant": "zeta"}),
+    ],
+)
+def test_a_decision_closes_no_other_device_and_no_longer_period(other: Decision) -> None:
+    assert state(SEPTEMBER, {7: stream((1, 9), stated="2026-09-08")}, other) is CertificateState.SILENT
+
+
+def test_a_decision_on_silence_does_not_close_a_gap_that_is_found_later() -> None:
+    gap = {7: stream((1, 9), (11, 12), stated="2026-09-08")}
+    assert state(SEPTEMBER, gap, decision()) is CertificateState.OPEN
+    assert state(SEPTEMBER, gap, decision(kind=ClosedState.OPEN)) is CertificateState.DECIDED
+    silent = {7: stream((1, 9), stated="2026-09-08")}
+    assert state(SEPTEMBER, silent, decision(kind=ClosedState.OPEN)) is CertificateState.DECIDED
+
+
+def test_what_the_device_stated_needs_no_decision() -> None:
+    complete = {7: stream((1, 9), stated="2026-10-02")}
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, complete, decisions=[decision(kind=ClosedState.OPEN)])
+    assert (certificate.state, certificate.decision) == (CertificateState.COMPLETE, None)

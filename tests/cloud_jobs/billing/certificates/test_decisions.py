@@ -1,0 +1,92 @@
+"""A person may close what a device does not say: with a name and a reason, once, and never for time to come."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from cloud_jobs.billing.certificates import BadDecision, ClosedState, Decision, decide, decisions
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.lake.tables import Lake
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+
+DEVICE = TenantDevice("acme", "d")
+NOW = datetime(2026, 10, 3, 9, tzinfo=UTC)
+END = datetime(2026, 10, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = new_lake(tmp_path)
+    take_in(made, new_ingest(made), [batch(1, 2)])
+    return made
+
+
+def close(lake: Lake, **other: Any) -> Decision:
+    usual: dict[str, Any] = {"device": DEVICE, "kind": ClosedState.SILENT, "until": END}
+    usual |= {"decided_by": "A. Clerk", "reason": "the vehicle was sold", "now": NOW}
+    return decide(lake, **(usual | other))
+
+
+def test_decisions_are_numbered_and_stay_as_they_were_made(lake: Lake) -> None:
+    one = close(lake)
+    two = close(lake, kind=ClosedState.OPEN, reason="its disk is broken", now=NOW + timedelta(hours=1))
+    assert (one.number, two.number) == (1, 2)
+    assert decisions(lake) == [one, two]
+    assert (two.decided_by, two.until, two.decided_at) == ("A. Clerk", END, NOW + timedelta(hours=1))
+
+
+def test_a_decision_that_is_sent_again_is_the_same_one(lake: Lake) -> None:
+    assert close(lake) == close(lake, now=NOW + timedelta(hours=1), reason="  the vehicle was sold ")
+    assert len(decisions(lake)) == 1
+
+
+def test_decisions_at_one_moment_have_each_a_number_of_their_own(lake: Lake) -> None:
+    barrier = Barrier(4)
+
+    def decide_one(at: int) -> int:
+        barrier.wait()
+        return close(lake, reason=f"reason {at}").number
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(decide_one, range(4))) == [1, 2, 3, 4]
+
+
+def test_a_snapshot_has_the_decisions_that_were_made_by_then(lake: Lake) -> None:
+    none = take_snapshot(lake, NOW)
+    close(lake)
+    one = take_snapshot(lake, NOW)
+    close(lake, reason="another one")
+    assert [len(decisions(lake, at)) for at in (none, one, None)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"decided_by": " "}, "the name of who decides"),
+        ({"decided_by": "x" * 201}, "at most 200 characters"),
+        ({"reason": "ok"}, "a reason, 3 to 2000 characters"),
+        ({"reason": "sold\nto whom"}, "one line of text"),
+        ({"until": NOW + timedelta(seconds=1)}, "2026-10-03T09:00:01Z has not come yet"),
+        ({"until": datetime(2026, 10, 1)}, "has no offset from UTC"),
+        ({"until": datetime(1970, 1, 1, tzinfo=UTC)}, "before anything was recorded"),
+        ({"device": TenantDevice("acme", "")}, "no tenant or no device"),
+        ({"device": TenantDevice("zeta", "d")}, "nothing was ever heard of it"),
+    ],
+)
+def test_a_decision_that_nobody_could_answer_for_is_refused(lake: Lake, wrong: dict[str, Any], fault: str) -> None:
+    with pytest.raises(BadDecision, match=fault):
+        close(lake, **wrong)
+    assert decisions(lake) == []
+
+
+def test_everything_that_is_wrong_is_said_at_once(lake: Lake) -> None:
+    with pytest.raises(BadDecision) as caught:
+        close(lake, decided_by="", reason="")
+    assert len(caught.value.faults) == 2
