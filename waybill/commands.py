@@ -61,6 +61,7 @@ SUBCOMMANDS = {
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
     "reference": LazyCommand("cloud_jobs.contracts_cli:app", "cloud", "Check contracts before publishing them."),
+    "decisions": LazyCommand("cloud_jobs.billing.certificates.cli:app", "cloud", "Close silent and open devices."),
     "bill": LazyCommand("cloud_jobs.billing.cli:app", "cloud", "Compute, explain and adjust bills."),
 }
 """The subcommands of `waybill`."""

@@ -112,12 +112,12 @@ class DeviceCertificate:
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, with its digest."""
-        return self._content() | {"digest": self.digest()}
+        content = self._content()
+        return content | {"digest": _digest(content)}
 
     def digest(self) -> str:
         """SHA-256 of its canonical JSON (sorted keys, no spaces) without the digest, in hex."""
-        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _digest(self._content())
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -140,6 +140,11 @@ class DeviceCertificate:
         }
 
 
+def _digest(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def certify(
     device: TenantDevice,
     start: datetime,
@@ -155,6 +160,7 @@ def certify(
     """
     assert start < end, "a period"
     end_us = _microseconds(end)
+    # first of all: what is missing in a buffer of another time is no reason
     of_period = relevant_streams(streams, _microseconds(start), end_us)
     states = {epoch: stream_state(coverage, end_us) for epoch, coverage in of_period.items()}
     # a device that was never heard of may have driven
@@ -181,16 +187,19 @@ def certify(
 
 def _since(streams: Mapping[int, Coverage], states: Mapping[int, StreamState]) -> datetime | None:
     """Up to when everything is accounted for: by the first of the silent streams to fall silent."""
+    # streams that are complete say nothing of how long the others have been silent
     stated = [streams[epoch].stated_us for epoch, state in states.items() if state is StreamState.SILENT]
     first = min(stated, default=0)
     return _EPOCH + timedelta(microseconds=first) if first > 0 else None
 
 
 def _declared_lost(streams: Mapping[int, Coverage]) -> tuple[tuple[str, SeqRanges], ...]:
+    # by reason first: that is how a person asks for them
     found: dict[str, dict[int, IntervalSet]] = {}
     for epoch, coverage in streams.items():
         if not coverage.tombstones:
             continue
+        # without what came all the same, after it was declared
         lost = coverage.declared_lost
         for reason in {tombstone.reason for tombstone in coverage.tombstones}:
             declared = IntervalSet((first, last) for first, last, why in coverage.tombstones if why == reason)

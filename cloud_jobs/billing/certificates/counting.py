@@ -43,6 +43,7 @@ def count_not_metered(
     found: Counter[TenantDevice] = Counter()
     wanted: dict[str, Range] = {"ingest_number": numbers, "device_time": (first, last)}
     for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "kind", "device_time"), wanted):
+        # before the period only a position has a say: events and bytes are counted where they are
         in_period = pc.greater_equal(rows["device_time"], pa.scalar(start, rows["device_time"].type))
         found += _counted(rows.filter(pc.or_(in_period, pc.equal(rows["kind"], _POSITION))))
     return found
@@ -70,6 +71,7 @@ def count_erased(
     concerned = {device: moment for device, moment in before.items() if moment > start - MAX_SEGMENT}
     if not concerned:
         return Counter()
+    # where the moment is after the period nothing of it is kept, and no record has to be read
     kept = _kept(lake, snapshot, {device: moment for device, moment in concerned.items() if moment < end})
     erased: dict[TenantDevice, list[SeqRanges]] = {}
     usage = usage_rows(lake, snapshot, [*concerned], start, end - timedelta.resolution)
@@ -113,6 +115,7 @@ def _rows(
     wanted: Mapping[str, Range],
 ) -> Iterator[pa.Table]:
     """Rows of some devices in files of the records."""
+    # bounds of both for the row groups; which pairs are meant is decided row by row
     names, tenants = sorted({one.device for one in devices}), [one.tenant for one in devices]
     ranges = {"tenant": (min(tenants), max(tenants)), "device": (names[0], names[-1]), **wanted}
     files = lake.files("records")

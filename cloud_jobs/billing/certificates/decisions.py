@@ -32,6 +32,7 @@ def decide(
     record or statement ever came from; LakeError, CommitConflict.
     """
     check_decision(device, until, decided_by, reason, now)
+    # a slip of the pen would close another device, or nothing at all
     if not lake.coverage_rows(lake.coverage_manifest(lake.ingest_commit()), [device]).num_rows:
         raise BadDecision(device, ["nothing was ever heard of it: look at tenant and device"])
     wanted = {
@@ -43,6 +44,7 @@ def decide(
     }
     made: list[Decision] = []
 
+    # the time is left out: an answer that was lost comes again later
     def missing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         same = [row for row in rows if {name: row[name] for name in wanted} == wanted]
         number = 1 + max((row["number"] for row in rows), default=0)

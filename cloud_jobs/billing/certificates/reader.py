@@ -50,6 +50,7 @@ def certificates_from(
     for stream, known in coverage(lake, snapshot, names).items():
         streams[stream.of_device][stream.epoch] = known
     counts = _counts(lake, snapshot, names, start, end)
+    # few: people make them
     decided = by_device(decisions(lake, snapshot))
     return {
         device: certify(device, start, end, of, counts=counts[device], decisions=decided.get(device, ()))
@@ -106,6 +107,7 @@ def _erased_unmetered(
     """The devices of which records that usage did not cover may be erased since, and so are not counted any more."""
     if snapshot.covers == snapshot.ingest_number:
         return Counter()
+    # an erasure waits for usage as it is, not as it was at this snapshot
     since = _before(erasures_since(lake, snapshot), devices)
     return Counter(device for device, moment in since.items() if moment > start - MAX_SEGMENT)
 

@@ -46,6 +46,7 @@ def relevant_streams(streams: Mapping[int, Coverage], start_us: int, end_us: int
     Not one whose buffer was made after the period, if an earlier one is left: until then the device wrote into that
     one, which has to account for the whole period by itself.
     """
+    # nearly all devices have one, and it is theirs alone
     if len(streams) == 1:
         return dict(streams)
     ordered = dict(sorted(streams.items()))
@@ -55,6 +56,7 @@ def relevant_streams(streams: Mapping[int, Coverage], start_us: int, end_us: int
         for epoch, coverage in ordered.items()
         if not any(coverage.stated_us <= at <= start_us for later, at in begun.items() if later > epoch)
     }
+    # where none is left the device is known by later buffers alone, and those have to account for the period
     earlier = any(began_us(epoch) < end_us for epoch in left)
     return {epoch: one for epoch, one in left.items() if not (earlier and begun.get(epoch, 0) >= end_us)}
 
@@ -64,6 +66,7 @@ def _believed(ordered: Mapping[int, Coverage]) -> dict[int, int]:
     and not by a clock that was ahead of all that the centre heard of the device since."""
     found, before = dict[int, int](), -DRAWN_BY_CHANCE_US
     for epoch, coverage in ordered.items():
+        # also of a number that is not believed: the next one may have been drawn upon it
         at = began_us(epoch)
         if before + DRAWN_BY_CHANCE_US <= at <= coverage.stated_us:
             found[epoch] = at
