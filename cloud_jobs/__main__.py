@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cloud_jobs.closing_cli import close
 from cloud_jobs.command_settings import load_checked_settings, load_settings
 from cloud_jobs.encounters import encounters
 from cloud_jobs.error_messages import cloud_errors_as_messages
@@ -140,6 +141,7 @@ def bundle(
     typer.echo(f"--py-files {written.py_files} {written.main_file}", err=True)
 
 
+app.command()(close)
 # these start no Spark: they work on files, topics and tables
 app.add_typer(reference, name="reference")
 app.command()(maintain)

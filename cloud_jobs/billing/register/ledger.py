@@ -114,6 +114,7 @@ class Ledger:
         self._numbering = dict(numbering or {})
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
         self._invoices: dict[str, IssuedDocument] = {}
+        # a file holds them in any order; what is posted follows from the order of the numbers
         for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
             self._add(document)
 
@@ -185,6 +186,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     _check_final(closing)
     if not closing.charges:
         raise NothingToIssue(key.payer)
+    # given last, when nothing can refuse the invoice any more: else there would be a gap
     counter = ledger.numbering(key.legal_entity).counter + 1
     return IssuedDocument(
         key=key,
@@ -222,9 +224,11 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
             _check_final(closing)
         raise NoInvoice(key.payer)
     number = posted.invoice.number
+    # an older snapshot that was closed late knows less than what is posted
     if closing.rank <= posted.rank:
         raise NothingToAdjust(key.payer, number)
     _check_final(closing)
+    # amounts of two currencies are never subtracted
     if closing.currency != posted.invoice.currency:
         raise OtherCurrency(key.payer, number, posted.invoice.currency, closing.currency)
     return posted

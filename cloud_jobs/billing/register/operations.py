@@ -117,8 +117,10 @@ def _each(
     refused: list[RegisterRefusal] = []
 
     def make(opened: DeltaTable) -> Iterator[list[Row]]:
+        # made again after another clerk's commit, of which some payers may be
         refused.clear()
         numbering = None
+        # so many documents are held at once, however many payers there are
         for begin in range(0, len(asked), _PAYERS_AT_ONCE):
             part = asked[begin : begin + _PAYERS_AT_ONCE]
             closings = register.closings(*days, part)
@@ -129,6 +131,7 @@ def _each(
             posted = {payer: named.get(_posted_key(ledger, one)) for payer, one in newest.items()}
             books.load([*newest.values(), *(one for one in posted.values() if one is not None)])
             yield [*_rows(ledger, newest.values(), posted, step, books=books, clerk=clerk, refused=refused)]
+            # the next part goes on counting where this one ended: all parts are one commit
             numbering = ledger.all_numbering
 
     return Done(post(register, clerk.attempt, make), tuple(refused))
@@ -156,6 +159,7 @@ def _rows(
             # nothing is numbered that no valid document can be made of
             refused.append(Blocked(payer, [str(error)]))
         else:
+            # the next number follows upon this one, and a payer is not issued twice in one commit
             ledger.add(made)
             yield row
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
+from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts.account import VatCategory
 from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.meters import Meter
@@ -21,21 +22,6 @@ from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, RATED_LINES
-
-
-class CertificateRow(NamedTuple):
-    """What a closing keeps of a device's certificate: its state, canonical JSON, and the SHA-256 (hex) of that.
-
-    `fault`: why no bill with this device is final; None: nothing speaks against it.
-    """
-
-    tenant: str
-    device: str
-    state: str
-    certificate: str
-    digest: str
-    fault: str | None
-
 
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
 
@@ -56,10 +42,10 @@ def charge_rows(key: PeriodKey, run: str, charges: Iterable[Charge]) -> pa.Table
     return pa.Table.from_pylist([of_period | _charge_row(charge) for charge in charges], schema=RATED_LINES)
 
 
-def certificate_rows(key: PeriodKey, run: str, certificates: Iterable[CertificateRow]) -> pa.Table:
+def certificate_rows(key: PeriodKey, run: str, certificates: Iterable[DeviceCertificate]) -> pa.Table:
     """The certificates of a payer's devices as rows of CERTIFICATES."""
     of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
-    return pa.Table.from_pylist([of_period | one._asdict() for one in certificates], schema=CERTIFICATES)
+    return pa.Table.from_pylist([of_period | _certificate_row(one) for one in certificates], schema=CERTIFICATES)
 
 
 def charges_from(rows: pa.Table) -> tuple[Charge, ...]:
@@ -187,6 +173,16 @@ def document_from(row: Mapping[str, Any]) -> IssuedDocument:
         by=row["by"],
         reason=row["reason"],
     )
+
+
+def _certificate_row(certificate: DeviceCertificate) -> dict[str, Any]:
+    return {
+        "tenant": certificate.tenant,
+        "device": certificate.device,
+        "state": certificate.state.value,
+        "digest": certificate.digest(),
+        "certificate": canonical(certificate.document()),
+    }
 
 
 def _key(row: Mapping[str, Any]) -> PeriodKey:

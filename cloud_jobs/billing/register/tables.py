@@ -46,6 +46,7 @@ class Register:
 
     def closing(self, key: PeriodKey, closing_id: str) -> Closing:
         """The closing that a document names. Raises RegisterDamaged if it is not there."""
+        # its id ends with the run, by which its file is found
         run = closing_id.rpartition("/")[2]
         ranges: dict[str, Range] = {"last_day": (key.last_day, key.last_day), "run": (run, run)}
         for row in self._rows("closings", ranges, [key.payer], day=key.first_day):
@@ -69,6 +70,7 @@ class Register:
         ranges = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
         rows = self._read("rated_lines", ranges, TABLES["rated_lines"].schema.names, first_day)
         rows = rows.filter(pc.equal(rows["last_day"], pa.scalar(last_day)))
+        # one payer may have several runs: the one that is posted, and the newest
         found = _by_payer_and_run(rows)
         charges = {}
         for one in closings:
@@ -88,6 +90,7 @@ class Register:
         ]
         if not found:
             raise UnknownDocument(number)
+        # two sellers may have chosen one prefix
         if len(found) > 1:
             entities = ", ".join(sorted(row["legal_entity"] for row in found))
             raise RegisterDamaged(
@@ -153,6 +156,7 @@ class Register:
             return {}
         bounds = zip(stored.paths, *(stored.bounds(name) for name in _NUMBERS), strict=True)
         for path, entities, counters, dates in bounds:
+            # issue writes each seller's rows apart; a merge may have put two into one file
             if entities[0] is not None and entities[0] == entities[1]:
                 seen(entities[0], counters[1], dates[1])
                 continue

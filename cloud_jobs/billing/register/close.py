@@ -1,0 +1,220 @@
+"""The closing of a period for many payers: the caller resolves contracts, tasks rate and write, the caller commits.
+
+Nothing is shuffled: each task reads the usage of its payers' devices at the snapshot and writes the files of its
+result. Lines and certificates are committed first; they count from the one commit of `closings` that names their run.
+What a run that died has written is named by nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, time, timedelta
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.certificates import DeviceCertificate, certificates_from
+from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.rating import (
+    Cell,
+    MeteredKey,
+    MeteredRows,
+    PriceBooks,
+    RatingContract,
+    cells_of_usage,
+    rate,
+)
+from cloud_jobs.billing.register.agreed import rating_contract
+from cloud_jobs.billing.register.assigned_usage import assigned_usage
+from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked, closed
+from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.control_totals import control_totals
+from cloud_jobs.billing.register.operations import Days
+from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
+from cloud_jobs.billing.register.posting import commit_made
+from cloud_jobs.billing.register.rows import certificate_rows, charge_rows, closing_row
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
+from cloud_jobs.lake.snapshots import Snapshot
+from cloud_jobs.lake.tables import Lake
+
+_WITHIN: Final = timedelta(days=2)
+"""No local day is further than this from the day of the same name in UTC."""
+_MOMENT: Final = timedelta(microseconds=1)
+
+
+class GroupClosed(NamedTuple):
+    """What a task has made of a group of payers: closings (their numbers are still 0), and the files it has written."""
+
+    closings: list[Closing]
+    lines: list[DataFile]
+    certificates: list[DataFile]
+
+
+Work = Callable[[Sequence[PayerContract]], GroupClosed]
+RunTasks = Callable[[Work, Sequence[Sequence[PayerContract]]], Sequence[GroupClosed]]
+"""What runs a function on each group, here or on executors."""
+
+
+@dataclass(slots=True)
+class _Used:
+    """What a payer's devices used, added up over parts of its devices."""
+
+    cells: list[Cell] = field(default_factory=list)
+    metered: dict[MeteredKey, MeteredRows] = field(default_factory=dict)
+    assigned: Counter[tuple[str, Meter]] = field(default_factory=Counter)
+
+
+def run_here(work: Work, groups: Sequence[Sequence[PayerContract]]) -> Sequence[GroupClosed]:
+    """Each group in this process, one after the other."""
+    return [work(group) for group in groups]
+
+
+def close_period(
+    lake: Lake,
+    snapshot: Snapshot,
+    days: Days,
+    payers: Collection[str] | None,
+    *,
+    run: ClosingRun,
+    run_tasks: RunTasks = run_here,
+    tasks: int = 1,
+) -> list[Closing]:
+    """Closes some days for some payers, or for all, each by its own clocks; the closings, by payer.
+
+    Raises UnknownPayer for one that was asked for and never pays; LakeError, CommitConflict, CommitFailed,
+    StoreUnavailable: then nothing is closed.
+    """
+    contracts, refused = contracts_of(lake, snapshot, days, payers, run)
+    made = run_tasks(close_group(lake, snapshot, run), payer_groups(contracts, tasks))
+    closings = [*(one.closing for one in refused), *(one for group in made for one in group.closings)]
+    # so the files of two runs are alike, whichever task ended first
+    closings.sort(key=lambda one: one.key.payer)
+    # first what a closing names: a crash in between leaves rows that no closing has
+    commit_made(lake, "rated_lines", lambda _: [file for group in made for file in group.lines])
+    commit_made(lake, "certificates", lambda _: [file for group in made for file in group.certificates])
+
+    def files(counter: int) -> list[DataFile]:
+        # the number is that of the commit, so an attempt that lost writes its rows anew
+        rows = [closing_row(replace(one, number=counter), run.now) for one in closings]
+        return _written(lake, "closings", pa.Table.from_pylist(rows, schema=TABLES["closings"].schema), run.now)
+
+    # the fence: from here on the run is a closing, and each payer's newest one
+    commit_made(lake, "closings", files)
+    return closings
+
+
+def contracts_of(
+    lake: Lake, snapshot: Snapshot, days: Days, payers: Collection[str] | None, run: ClosingRun
+) -> tuple[list[PayerContract], list[ClosedPayer]]:
+    """What was agreed with each payer for its local days, and the closings of those with whom nothing clear was."""
+    contracts = Contracts(reference_rows(lake, snapshot))
+    found, refused = [], []
+    for payer in sorted(payers) if payers is not None else _paying(contracts, days):
+        period = contracts.period_of(payer, *days)
+        try:
+            found.append(contracts.contract_of(payer, period))
+        except BlockedPayer as fault:
+            # listed for a day around the period, and not a payer in it: nobody asked for it
+            later = all(isinstance(one, UnknownPayer) for one in fault.faults)
+            if payers is not None or not later:
+                refused.append(blocked(run, payer, period, [str(one) for one in fault.faults]))
+    return found, refused
+
+
+def close_group(lake: Lake, snapshot: Snapshot, run: ClosingRun) -> Work:
+    """A function that closes a group of payers and writes its lines and certificates."""
+
+    def work(contracts: Sequence[PayerContract]) -> GroupClosed:
+        made = [*_closed_group(lake, snapshot, contracts, run)]
+        lines = [charge_rows(one.closing.key, run.name, one.charges) for one in made]
+        certificates = [certificate_rows(one.closing.key, run.name, one.certificates) for one in made]
+        return GroupClosed(
+            [one.closing for one in made],
+            _written(lake, "rated_lines", pa.concat_tables(lines), run.now),
+            _written(lake, "certificates", pa.concat_tables(certificates), run.now),
+        )
+
+    return work
+
+
+def _closed_group(
+    lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract], run: ClosingRun
+) -> Iterable[ClosedPayer]:
+    agreed = {one.id: rating_contract(one) for one in contracts}
+    try:
+        used = _usage_of(lake, snapshot, contracts, agreed)
+    except BillingError:
+        if len(contracts) > 1:
+            # the fault is of one of them; each by itself, and the others are closed
+            for one in contracts:
+                yield from _closed_group(lake, snapshot, [one], run)
+            return
+        used = {}
+    certificates = _certificates(lake, snapshot, contracts)
+    # most payers of a group have the same price list, which is read once
+    books = PriceBooks()
+    for one in contracts:
+        contract, its = agreed[one.id], used.get(one.id)
+        try:
+            if its is None:
+                its = _usage_of(lake, snapshot, [one], agreed)[one.id]
+            rated = rate(contract, its.cells, its.metered, books)
+        except BillingError as fault:
+            yield blocked(run, one.id, one.period, [str(fault)], one)
+            continue
+        # before anything is written: a difference is part of the closing
+        totals = control_totals(contract, its.assigned, its.cells, rated)
+        yield closed(run, one, rated, [certificates[one.period][device] for device in one.devices], totals)
+
+
+def _usage_of(
+    lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]
+) -> dict[str, _Used]:
+    """What each payer's devices used. Raises BillingError for what cannot be taken of one of them."""
+    used = {one.id: _Used() for one in contracts}
+    payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
+    for one in contracts:
+        for device in one.devices:
+            payers_of[device].append(one.id)
+    # payers of several time zones: what is read is cut to each one's own days by rating
+    first = min(one.period.start for one in contracts)
+    last = max(one.period.end for one in contracts) - _MOMENT
+    for devices in device_parts(contracts):
+        # a device may have several payers in one period, one after the other
+        names = sorted({payer for device in devices for payer in payers_of[device]})
+        of_part = [agreed[name] for name in names]
+        rows = usage_rows(lake, snapshot, devices, first, last)
+        for name, found in zip(names, cells_of_usage(of_part, rows), strict=True):
+            used[name].cells += found.cells
+            used[name].metered.update(found.metered)
+        for name, sums in assigned_usage(of_part, rows).items():
+            used[name].assigned.update(sums)
+    return used
+
+
+def _certificates(
+    lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract]
+) -> dict[BillingPeriod, dict[TenantDevice, DeviceCertificate]]:
+    found: dict[BillingPeriod, dict[TenantDevice, DeviceCertificate]] = defaultdict(dict)
+    # payers of one time zone share a period, and their devices are certified together
+    for period in sorted({one.period for one in contracts}, key=lambda one: one.time_zone):
+        for devices in device_parts([one for one in contracts if one.period == period]):
+            found[period].update(certificates_from(lake, snapshot, devices, period))
+    return found
+
+
+def _paying(contracts: Contracts, days: Days) -> list[str]:
+    first, last = (datetime.combine(day, time(), UTC) for day in days)
+    return contracts.payers(first - _WITHIN, last + _WITHIN)
+
+
+def _written(lake: Lake, table: str, rows: pa.Table, now: datetime) -> list[DataFile]:
+    return write_data_files(lake.files(table), rows, now, table=table)

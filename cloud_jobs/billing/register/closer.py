@@ -1,0 +1,117 @@
+"""The closing of one payer: its charges, its certificates and its control totals, and whether that is final. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.certificates import DeviceCertificate
+from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.rating import Charge, RatedAccount
+from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
+from cloud_jobs.billing.register.control_totals import ControlTotal
+from cloud_jobs.billing.register.parties import Parties
+from cloud_jobs.billing.register.rows import canonical, digest_of, lines_digest, taxes_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingRun:
+    """One run of the closing. `name`: under which its files are written, that no other run has."""
+
+    name: str
+    snapshot: int
+    snapshot_id: str
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedPayer:
+    """A closing (its `number` is 0 until it is committed), with what is written beside it."""
+
+    closing: Closing
+    charges: Sequence[Charge]
+    certificates: Sequence[DeviceCertificate]
+
+
+def closed(
+    run: ClosingRun,
+    contract: PayerContract,
+    rated: RatedAccount,
+    certificates: Sequence[DeviceCertificate],
+    totals: Sequence[ControlTotal],
+) -> ClosedPayer:
+    """The closing of a payer that could be rated."""
+    period, seller = contract.period, contract.seller
+    # in one order, whichever task they come from: the digest is over all of them
+    certificates = sorted(certificates, key=lambda one: one.of_device)
+    faults = [fault for total in totals if (fault := total.fault)]
+    open_ends = [f"{one.tenant}/{one.device}: {reason}" for one in certificates for reason in one.reasons]
+    # a payer without devices has none that is open, and what has not happened is not final
+    if run.now < period.end:
+        open_ends.append(f"the period ends at {period.end.isoformat()}")
+    # a wrong sum is never final, however complete the records are
+    state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
+    parties = Parties(
+        seller=seller,
+        buyer=contract.account,
+        names={account.id: account.name for account in contract.accounts if account.id != contract.id},
+        devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
+    )
+    closing = Closing(
+        key=PeriodKey(seller.id, contract.id, period.first_day, period.last_day),
+        snapshot=run.snapshot,
+        snapshot_id=run.snapshot_id,
+        number=0,
+        run=run.name,
+        outcome=state,
+        reasons=tuple(faults or open_ends),
+        period_start=period.start,
+        period_end=period.end,
+        time_zone=period.time_zone,
+        number_prefix=seller.number_prefix,
+        currency=rated.currency,
+        net_minor=rated.net_minor,
+        tax_minor=rated.tax_minor,
+        charges=len(rated.charges),
+        taxes=taxes_text(rated.taxes),
+        lines_digest=lines_digest(rated.charges),
+        certificates_digest=digest_of(canonical([one.digest() for one in certificates])),
+        control_totals=canonical([total._asdict() for total in totals]),
+        parties=parties.text,
+    )
+    return ClosedPayer(closing=closing, charges=rated.charges, certificates=certificates)
+
+
+def blocked(
+    run: ClosingRun, payer: str, period: BillingPeriod, reasons: Sequence[str], contract: PayerContract | None = None
+) -> ClosedPayer:
+    """The closing of a payer for which there is no sum; `contract`: None if that is what is wrong."""
+    seller = None if contract is None else contract.seller
+    nothing: dict[str, Any] = {}
+    closing = Closing(
+        key=PeriodKey("" if seller is None else seller.id, payer, period.first_day, period.last_day),
+        snapshot=run.snapshot,
+        snapshot_id=run.snapshot_id,
+        number=0,
+        run=run.name,
+        outcome=ClosingState.BLOCKED,
+        reasons=tuple(reasons),
+        period_start=period.start,
+        period_end=period.end,
+        time_zone=period.time_zone,
+        number_prefix="" if seller is None else seller.number_prefix,
+        currency="" if contract is None else contract.payer.currency,
+        net_minor=0,
+        tax_minor=0,
+        charges=0,
+        taxes=canonical([]),
+        lines_digest=lines_digest(()),
+        certificates_digest=digest_of(canonical([])),
+        control_totals=canonical([]),
+        parties=canonical(nothing),
+    )
+    return ClosedPayer(closing=closing, charges=(), certificates=())

@@ -1,0 +1,268 @@
+"""`waybill bill`: close a period, issue and adjust its invoices, void one, and look at what there is."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console, RenderableType
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts.fields import Id
+from cloud_jobs.billing.documents import canonical_bytes
+from cloud_jobs.billing.documents.files import write_documents
+from cloud_jobs.billing.documents.terminal import document_table
+from cloud_jobs.billing.register.close import close_period
+from cloud_jobs.billing.register.closer import ClosingRun
+from cloud_jobs.billing.register.closing import ClosingState
+from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
+from cloud_jobs.billing.register.errors import AlreadyIssued, NothingToAdjust, NothingToIssue
+from cloud_jobs.billing.register.operations import Clerk, Days, Done, adjust_period, issue_period, void_invoice
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.register.terminal import (
+    changes_table,
+    changes_values,
+    closing_values,
+    closings_table,
+    document_values,
+    documents_table,
+)
+from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.lake.location import Location
+from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
+from cloud_jobs.lake.tables import Lake
+
+NOT_ALL: Final = 3
+"""The exit status of a command that did what could be done, and something that was asked for could not."""
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Invoices: periods are closed, issued, adjusted and shown. Exit status: 0 done; 1 an error, nothing was"
+    " written; 2 wrong options; 3 done, but for payers that are named; 75 the store does not answer.",
+)
+
+_ID: Final = TypeAdapter(Id)
+
+
+def payer_id(text: str) -> str:
+    """The id of an account that somebody wrote. Raises BadParameter."""
+    try:
+        return _ID.validate_python(text)
+    except ValidationError as error:
+        raise typer.BadParameter(f"{text[:100]!r} is no id of an account: small letters, digits, . _ -") from error
+
+
+LakeOption = Annotated[
+    str,
+    typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables in the environment say."),
+]
+PeriodOption = Annotated[
+    str,
+    typer.Option("--period", help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19: days by the payer's clocks."),
+]
+PayersOption = Annotated[
+    list[str] | None,
+    typer.Option("--payer", parser=payer_id, metavar="ID", help="This payer alone; again for more. All if not given."),
+]
+ByOption = Annotated[str | None, typer.Option("--by", help="Who asks for it; the name of the login if not given.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print canonical JSON.")]
+
+
+@app.command()
+@cloud_errors_as_messages("bill")
+def close(
+    *,
+    lake: LakeOption,
+    period: PeriodOption,
+    payer: PayersOption = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute what is owed for a period, and whether that is final. Nothing is numbered. Exit status 3: not all is.
+
+    Example: waybill bill close --lake lake --period 2026-03
+    """
+    tables, now = _lake(lake), datetime.now(UTC)
+    # a lake of before the register has none of its tables
+    tables.create()
+    taken = take_snapshot(tables, now) if snapshot is None else read_snapshot(tables, snapshot)
+    run = ClosingRun(name=token_hex(8), snapshot=taken.number, snapshot_id=taken.id, now=now)
+    closings = close_period(tables, taken, days_of(period), payer, run=run)
+    _print(as_json, [closing_values(one) for one in closings], closings_table(closings))
+    if any(one.outcome is not ClosingState.FINAL for one in closings):
+        raise typer.Exit(NOT_ALL)
+
+
+@app.command()
+@cloud_errors_as_messages("bill")
+def issue(
+    *,
+    lake: LakeOption,
+    period: PeriodOption,
+    payer: PayersOption = None,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Number the invoices of a closed period, each once. Exit status 3: some could not be issued, and are named.
+
+    Example: waybill bill issue --lake lake --period 2026-03
+    """
+    register = Register(_lake(lake))
+    books, clerk = DocumentMaker(register), _clerk(by)
+    _say(issue_period(register, days_of(period), payer, books=books, clerk=clerk), as_json=as_json)
+
+
+@app.command()
+@cloud_errors_as_messages("bill")
+def adjust(
+    *,
+    lake: LakeOption,
+    period: PeriodOption,
+    payer: PayersOption = None,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Post what a newer closing changes, by credit and debit notes. Exit status 3: some could not be posted.
+
+    Example: waybill bill adjust --lake lake --period 2026-03
+    """
+    register = Register(_lake(lake))
+    books, clerk = DocumentMaker(register), _clerk(by)
+    _say(adjust_period(register, days_of(period), payer, books=books, clerk=clerk), as_json=as_json)
+
+
+@app.command()
+@cloud_errors_as_messages("bill")
+def void(
+    number: Annotated[str, typer.Argument(help="The number of the invoice.")],
+    *,
+    lake: LakeOption,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it stands on the note.")],
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take back all that is posted to an invoice, by a note. Its period may be issued anew.
+
+    Example: waybill bill void WB-EU-00000001 --lake lake --reason "wrong buyer"
+    """
+    register = Register(_lake(lake))
+    made = void_invoice(register, number, reason, books=DocumentMaker(register), clerk=_clerk(by))
+    _print(as_json, [document_values(made)], documents_table([made]))
+
+
+@app.command("list")
+@cloud_errors_as_messages("bill")
+def list_documents(
+    *,
+    lake: LakeOption,
+    period: Annotated[
+        str | None, typer.Option("--period", help="Of periods with a day of these; all if not given.")
+    ] = None,
+    payer: PayersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which documents were issued.
+
+    Example: waybill bill list --lake lake --period 2026-03
+    """
+    first, last = (None, None) if period is None else days_of(period)
+    found = Register(_lake(lake)).documents(payer, first_day=first, last_day=last)
+    _print(as_json, [document_values(one) for one in found], documents_table(found))
+
+
+@app.command()
+@cloud_errors_as_messages("bill")
+def show(
+    number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
+    *,
+    lake: LakeOption,
+    seller: Annotated[str | None, typer.Option("--seller", help="The legal entity, if two have this number.")] = None,
+    as_json: JsonOption = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write it as JSON into this folder.")] = None,
+) -> None:
+    """Show a document, made again from the register and held against its digest of then.
+
+    Example: waybill bill show WB-EU-00000001 --lake lake
+    """
+    made = issued_document(Register(_lake(lake)), number, seller)
+    content = canonical_bytes(made)
+    if out is not None:
+        write_documents(out, {f"{made['invoice_number']}.json": content})
+    if as_json:
+        _write(content)
+    elif out is None:
+        _console().print(document_table(made))
+
+
+@app.command()
+@cloud_errors_as_messages("bill")
+def diff(
+    *,
+    lake: LakeOption,
+    period: PeriodOption,
+    payer: Annotated[str, typer.Option("--payer", parser=payer_id, metavar="ID", help="The payer's id.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the newest closing changes of what is posted: what `adjust` would post.
+
+    Example: waybill bill diff --lake lake --period 2026-03 --payer acme
+    """
+    register = Register(_lake(lake))
+    found = outstanding(register, days_of(period), payer)
+    _print(as_json, changes_values(*found), changes_table(*found))
+
+
+def _lake(text: str) -> Lake:
+    return Lake(Location.of(text))
+
+
+def days_of(text: str) -> Days:
+    """The days that a period names; whose clocks they are by is the payer's."""
+    period = BillingPeriod.parse(text, "UTC")
+    return period.first_day, period.last_day
+
+
+def _clerk(by: str | None) -> Clerk:
+    return Clerk(by=by or getpass.getuser(), now=datetime.now(UTC), attempt=token_hex(8))
+
+
+def _say(done: Done, *, as_json: bool) -> None:
+    """What was posted, and of whom nothing was, and why; what was done before is no failure."""
+    # the same command twice ends as well as once
+    refused = [one for one in done.refused if not isinstance(one, AlreadyIssued | NothingToAdjust | NothingToIssue)]
+    values = {
+        "documents": [document_values(one) for one in done.documents],
+        "refused": [{"payer": one.payer, "kind": type(one).__name__, "reason": str(one)} for one in done.refused],
+    }
+    _print(as_json, values, documents_table(done.documents))
+    if not as_json:
+        for one in done.refused:
+            typer.echo(f"bill: {one}", err=True)
+    if refused:
+        raise typer.Exit(NOT_ALL)
+
+
+def _print(as_json: bool, values: Any, table: RenderableType) -> None:
+    if as_json:
+        _write(json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
+    else:
+        _console().print(table)
+
+
+def _console() -> Console:
+    """A pipe or a file has no width of its own; the tables need this much."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _write(content: bytes) -> None:
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,144 @@
+"""From the register's rows to documents: the same rows give the same bytes, today and in years."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from cloud_jobs.billing.documents import (
+    CertificateSummary,
+    Document,
+    DocumentType,
+    InvoicingPeriod,
+    canonical_bytes,
+    document,
+    head,
+)
+from cloud_jobs.billing.rating import Posted, RatedAccount, difference
+from cloud_jobs.billing.register.closing import Closing, RegisterKey
+from cloud_jobs.billing.register.errors import NoInvoice, NotClosed, OtherCurrency, RegisterDamaged
+from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange
+from cloud_jobs.billing.register.operations import Days, Sealed
+from cloud_jobs.billing.register.parties import Parties
+from cloud_jobs.billing.register.rows import taxes_from
+from cloud_jobs.billing.register.tables import Register, missing_closing
+from cloud_jobs.lake.tables import row_fault_as_error
+
+
+class DocumentMaker:
+    """Makes the documents of entries from their closings. Holds the charges of those closings that were loaded."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._rated: dict[RegisterKey, RatedAccount] = {}
+
+    def load(self, closings: Collection[Closing]) -> None:
+        """Reads the charges of some closings, instead of those before. Raises LakeError, RegisterDamaged."""
+        charges = self._register.charges_of(closings)
+        self._rated = {}
+        for one in closings:
+            with row_fault_as_error("closings", {"payer": one.key.payer, "id": one.id}):
+                taxes = taxes_from(one.taxes)
+            rated = RatedAccount(
+                payer=one.key.payer, currency=one.currency, charges=charges[one.in_register], taxes=taxes
+            )
+            # the digest is that of the lines; this holds them against what was posted
+            if (rated.net_minor, rated.tax_minor) != (one.net_minor, one.tax_minor):
+                raise RegisterDamaged(f"the charges of the closing {one.id} of {one.key.payer} are not its sum")
+            self._rated[one.in_register] = rated
+
+    def change(self, before: Closing, after: Closing) -> PostedChange:
+        """What one closing changes of another one."""
+        made = self.difference(before, after)
+        # quantities alone are no reason for a note: it would ask for nothing
+        empty = not made.tax_minor and not any(charge.amount_minor for charge in made.charges)
+        return PostedChange(net_minor=made.net_minor, tax_minor=made.tax_minor, is_empty=empty)
+
+    def document(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Document:
+        """The document of an entry. Raises DocumentError for contracts that no valid document can be made of."""
+        basis = closing or before
+        assert basis is not None, "a document posts a closing, or takes one back"
+        with row_fault_as_error("closings", {"payer": basis.key.payer, "parties": basis.parties}):
+            parties = Parties.parse(basis.parties)
+        # by the terms of the closing, as the document of then had it
+        due = entry.issue_date + timedelta(days=parties.seller.payment_days)
+        made = document(
+            kind=entry.type,
+            number=entry.number,
+            issue_date=entry.issue_date,
+            due_date=None if entry.type is DocumentType.CREDIT_NOTE else due,
+            seller=parties.seller,
+            buyer=parties.buyer,
+            names=parties.names,
+            rated=self.difference(before, closing),
+            period=InvoicingPeriod(
+                first_day=basis.key.first_day,
+                last_day=basis.key.last_day,
+                start=basis.period_start,
+                end=basis.period_end,
+                time_zone=basis.time_zone,
+            ),
+            snapshot=basis.snapshot_id,
+            certificates=CertificateSummary(
+                devices_by_state=parties.devices_by_state, digest=basis.certificates_digest
+            ),
+            preceding=entry.reference,
+            reason=entry.reason or None,
+        )
+        totals = made["posting_sign"] * made["document_totals"]["invoice_total_amount_with_vat"]["minor"]
+        assert totals == entry.gross_minor, "a document is of what its entry posts"
+        return made
+
+    def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Sealed:
+        """What the register keeps of the document of an entry."""
+        made = self.document(entry, closing, before)
+        return Sealed(canonical_bytes(head(made)).decode(), made["digest"])
+
+    def difference(self, before: Closing | None, after: Closing | None) -> RatedAccount:
+        """The charges of a closing, or what they change of those of another one; without it, those taken back."""
+        if after is not None and before is None:
+            return self._rated[after.in_register]
+        assert before is not None
+        posted = self._rated[before.in_register]
+        nothing = RatedAccount(payer=posted.payer, currency=posted.currency, charges=(), taxes=())
+        return difference(Posted.of([posted]), nothing if after is None else self._rated[after.in_register])
+
+
+def issued_document(register: Register, number: str, legal_entity: str | None = None) -> Document:
+    """The document of a number, made again from the register's rows and held against the digest of then.
+
+    Raises UnknownDocument, RegisterDamaged, LakeError.
+    """
+    entry, row = register.document(number, legal_entity)
+    closing = register.closing(entry.key, entry.closing) if entry.closing else None
+    before = register.closing(entry.key, entry.before) if entry.before else None
+    maker = DocumentMaker(register)
+    maker.load([one for one in (closing, before) if one is not None])
+    made = maker.document(entry, closing, before)
+    # also where this version would make it otherwise: what was issued is never shown as another
+    if made["digest"] != row["digest"] or canonical_bytes(head(made)).decode() != row["head"]:
+        raise RegisterDamaged(f"document {number} cannot be made again as it was issued: its digest is another")
+    return made
+
+
+def outstanding(register: Register, days: Days, payer: str) -> tuple[str, RatedAccount]:
+    """The invoice of a payer and period, and what the newest closing changes of what is posted to it.
+
+    Raises NotClosed, NoInvoice, OtherCurrency, RegisterDamaged, LakeError.
+    """
+    closings = {one.id: one for one in register.closings(*days, [payer])}
+    if not closings:
+        raise NotClosed(payer, f"{days[0]}/{days[1]}")
+    newest = [*closings.values()][-1]
+    posted = register.ledger(register.lake.open("documents"), [newest.key]).posted(newest.key)
+    if posted is None:
+        raise NoInvoice(payer)
+    before = closings.get(posted.closing)
+    if before is None:
+        raise missing_closing(payer, posted.closing)
+    if before.currency != newest.currency:
+        raise OtherCurrency(payer, posted.invoice.number, before.currency, newest.currency)
+    maker = DocumentMaker(register)
+    # the newest may be what is posted: its lines are read once
+    maker.load([*{one.id: one for one in (before, newest)}.values()])
+    return posted.invoice.number, maker.difference(before, newest)

@@ -1,0 +1,40 @@
+"""Payers cut into groups that a task can hold: neighbours by their devices, so that a group reads few files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.lake.coverage import TenantDevice
+
+DEVICES_AT_ONCE: Final = 250
+"""The usage of so many devices is read at a time, whoever pays for them: of one that is 100 kB a month."""
+_LEAST_DEVICES: Final = 100
+_EACH_PAYER: Final = 5
+"""A payer costs about as much as so many devices."""
+
+
+def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[PayerContract]]:
+    """About `tasks` groups, and one of what is little; a payer is in one."""
+    # usage lies in the order of devices, so neighbours are in the same files
+    in_order = sorted(contracts, key=lambda one: (one.devices[:1], one.id))
+    weights = [len(one.devices) + _EACH_PAYER for one in in_order]
+    most = max(sum(weights) // max(tasks, 1), _LEAST_DEVICES)
+    groups: list[list[PayerContract]] = []
+    # the first payer opens the first group
+    held = most
+    for contract, weight in zip(in_order, weights, strict=True):
+        if held + weight > most:
+            groups.append([])
+            held = 0
+        groups[-1].append(contract)
+        held += weight
+    return groups
+
+
+def device_parts(contracts: Sequence[PayerContract]) -> Iterator[list[TenantDevice]]:
+    """The devices of some payers, each once, in parts that can be read at once."""
+    devices = sorted({device for contract in contracts for device in contract.devices})
+    for begin in range(0, len(devices), DEVICES_AT_ONCE):
+        yield devices[begin : begin + DEVICES_AT_ONCE]

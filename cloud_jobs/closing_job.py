@@ -1,0 +1,44 @@
+"""The closing of a period as one Spark job: groups of payers on executors, three commits by the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from functools import partial
+from secrets import token_hex
+from typing import Final
+
+from cloud_jobs.billing.register.close import close_period
+from cloud_jobs.billing.register.closer import ClosingRun
+from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.operations import Days
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.lake.frames import run_on_executors
+from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
+from cloud_jobs.spark import start_spark
+
+_TASKS_PER_CORE: Final = 4
+
+
+def run_close(
+    settings: CloudSettings, days: Days, payers: Collection[str] | None, snapshot_id: str | None
+) -> list[Closing]:
+    """Closes some days for some payers, or for all, at a snapshot or at a new one; the closings, by payer.
+
+    Raises LakeError, UnknownSnapshot, UnknownPayer, CommitConflict, CommitFailed, StoreUnavailable.
+    """
+    lake, now = settings.tables, datetime.now(UTC)
+    with settings.location.errors_named():
+        # before Spark, which takes seconds to start
+        lake.check("records")
+        lake.create()
+        snapshot = take_snapshot(lake, now) if snapshot_id is None else read_snapshot(lake, snapshot_id)
+        run = ClosingRun(name=token_hex(8), snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
+        spark = start_spark("waybill-close", settings.spark, settings.location)
+        try:
+            # more tasks than cores: a payer with a great fleet holds up no other
+            tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
+            on_executors = partial(run_on_executors, spark)
+            return close_period(lake, snapshot, days, payers, run=run, run_tasks=on_executors, tasks=tasks)
+        finally:
+            spark.stop()

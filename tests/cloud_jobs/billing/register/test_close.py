@@ -1,0 +1,245 @@
+"""From usage and contracts in the lake to issued documents: what is closed, what blocks, what is shown again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cloud_jobs.billing.documents import charges_of
+from cloud_jobs.billing.rating import PayerUsage, RatingContract, cells_of_usage
+from cloud_jobs.billing.register.close import GroupClosed, Work
+from cloud_jobs.billing.register.closing import ClosingState
+from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
+from cloud_jobs.billing.register.errors import Blocked, NotFinal, RegisterDamaged
+from cloud_jobs.billing.register.operations import void_invoice
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, clerk, hours, used
+
+MID_MONTH = "2026-03-20T00:00:00Z"
+FLEET = (
+    legal_entity(),
+    tariff(price("0.45")),
+    account("acme", device("van-1"), device("van-2")),
+    account("acme-west", device("van-3"), parent="acme"),
+    account("beta", device("van-4")),
+)
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    made = BilledLake.create(tmp_path, "van-1", "van-2", "van-3", "van-4")
+    made.publish(*FLEET)
+    made.use(used("van-1", 10_000), used("van-2", 4_000), used("van-3", 2_000), used("van-4", 1_000))
+    return made
+
+
+def test_a_month_is_closed_issued_and_shown_again_as_it_was(billed: BilledLake) -> None:
+    acme, beta = billed.close("one")
+    assert (acme.key.payer, acme.outcome, acme.net_minor, acme.tax_minor) == ("acme", ClosingState.FINAL, 720, 137)
+    assert (beta.key.payer, beta.net_minor) == ("beta", 45)
+    done = billed.issue("first")
+    assert [one.number for one in done.documents] == ["WB-EU-00000001", "WB-EU-00000002"]
+    made = issued_document(billed.register, "WB-EU-00000001")
+    assert made["document_totals"]["invoice_total_amount_with_vat"]["text"] == "8.57"
+    assert made["invoicing_period"]["start"] == "2026-02-28T23:00:00Z"
+    assert sum(charge.amount_minor for charge in charges_of(made)) == 720
+
+
+def test_what_came_late_is_a_debit_note_and_what_was_too_much_a_credit_note(billed: BilledLake) -> None:
+    billed.close("one")
+    billed.issue("first")
+    for name, metres in (("two", 20_000), ("three", 12_000)):
+        billed.use(used("van-1", metres))
+        billed.close(name)
+        billed.adjust(f"adjust {name}")
+    documents = billed.register.documents(["acme"])
+    assert [(one.type.name, one.net_minor) for one in documents] == [
+        ("INVOICE", 720),
+        ("DEBIT_NOTE", 450),
+        ("CREDIT_NOTE", -360),
+    ]
+    note = issued_document(billed.register, documents[-1].number)
+    assert note["preceding_invoice"]["preceding_invoice_reference"] == "WB-EU-00000001"
+    assert note["document_totals"]["invoice_total_amount_without_vat"]["text"] == "3.60"
+    assert [charge.key.device for charge in charges_of(note)] == ["van-1"]
+
+
+def test_a_void_posts_nothing_and_is_shown(billed: BilledLake) -> None:
+    billed.close("one")
+    billed.issue("first")
+    made = void_invoice(
+        billed.register, "WB-EU-00000001", "wrong buyer", books=DocumentMaker(billed.register), clerk=clerk("void")
+    )
+    note = issued_document(billed.register, made.number)
+    assert (note["invoice_note"], note["document_totals"]["amount_due_for_payment"]["text"]) == ("wrong buyer", "8.57")
+    assert [one.number for one in billed.issue("second").documents] == ["WB-EU-00000004"]
+
+
+def test_an_open_device_makes_its_payer_provisional_and_no_other(tmp_path: Path) -> None:
+    billed = BilledLake.create(tmp_path, "van-1", "van-2", "van-4")
+    billed.publish(*FLEET)
+    billed.hear("van-3", missing=True)
+    billed.use(used("van-3", 2_000), used("van-4", 1_000))
+    acme, beta = billed.close("one")
+    assert acme.outcome is ClosingState.PROVISIONAL
+    assert acme.reasons[0].startswith("fleet/van-3: 1 records are missing")
+    assert beta.outcome is ClosingState.FINAL
+    done = billed.issue("first")
+    assert [one.key.payer for one in done.documents] == ["beta"]
+    (refused,) = done.refused
+    assert isinstance(refused, NotFinal)
+
+
+def test_a_device_that_fell_silent_is_never_final_whatever_was_received_of_it(billed: BilledLake) -> None:
+    billed.publish(*FLEET, account("gamma", device("van-5"), device("van-6")))
+    billed.hear("van-5", until=datetime(2026, 3, 10, tzinfo=UTC))
+    billed.use()
+    *_, gamma = billed.close("one")
+    assert gamma.outcome is ClosingState.PROVISIONAL
+    assert gamma.reasons == ("fleet/van-5: silent since 2026-03-10T00:00:00Z", "fleet/van-6: never stated what it has")
+
+
+def test_a_month_that_has_not_ended_is_provisional(billed: BilledLake) -> None:
+    closings = billed.close("one", now=datetime(2026, 3, 31, 21, 59, tzinfo=UTC))
+    assert {one.outcome for one in closings} == {ClosingState.PROVISIONAL}
+
+
+def test_a_device_that_changes_its_account_is_billed_to_each_for_its_own_time(tmp_path: Path) -> None:
+    billed = BilledLake.create(tmp_path, "van-1", "van-2")
+    billed.publish(
+        legal_entity(),
+        tariff(price("0.45")),
+        account("acme", device("van-1", end=MID_MONTH)),
+        account("beta", device("van-1", begin=MID_MONTH)),
+    )
+    billed.use(*(used("van-1", 1_000, hour) for hour in hours(15)))
+    assert [(one.key.payer, one.net_minor) for one in billed.close("one")] == [("acme", 450), ("beta", 225)]
+
+
+def test_a_device_in_two_accounts_blocks_both_and_nobody_else(tmp_path: Path) -> None:
+    billed = BilledLake.create(tmp_path, "van-1", "van-2")
+    billed.publish(
+        legal_entity(),
+        tariff(price("0.45")),
+        account("acme", device("van-1")),
+        account("beta", device("van-1")),
+        account("gamma", device("van-2")),
+    )
+    billed.use(used("van-1", 1_000), used("van-2", 1_000))
+    states = {one.key.payer: (one.outcome.value, one.reasons) for one in billed.close("one")}
+    assert {name: state for name, (state, _) in states.items()} == {
+        "acme": "blocked",
+        "beta": "blocked",
+        "gamma": "final",
+    }
+    assert "'acme'" in states["beta"][1][0]
+    assert "'beta'" in states["beta"][1][0]
+    done = billed.issue("first")
+    assert [one.key.payer for one in done.documents] == ["gamma"]
+    assert {type(one) for one in done.refused} == {Blocked}
+
+
+def test_kilometres_in_a_zone_without_a_price_block_their_payer(billed: BilledLake) -> None:
+    billed.use(used("van-4", 5_000, zone="new-fence"))
+    acme, beta = billed.close("one")
+    assert (acme.outcome, beta.outcome) == (ClosingState.FINAL, ClosingState.BLOCKED)
+    assert "new-fence" in beta.reasons[0]
+
+
+def test_a_bad_tariff_blocks_until_it_is_corrected(billed: BilledLake) -> None:
+    bad = tariff(price("0.45"), effective_from="2026-02-01T00:00:00Z", currency="EURO")
+    billed.publish(*FLEET, bad)
+    assert {one.outcome for one in billed.close("one")} == {ClosingState.BLOCKED}
+    billed.publish(*FLEET, bad, bad | {"currency": "EUR"})
+    assert {one.outcome for one in billed.close("two")} == {ClosingState.FINAL}
+
+
+def test_a_run_that_died_before_its_last_commit_has_closed_nothing(
+    billed: BilledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """The process ends here."""
+
+    def killed(*_: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cloud_jobs.billing.register.close.closing_row", killed)
+        with pytest.raises(Killed):
+            billed.close("dead")
+    assert billed.lake.rows("rated_lines").num_rows == 4
+    assert billed.register.closings(*DAYS) == []
+    assert billed.issue("first").documents == []
+    billed.close("alive")
+    assert len(billed.issue("second").documents) == 2
+    assert charges_of(issued_document(billed.register, "WB-EU-00000002"))[0].quantity == 1_000_000
+
+
+def test_lines_that_were_changed_are_not_shown_as_an_invoice(billed: BilledLake) -> None:
+    billed.close("one")
+    billed.issue("first")
+    billed.lake.open("rated_lines").update(updates={"amount_minor": "1"}, predicate="device = 'van-1'")
+    with pytest.raises(RegisterDamaged, match="acme"):
+        issued_document(billed.register, "WB-EU-00000001")
+    assert issued_document(billed.register, "WB-EU-00000002")
+
+
+def contents(billed: BilledLake, table: str, *without: str) -> list[dict[str, Any]]:
+    rows = billed.lake.rows(table).drop_columns([*without])
+    return sorted(rows.to_pylist(), key=repr)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_closed_is_the_same_for_any_order_duplication_and_grouping(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    bodies = [legal_entity(), tariff(price("0.37", allowance="3", pool="account"))]
+    bodies += [account(f"payer-{number}", device(f"van-{number}a"), device(f"van-{number}b")) for number in range(6)]
+    usage = [used(f"van-{dice.randrange(6)}{dice.choice('ab')}", dice.randrange(9999), hour) for hour in hours(20)]
+    lakes = []
+    for name, tasks in (("plain", 1), ("other", 5)):
+        billed = BilledLake.create(tmp_path / name, *(f"van-{number}{of}" for number in range(6) for of in "ab"))
+        billed.publish(*bodies)
+        billed.use(*(usage if name == "plain" else dice.sample(usage, len(usage)) + usage[:3]))
+        lakes.append(billed)
+
+        def shuffled(work: Work, groups: Sequence[Any]) -> Sequence[GroupClosed]:
+            return [work([*reversed(group)]) for group in dice.sample([*groups], len(groups))]
+
+        billed.close(name, tasks=tasks, run_tasks=shuffled)
+    plain, other = lakes
+    for table, run_only in (("rated_lines", ("run",)), ("closings", ("run", "closed_at", "snapshot_id"))):
+        assert contents(plain, table, *run_only) == contents(other, table, *run_only)
+
+
+def test_a_payer_with_many_devices_is_rated_in_parts_to_the_same_sum(
+    billed: BilledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole, _) = billed.close("one")
+    monkeypatch.setattr("cloud_jobs.billing.register.payer_groups.DEVICES_AT_ONCE", 1)
+    (parts, _) = billed.close("two")
+    assert (parts.net_minor, parts.lines_digest, parts.control_totals) == (
+        whole.net_minor,
+        whole.lines_digest,
+        whole.control_totals,
+    )
+
+
+def test_quantities_that_went_missing_between_usage_and_charges_block(
+    billed: BilledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(contracts: Sequence[RatingContract], rows: pa.Table) -> list[PayerUsage]:
+        found = cells_of_usage(contracts, rows)
+        for one in found:
+            one.cells[:] = one.cells[1:]
+        return found
+
+    monkeypatch.setattr("cloud_jobs.billing.register.close.cells_of_usage", lose)
+    acme, _ = billed.close("one")
+    assert acme.outcome is ClosingState.BLOCKED
+    assert "usage assigned of acme, distance" in acme.reasons[0]

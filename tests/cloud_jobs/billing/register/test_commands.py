@@ -1,0 +1,101 @@
+"""The clerk's commands on a lake: what they print, how they end, and what they never write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cloud_jobs.billing.register.commands import NOT_ALL, app
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
+from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    made = BilledLake.create(tmp_path / "lake", "van-1")
+    made.publish(legal_entity(), tariff(price()), account("acme", device("van-1")), account("beta", device("van-2")))
+    made.use(used("van-1", 10_000), used("van-2", 4_000))
+    return made
+
+
+def run(billed: BilledLake, *words: str) -> Result:
+    return CliRunner().invoke(app, [*words, "--lake", str(billed.lake.location)])
+
+
+def values(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def test_a_clerk_closes_issues_shows_and_adjusts(billed: BilledLake, tmp_path: Path) -> None:
+    closed = run(billed, "close", "--period", "2026-03", "--json")
+    assert closed.exit_code == NOT_ALL, closed.output
+    assert {one["payer"]: one["outcome"] for one in values(closed)} == {"acme": "final", "beta": "provisional"}
+    assert "van-2: never stated what it has" in run(billed, "close", "--period", "2026-03").stdout
+    issued = run(billed, "issue", "--period", "2026-03", "--json", "--by", "A. Clerk")
+    assert issued.exit_code == NOT_ALL, issued.output
+    assert [one["number"] for one in values(issued)["documents"]] == ["WB-EU-00000001"]
+    assert [one["kind"] for one in values(issued)["refused"]] == ["NotFinal"]
+    shown = run(billed, "show", "WB-EU-00000001", "--json", "--out", str(tmp_path / "out"))
+    assert shown.exit_code == 0, shown.output
+    assert (tmp_path / "out" / "WB-EU-00000001.json").read_bytes() == shown.stdout_bytes
+    assert "Waybill Europe GmbH" in run(billed, "show", "WB-EU-00000001").stdout
+    billed.use(used("van-1", 12_000))
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    difference = values(run(billed, "diff", "--period", "2026-03", "--payer", "acme", "--json"))
+    assert (difference["invoice"], difference["net_minor"]) == ("WB-EU-00000001", 90)
+    assert "WB-EU-00000001" in run(billed, "diff", "--period", "2026-03", "--payer", "acme").stdout
+    adjusted = run(billed, "adjust", "--period", "2026-03", "--payer", "acme", "--json")
+    assert (adjusted.exit_code, values(adjusted)["documents"][0]["type"]) == (0, "383")
+    again = run(billed, "adjust", "--period", "2026-03", "--payer", "acme")
+    assert (again.exit_code, "is what the newest closing says" in again.stderr) == (0, True)
+    voided = run(billed, "void", "WB-EU-00000001", "--reason", "wrong buyer", "--by", "A. Clerk")
+    assert voided.exit_code == 0, voided.output
+    listed = values(run(billed, "list", "--period", "2026-03-15", "--json"))
+    assert [(one["type"], one["gross_minor"], one["is_void"]) for one in listed] == [
+        ("380", 536, False),
+        ("383", 107, False),
+        ("381", -643, True),
+    ]
+
+
+def test_the_snapshot_of_a_closing_closes_again_the_same(billed: BilledLake) -> None:
+    (first, _) = values(run(billed, "close", "--period", "2026-03", "--json"))
+    billed.use(used("van-1", 99_000))
+    (again, _) = values(run(billed, "close", "--period", "2026-03", "--json", "--snapshot", first["snapshot"]))
+    assert {name for name in first if first[name] != again[name]} == {"closing"}
+    unknown = run(billed, "close", "--period", "2026-03", "--snapshot", "9-aaaaaaaaaaaa")
+    assert (unknown.exit_code, unknown.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "..", "Acme", "", "a/b"])
+def test_an_id_that_leads_out_of_a_folder_is_no_id(billed: BilledLake, name: str) -> None:
+    for command in ("close", "issue", "adjust", "diff", "list"):
+        result = run(billed, command, "--period", "2026-03", "--payer", name)
+        assert result.exit_code == 2, command
+        assert "no id of an account" in " ".join(result.stderr.split())
+
+
+def test_a_number_that_nobody_issued_is_not_shown_and_writes_nothing(billed: BilledLake, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    result = run(billed, "show", "../../evil", "--out", str(tmp_path / "out"))
+    assert (result.exit_code, "there is no document" in result.stderr) == (1, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_issued_document_is_never_written_over(billed: BilledLake, tmp_path: Path) -> None:
+    run(billed, "close", "--period", "2026-03")
+    run(billed, "issue", "--period", "2026-03")
+    there = tmp_path / "WB-EU-00000001.json"
+    there.write_text("of somebody else")
+    result = run(billed, "show", "WB-EU-00000001", "--out", str(tmp_path))
+    assert (result.exit_code, there.read_text()) == (1, "of somebody else")
+
+
+@pytest.mark.parametrize("text", ["2026-13", "March", "2026-03-31/2026-03-01"])
+def test_a_period_that_is_none_is_one_line_of_advice(billed: BilledLake, text: str) -> None:
+    result = run(billed, "issue", "--period", text)
+    assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (1, 1, "")
