@@ -40,6 +40,7 @@ class GatewayStatus(BaseModel):
     oldest_in_flight_s: float = 0.0
     pending_acks: int = 0
     batches_persisted: int = 0
+    heartbeats_persisted: int = 0
     records_persisted: int = 0
     bytes_persisted: int = 0
     batches_refused: int = 0
