@@ -31,7 +31,7 @@ class HeardThrough:
         self._is_connected = self._is_caught_up = False
         self._latest_us = 0
         self.heard_us: int | None = None
-        """None: not since the agent started."""
+        """None: not since the agent started, or since a message came too late for what was stated."""
 
     def on_connected(self, now_us: int, *, resumed: bool) -> None:
         """A connection to the vehicle's broker. `resumed`: it may have kept messages, and delivers those first."""
@@ -48,6 +48,10 @@ class HeardThrough:
         if age_us is not None:
             # in order: behind a message that is as old as it may be, older ones may wait
             self._is_caught_up = age_us <= self._grace_us
+
+    def on_contradicted(self) -> None:
+        """A message was older than what was stated: how far the vehicle was heard is unknown until it is caught up."""
+        self._is_caught_up, self.heard_us = False, None
 
     def look(self, now_us: int, *, waits: bool) -> None:
         """All that the connection brought was taken. `waits`: something is not acknowledged, so the broker may wait."""

@@ -213,6 +213,7 @@ class Intake:
         if self._statement is not None and time_us < self._statement.stated_us:
             # older than its sensor may be: what was stated is not true any more, and nothing can take it back
             self._parts.buffer.counters.add("late", 1)
+            self._heard.on_contradicted()
             self._set_statement(None)
 
     def check_clocks(self) -> tuple[int, int]:

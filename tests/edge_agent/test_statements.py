@@ -145,6 +145,23 @@ def test_a_message_older_than_the_grace_is_counted_and_takes_the_statement_back(
     assert len(vehicle.falsified()) == 1
 
 
+def test_what_a_late_message_proved_wrong_is_not_stated_again_before_the_vehicle_is_caught_up(tmp_path):
+    vehicle = Vehicle(tmp_path)
+    vehicle.harness.connect(resumed=False)
+    vehicle.look(2)
+    for _ in range(3):
+        vehicle.message(age_s=3600)
+        vehicle.harness.commit()
+        assert vehicle.look(2) is None
+    assert vehicle.harness.buffer.counters.value("late") == 1
+    assert vehicle.look(QUIET_US / SECOND) is not None
+    vehicle.message(age_s=3600)
+    vehicle.message(age_s=4)
+    vehicle.harness.commit()
+    assert vehicle.look(1) is not None
+    assert len(vehicle.falsified()) == 2
+
+
 def test_after_a_rebuild_the_new_epoch_is_stated_and_the_former_one_no_more(tmp_path):
     vehicle = Vehicle(tmp_path)
     vehicle.harness.connect(resumed=False)
