@@ -8,13 +8,16 @@ from functools import partial
 from secrets import token_hex
 from typing import Final
 
+from pyspark.sql import SparkSession
+
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.operations import Days
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.frames import run_on_executors
-from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
+from cloud_jobs.lake.snapshots import Snapshot, read_snapshot, take_snapshot
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import start_spark
 
 _TASKS_PER_CORE: Final = 4
@@ -36,9 +39,15 @@ def run_close(
         run = ClosingRun(name=token_hex(8), snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
         spark = start_spark("waybill-close", settings.spark, settings.location)
         try:
-            # more tasks than cores: a payer with a great fleet holds up no other
-            tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
-            on_executors = partial(run_on_executors, spark)
-            return close_period(lake, snapshot, days, payers, run=run, run_tasks=on_executors, tasks=tasks)
+            return close_on_spark(spark, lake, snapshot, days, payers, run=run)
         finally:
             spark.stop()
+
+
+def close_on_spark(
+    spark: SparkSession, lake: Lake, snapshot: Snapshot, days: Days, payers: Collection[str] | None, *, run: ClosingRun
+) -> list[Closing]:
+    """The same in a session that is there. Raises as `close_period`."""
+    # more tasks than cores: a payer with a great fleet holds up no other
+    tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
+    return close_period(lake, snapshot, days, payers, run=run, run_tasks=partial(run_on_executors, spark), tasks=tasks)

@@ -60,18 +60,28 @@ class TrueLedger:
     def __init__(self) -> None:
         self.documents: list[TrueDocument] = []
 
-    def issue(self, contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]) -> TrueDocument:
-        """The invoice of a payer and period, by what is known now. Raises TruthError if there is one."""
+    def issue(
+        self, contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]
+    ) -> TrueDocument | None:
+        """The invoice of a payer and period, by what is known now; None if it would have no line (EN 16931 BR-16).
+
+        Raises TruthError if there is one.
+        """
         if any(document.of is None for document in self._about(payer, days)):
             raise TruthError(f"{payer} has an invoice for {days.first_day} to {days.last_day}")
         owed = owed_by(contracts, payer, days, usage)
         charges = tuple(PostedCharge(*one) for one in owed.charges)
+        if not charges:
+            return None
         return self._post(owed, days, None, (charges, owed.taxes))
 
     def adjust(
         self, contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]
     ) -> TrueDocument | None:
-        """The note that makes what was posted what is owed by what is known now; None if it is. Raises TruthError."""
+        """The note that makes what was posted what is owed by what is known now. Raises TruthError.
+
+        None if no amount changes: what is used and free is on no note of its own, but on the next one that has one.
+        """
         posted = self._about(payer, days)
         if not posted:
             raise TruthError(f"{payer} has no invoice for {days.first_day} to {days.last_day}")
@@ -79,7 +89,7 @@ class TrueLedger:
         if {owed.currency, *(document.currency for document in posted)} != {owed.currency}:
             raise TruthError(f"{payer} was billed in another currency than {owed.currency}")
         charges, taxes = _charges_missing(owed, posted), _taxes_missing(owed, posted)
-        if not charges and not taxes:
+        if not taxes and not any(charge.amount_minor for charge in charges):
             return None
         return self._post(owed, days, posted[0].number, (charges, taxes))
 
@@ -91,9 +101,11 @@ class TrueLedger:
         return [document for document in self.documents if (document.payer, document.days) == (payer, days)]
 
     def _post(self, owed: TrueOwed, days: TrueDays, of: int | None, said: Said) -> TrueDocument:
-        kind = (
-            "invoice" if of is None else "credit note" if sum(one.amount_minor for one in said[0]) < 0 else "debit note"
-        )
+        net = sum(charge.amount_minor for charge in said[0])
+        gross = net + sum(tax.tax_minor for tax in said[1])
+        # what asks for nothing more is a credit note, also one that moves amounts between charges
+        asks = gross > 0 or (gross == 0 and net > 0)
+        kind = "invoice" if of is None else "debit note" if asks else "credit note"
         number = 1 + sum(document.legal_entity == owed.legal_entity for document in self.documents)
         document = TrueDocument(kind, number, of, owed.legal_entity, owed.payer, days, owed.currency, *said)
         self.documents.append(document)

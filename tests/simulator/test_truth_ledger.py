@@ -19,6 +19,7 @@ def test_a_late_quarter_is_a_debit_note_and_the_same_state_again_is_none() -> No
     """100 km are 45.00 and 8.55 tax; 10.1 km more are 4.545: 49.55 and 9.41 in all."""
     ledger = TrueLedger()
     invoice = ledger.issue(AGREED, "acme", MARCH, [km(100)])
+    assert invoice is not None
     assert (invoice.kind, invoice.number, invoice.of, invoice.gross_minor) == ("invoice", 1, None, 5355)
     late = [km(100), km(10.1, at=NOON + timedelta(hours=1))]
     note = ledger.adjust(AGREED, "acme", MARCH, late)
@@ -48,9 +49,9 @@ def test_a_price_from_an_earlier_moment_credits_the_old_charge_and_debits_the_ne
 def test_any_number_of_late_arrivals_ends_at_the_right_sum() -> None:
     """Each time 0.011 km, which cost half a cent: the sum is rounded, not the differences."""
     ledger = TrueLedger()
-    usage: list[TrueQuarter] = []
+    usage: list[TrueQuarter] = [km(0.011)]
     ledger.issue(AGREED, "acme", MARCH, usage)
-    for quarter in range(20):
+    for quarter in range(1, 20):
         usage.append(km(0.011, at=NOON + timedelta(minutes=15 * quarter)))
         ledger.adjust(AGREED, "acme", MARCH, usage)
     assert ledger.posted_minor("acme", MARCH) == 10 + 2
@@ -61,6 +62,27 @@ def test_a_period_is_issued_once_and_adjusted_only_if_it_was() -> None:
     ledger = TrueLedger()
     with pytest.raises(TruthError, match="no invoice"):
         ledger.adjust(AGREED, "acme", MARCH, [])
-    ledger.issue(AGREED, "acme", MARCH, [])
+    ledger.issue(AGREED, "acme", MARCH, [km(2)])
     with pytest.raises(TruthError, match="has an invoice"):
         ledger.issue(AGREED, "acme", MARCH, [km(1)])
+
+
+def test_an_invoice_without_a_line_is_not_made_and_leaves_the_period_free() -> None:
+    ledger = TrueLedger()
+    assert ledger.issue(AGREED, "acme", MARCH, []) is None
+    with pytest.raises(TruthError, match="no invoice"):
+        ledger.adjust(AGREED, "acme", MARCH, [km(1)])
+    late = ledger.issue(AGREED, "acme", MARCH, [km(1)])
+    assert late is not None
+    assert (late.kind, late.number) == ("invoice", 1)
+
+
+def test_a_quantity_that_changes_no_amount_is_on_the_next_note() -> None:
+    """100.001 km cost as much as 100 km do; with 10 km more, 110.001 km cost 49.50."""
+    ledger = TrueLedger()
+    ledger.issue(AGREED, "acme", MARCH, [km(100)])
+    more = [km(100), km(0.001, at=NOON + timedelta(hours=1))]
+    assert ledger.adjust(AGREED, "acme", MARCH, more) is None
+    note = ledger.adjust(AGREED, "acme", MARCH, [*more, km(10, at=NOON + timedelta(hours=2))])
+    assert note is not None
+    assert [(charge.quantity, charge.amount_minor) for charge in note.charges] == [(10_001_000, 450)]

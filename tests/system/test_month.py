@@ -1,43 +1,42 @@
-"""A month that is hard to bill, through ingest, usage on Spark and rating: every invoice and note is the truth's.
+"""A month that is hard to bill, through ingest, usage and closings on Spark, and the register: all is the truth's.
 
 Contracts are published as TOML makes them; batches arrive late, twice and out of order, cut into micro-batches.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.billing import BillingPeriod
-from cloud_jobs.billing.contracts import Assigned, Assignment, Contracts, PayerContract, contracts_of_toml
-from cloud_jobs.billing.rating import (
-    AccountTerms,
-    Posted,
-    RatedAccount,
-    RatingContract,
-    TariffInForce,
-    cells_of_usage,
-    difference,
-    rate,
+from cloud_jobs.billing.documents import Document, DocumentType, charges_of
+from cloud_jobs.billing.rating import Charge
+from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.billing.register.errors import (
+    AlreadyIssued,
+    FuturePeriod,
+    NotClosed,
+    NotFinal,
+    NothingToAdjust,
+    OverlappingPeriod,
 )
-from cloud_jobs.ingest.decoding import decode_messages
-from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.operations import Done
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage import groups, job
-from cloud_jobs.usage.job import compute_usage
-from geo.spatial import TrackSettings
 from simulator.month import (
     PERIODS,
     Adjust,
     ArrivedBatch,
+    Close,
+    Decide,
     Deliver,
     ExpectedBilling,
     Issue,
@@ -46,17 +45,20 @@ from simulator.month import (
     expected_billing,
     hard_month,
 )
-from simulator.truth import PostedCharge, TrueDocument, TrueKey
-from simulator.truth.made import EPOCH
-from tests.cloud_jobs.ingest.centre import new_ingest, new_lake
-from tests.cloud_jobs.ingest.test_decoding import MESSAGES
-from tests.cloud_jobs.publications import rows_of
+from simulator.truth import PostedCharge, TrueDocument, TrueKey, TrueOwed
+from tests.system.billed_month import MARCH, Centre
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 SEED = 15
 MESSAGES_AT_ONCE = 40
-MICROSECOND = timedelta(microseconds=1)
+OVERLAPPING = (date(2026, 3, 31), date(2026, 4, 5))
+APRIL = (date(2026, 4, 1), date(2026, 4, 30))
+KINDS = {
+    DocumentType.INVOICE: "invoice",
+    DocumentType.CREDIT_NOTE: "credit note",
+    DocumentType.DEBIT_NOTE: "debit note",
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,159 +71,176 @@ def expected(month: Month) -> dict[int, ExpectedBilling]:
     return {step.step: step for step in expected_billing(month)}
 
 
-class Centre:
-    """A lake and what is done to it, step by step; `posted`: the documents of each payer so far."""
-
-    def __init__(self, folder: Path, spark: SparkSession) -> None:
-        self.lake = new_lake(folder)
-        self.posted: dict[str, list[RatedAccount]] = {payer: [] for payer in PERIODS}
-        self._ingest = new_ingest(self.lake)
-        self._spark = spark
-        self._published = 0
-
-    def publish(self, step: Publish) -> None:
-        stated, faults = contracts_of_toml(step.contracts)
-        assert not faults
-        for one in stated:
-            self._store(one.kind, json.loads(one.made.model_dump_json()))
-        for feature in step.fences:
-            self._store("fence", json.loads(feature))
-
-    def deliver(self, batches: Sequence[ArrivedBatch], dice: Random) -> None:
-        """In micro-batches of any size, each by two tasks."""
-        left = list(batches)
-        while left:
-            count = dice.randrange(1, 2 * MESSAGES_AT_ONCE)
-            arrived, left = left[:count], left[count:]
-            attempt = self._ingest.begin()
-            parts = [
-                write_part(self.lake, decoded, attempt.ingest_number, attempt.now)
-                for task in (arrived[::2], arrived[1::2])
-                if task
-                for decoded in decode_messages([messages(task)])
-            ]
-            self._ingest.write(attempt, parts)
-
-    def rated(self) -> dict[str, RatedAccount]:
-        """What each payer owes by all that is in the lake now."""
-        compute_usage(self._spark, self.lake, TrackSettings())
-        agreed = Contracts(self.lake.rows("reference").to_pylist())
-        days = {payer: BillingPeriod(*PERIODS[payer]) for payer in PERIODS}
-        contracts = [rating_contract(agreed.contract_of(payer, days[payer])) for payer in PERIODS]
-        used = cells_of_usage(contracts, self.lake.rows("usage"))
-        return {
-            contract.payer: rate(contract, one.cells, one.metered)
-            for contract, one in zip(contracts, used, strict=True)
-        }
-
-    def post(self, payer: str, owed: RatedAccount) -> RatedAccount | None:
-        """The document that makes what is posted what is owed; None for nothing."""
-        document = difference(Posted.of(self.posted[payer]), owed)
-        if not document.charges and not document.taxes:
-            return None
-        self.posted[payer].append(document)
-        return document
-
-    def _store(self, kind: Any, body: dict[str, Any]) -> None:
-        self.lake.append("reference", rows_of(kind, [body], first=self._published))
-        self._published += 1
-
-
-def messages(batches: Sequence[ArrivedBatch]) -> pa.RecordBatch:
-    rows = [
-        {
-            "value": one.data,
-            "properties": [("tenant", one.tenant), ("region", one.region)],
-            "publish_time": one.received_at,
-            "topic": one.region,
-            "message_id": str(at),
-        }
-        for at, one in enumerate(batches)
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
-
-
-def rating_contract(contract: PayerContract) -> RatingContract:
-    """What rating takes of a payer's contract."""
-    terms = [
-        AccountTerms(
-            account=account.id,
-            tariffs=tuple(TariffInForce(EPOCH + span.begin_us * MICROSECOND, span.tariff) for span in account.spans),
-            devices=tuple(assignment(one) for one in contract.assigned if one.account == account.id),
-        )
-        for account in contract.accounts
-    ]
-    return RatingContract(
-        payer=contract.id,
-        currency=contract.payer.currency,
-        time_zone=contract.period.time_zone,
-        start=contract.period.start,
-        end=contract.period.end,
-        vat=contract.payer.vat,
-        accounts=tuple(terms),
-        rates={one.currency: one.rate for one in contract.rates},
-    )
-
-
-def assignment(one: Assigned) -> Assignment:
-    begin, end = EPOCH + one.begin_us * MICROSECOND, EPOCH + one.end_us * MICROSECOND
-    return Assignment(tenant=one.tenant, device=one.device, region=one.region, begin=begin, end=end)
-
-
-def said(document: RatedAccount) -> tuple[object, ...]:
-    """What a document says, as far as the truth says it."""
-    charges = [
-        PostedCharge(
-            TrueKey(
-                one.key.account,
-                one.key.region,
-                one.key.tenant,
-                one.key.device,
-                one.key.kind.value,
-                one.key.meter.value if one.key.meter else "",
-                one.key.zone,
-                one.key.window,
-                one.key.price,
-            ),
-            one.quantity,
-            one.free,
-            one.amount_minor,
-        )
-        for one in document.charges
-    ]
-    taxes = [(one.category.value, Decimal(one.rate), one.taxable_minor, one.tax_minor) for one in document.taxes]
-    return document.payer, document.currency, sorted(charges), taxes
-
-
-def truly_said(document: TrueDocument) -> tuple[object, ...]:
-    taxes = [
-        (one.category, Decimal(one.rate.numerator) / one.rate.denominator, one.taxable_minor, one.tax_minor)
-        for one in document.taxes
-    ]
-    return document.payer, document.currency, sorted(document.charges), taxes
-
-
-def test_every_invoice_and_note_is_the_truth_s_to_the_last_minor_unit(
+def test_every_document_certificate_and_closing_is_the_truth_s_to_the_last_minor_unit(
     month: Month,
     expected: dict[int, ExpectedBilling],
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # so that also a month of few records is metered on executors
     monkeypatch.setattr(job, "_FEW_FILES", 0)
     monkeypatch.setattr(groups, "_LEAST_RECORDS", 1)
-    dice, centre = Random(SEED), Centre(tmp_path, spark)
+    dice, centre = Random(SEED), Centre(Lake(tmp_path), spark)
     for number, step in enumerate(month.steps):
-        if isinstance(step, Publish):
-            centre.publish(step)
-        elif isinstance(step, Deliver):
-            centre.deliver(step.deliveries, dice)
-        elif number in expected:
-            right, owed = expected[number], centre.rated()
-            assert {payer: (one.net_minor, one.gross_minor) for payer, one in owed.items()} == {
-                payer: (one.net_minor, one.gross_minor) for payer, one in right.owed.items()
-            }
-            if isinstance(step, Issue | Adjust):
-                posted = [centre.post(payer, owed[payer]) for payer in right.final]
-                assert [said(one) for one in posted if one] == [truly_said(one) for one in right.documents]
-    assert {payer: len(documents) for payer, documents in centre.posted.items()} == {"acme": 4, "kaze": 3}
+        match step:
+            case Publish():
+                centre.publish(step)
+            case Deliver():
+                deliver(centre, step.deliveries, dice)
+            case Decide():
+                centre.decide(step)
+            case _:
+                bill(centre, step, expected[number])
+    assert {payer: len(centre.register.documents([payer])) for payer in PERIODS} == {"acme": 4, "kaze": 3}
+
+
+def deliver(centre: Centre, batches: Sequence[ArrivedBatch], dice: Random) -> None:
+    """In micro-batches of any size, each by two tasks."""
+    left = list(batches)
+    while left:
+        count = dice.randrange(1, 2 * MESSAGES_AT_ONCE)
+        arrived, left = left[:count], left[count:]
+        centre.take_in(arrived[::2], arrived[1::2])
+
+
+def bill(centre: Centre, step: Close | Issue | Adjust, right: ExpectedBilling) -> None:
+    """What a step does, and around it what the register must refuse then."""
+    if isinstance(step, Close):
+        refuse_before(centre, step)
+    centre.meter()
+    closings = {one.key.payer: one for one in centre.close(step.at)}
+    assert {*closings} == {*PERIODS}
+    states = states_of(centre)
+    for payer, closing in closings.items():
+        assert states[payer, closing.run] == right.states[payer]
+        assert closing.outcome.value == ("final" if payer in right.final else "provisional"), closing.reasons
+        assert owed(closing) == truly_owed(right.owed[payer])
+    match step:
+        case Close():
+            others = {*PERIODS} - {*right.final}
+            assert others, "at first somebody cannot be issued"
+            assert refused(centre.issue(step.at, payers=others)) == dict.fromkeys(others, NotFinal)
+            assert right.documents == ()
+        case Issue():
+            check_done(centre, centre.issue(step.at), right)
+            refuse_after(centre, step)
+        case Adjust():
+            done = centre.adjust(step.at)
+            check_done(centre, done, right)
+            posted = {one.payer for one in right.documents}
+            assert refused(done) == dict.fromkeys({*PERIODS} - posted, NothingToAdjust)
+            # the same command again
+            assert centre.adjust(step.at).documents == []
+
+
+def refuse_before(centre: Centre, step: Close) -> None:
+    """What was ingested and is not metered is not final, and nobody issues what nobody closed."""
+    assert refused(centre.issue(step.at, payers=[*PERIODS])) == dict.fromkeys(PERIODS, NotClosed)
+    for closing in centre.close(step.at):
+        assert closing.outcome.value == "provisional"
+        assert any("not metered yet" in reason for reason in closing.reasons)
+    assert refused(centre.issue(step.at)) == dict.fromkeys(PERIODS, NotFinal)
+
+
+def refuse_after(centre: Centre, step: Issue) -> None:
+    """A second invoice of the month, of a day of it, and of a month that has not ended."""
+    assert refused(centre.issue(step.at)) == dict.fromkeys(PERIODS, AlreadyIssued)
+    assert {one.outcome.value for one in centre.close(step.at, OVERLAPPING)} == {"provisional"}
+    # also later, when that period has ended
+    for now in (step.at, step.at + timedelta(days=30)):
+        assert refused(centre.issue(now, OVERLAPPING)) == dict.fromkeys(PERIODS, OverlappingPeriod)
+    assert {one.outcome.value for one in centre.close(step.at, APRIL)} == {"provisional"}
+    assert refused(centre.issue(step.at, APRIL)) == dict.fromkeys(PERIODS, FuturePeriod)
+
+
+def check_done(centre: Centre, done: Done, right: ExpectedBilling) -> None:
+    """Each document of a step, by its entry in the register, and by its JSON."""
+    made = sorted(done.documents, key=lambda one: one.key.payer)
+    assert [entered(one) for one in made] == [truly_entered(one) for one in right.documents]
+    documents = [issued_document(centre.register, one.number) for one in made]
+    assert [said(one) for one in documents] == [truly_said(one) for one in right.documents]
+
+
+def refused(done: Done) -> dict[str, type[Exception]]:
+    """Why each payer was refused."""
+    return {one.payer: type(one) for one in done.refused}
+
+
+def states_of(centre: Centre) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
+    """Of each payer and run the state of each device."""
+    found: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    for row in centre.lake.rows("certificates").to_pylist():
+        found.setdefault((row["payer"], row["run"]), {})[row["tenant"], row["device"]] = row["state"]
+    return found
+
+
+def owed(closing: Closing) -> tuple[Any, ...]:
+    key = closing.key
+    return key.legal_entity, key.payer, closing.currency, closing.net_minor, closing.net_minor + closing.tax_minor
+
+
+def truly_owed(right: TrueOwed) -> tuple[Any, ...]:
+    return right.legal_entity, right.payer, right.currency, right.net_minor, right.gross_minor
+
+
+def entered(one: IssuedDocument) -> tuple[Any, ...]:
+    """An entry of the register. Numbers are the seller's prefix and the counter in eight digits."""
+    key, reference = one.key, one.reference
+    of = None if reference is None else int(reference.number[-8:])
+    counters = (one.counter, int(one.number[-8:]), of)
+    days = (key.first_day, key.last_day)
+    amounts = (one.currency, one.net_minor, one.tax_minor, one.gross_minor)
+    return KINDS[one.type], counters, key.legal_entity, key.payer, days, amounts
+
+
+def truly_entered(one: TrueDocument) -> tuple[Any, ...]:
+    counters = (one.number, one.number, one.of)
+    amounts = (one.currency, one.net_minor, one.tax_minor, one.gross_minor)
+    return one.kind, counters, one.legal_entity, one.payer, MARCH, amounts
+
+
+def said(document: Document) -> tuple[Any, ...]:
+    """What a document says, as far as the truth says it. A credit note says it with the other sign."""
+    sign = document["posting_sign"]
+    taxes = [
+        (
+            one["vat_category_code"],
+            Decimal(one["vat_category_rate"] or 0),
+            sign * one["vat_category_taxable_amount"]["minor"],
+            sign * one["vat_category_tax_amount"]["minor"],
+        )
+        for one in document["vat_breakdown"]
+    ]
+    totals = document["document_totals"]
+    amounts = [sign * totals[name]["minor"] for name in ("invoice_total_amount_without_vat", "amount_due_for_payment")]
+    of = document["preceding_invoice"] and int(document["preceding_invoice"]["preceding_invoice_reference"][-8:])
+    charges = sorted(posted(one) for one in charges_of(document))
+    names = (document["seller"]["seller_identifier"], document["buyer"]["buyer_identifier"])
+    return *names, int(document["invoice_number"][-8:]), of, document["invoice_currency_code"], amounts, charges, taxes
+
+
+def truly_said(one: TrueDocument) -> tuple[Any, ...]:
+    taxes = [
+        (tax.category, Decimal(tax.rate.numerator) / tax.rate.denominator, tax.taxable_minor, tax.tax_minor)
+        for tax in one.taxes
+    ]
+    amounts = [one.net_minor, one.gross_minor]
+    names = (one.legal_entity, one.payer)
+    return *names, one.number, one.of, one.currency, amounts, sorted(one.charges), taxes
+
+
+def posted(charge: Charge) -> PostedCharge:
+    key = charge.key
+    about = TrueKey(
+        key.account,
+        key.region,
+        key.tenant,
+        key.device,
+        key.kind.value,
+        key.meter.value if key.meter else "",
+        key.zone,
+        key.window,
+        key.price,
+    )
+    return PostedCharge(about, charge.quantity, charge.free, charge.amount_minor)

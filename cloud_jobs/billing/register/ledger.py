@@ -260,13 +260,6 @@ def check_numbers(counters: Iterable[int], legal_entity: str) -> int:
     return len(found)
 
 
-def _is_final(closing: Closing) -> None:
-    if closing.outcome is ClosingState.BLOCKED:
-        raise Blocked(closing.key.payer, closing.reasons)
-    if closing.outcome is ClosingState.PROVISIONAL:
-        raise NotFinal(closing.key.payer, closing.reasons)
-
-
 def _check_final(closing: Closing) -> None:
     if closing.outcome is ClosingState.BLOCKED:
         raise Blocked(closing.key.payer, closing.reasons)

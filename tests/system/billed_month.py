@@ -1,0 +1,175 @@
+"""The centre of a month that is hard to bill: a lake, and what is done to it by the real ingest, usage and register.
+
+Who uses a folder or an object store, one process, Spark or a cluster, says it when a centre is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from cloud_jobs.billing.certificates.decision import ClosedState
+from cloud_jobs.billing.certificates.decisions import decide
+from cloud_jobs.billing.contracts import contracts_of_toml
+from cloud_jobs.billing.documents import Document
+from cloud_jobs.billing.register.close import close_period
+from cloud_jobs.billing.register.closer import ClosingRun
+from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
+from cloud_jobs.billing.register.ledger import check_numbers
+from cloud_jobs.billing.register.operations import Clerk, Days, Done, adjust_period, issue_period
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.closing_job import close_on_spark
+from cloud_jobs.ingest.decoding import decode_messages
+from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.usage.job import compute_usage
+from geo.spatial import TrackSettings
+from simulator.month import ArrivedBatch, Decide, Publish
+from tests.cloud_jobs.ingest.centre import new_ingest
+from tests.cloud_jobs.ingest.test_decoding import MESSAGES
+from tests.cloud_jobs.publications import rows_of
+from tests.cloud_jobs.usage.test_any_order import ONE_MACHINE
+
+MARCH: Days = (date(2026, 3, 1), date(2026, 3, 31))
+CLERK = "C. Lerk"
+BY_NATURE: dict[str, tuple[str, ...]] = {
+    # which run wrote it
+    "rated_lines": ("run",),
+    "certificates": ("run",),
+    # also: when, and of how many
+    "closings": ("run", "closed_at", "number", "snapshot", "snapshot_id"),
+    # which snapshot it was made at, by its number among all snapshots and a digest of what it stands for
+    "document": ("snapshot", "digest"),
+}
+"""All that may differ of two runs that know the same, of a row or of a document's JSON, and no more.
+
+A document's dates are those of the clerk's clock, and of one clock they are the same."""
+
+
+class Centre:
+    """A lake and what is done to it. `spark`: where usage and closings are computed; None: in this process."""
+
+    def __init__(self, lake: Lake, spark: SparkSession | None = None, *, tasks: int = 1) -> None:
+        self.lake = lake
+        self.register = Register(lake)
+        lake.create()
+        self._ingest = new_ingest(lake)
+        self._spark = spark
+        self._tasks = tasks
+        self._published = 0
+        self._commands = 0
+
+    def publish(self, step: Publish) -> None:
+        """Contracts as TOML makes them, then fences."""
+        stated, faults = contracts_of_toml(step.contracts)
+        assert not faults
+        for one in stated:
+            self._store(one.kind, json.loads(one.made.model_dump_json()))
+        for feature in step.fences:
+            self._store("fence", json.loads(feature))
+
+    def take_in(self, *tasks: Sequence[ArrivedBatch]) -> None:
+        """One micro-batch, each task with its batches."""
+        attempt = self._ingest.begin()
+        parts = [
+            write_part(self.lake, decoded, attempt.ingest_number, attempt.now)
+            for task in tasks
+            if task
+            for decoded in decode_messages([_messages(task)])
+        ]
+        self._ingest.write(attempt, parts)
+
+    def meter(self) -> None:
+        """One run of usage."""
+        compute_usage(self._spark or ONE_MACHINE, self.lake, TrackSettings())
+
+    def decide(self, step: Decide) -> None:
+        """As the clerk's command does it."""
+        device = TenantDevice(step.tenant, step.device)
+        reason = {"decided_by": step.who, "reason": step.reason}
+        decide(self.lake, device, ClosedState.SILENT, step.until, now=step.at, **reason)
+
+    def close(self, now: datetime, days: Days = MARCH, payers: Collection[str] | None = None) -> list[Closing]:
+        """On what is known now."""
+        snapshot = take_snapshot(self.lake, now)
+        run = ClosingRun(name=self._name("run"), snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
+        if self._spark is not None:
+            return close_on_spark(self._spark, self.lake, snapshot, days, payers, run=run)
+        return close_period(self.lake, snapshot, days, payers, run=run, tasks=self._tasks)
+
+    def issue(self, now: datetime, days: Days = MARCH, payers: Collection[str] | None = None) -> Done:
+        """What is closed and final."""
+        return issue_period(self.register, days, payers, books=DocumentMaker(self.register), clerk=self._clerk(now))
+
+    def adjust(self, now: datetime, payers: Collection[str] | None = None) -> Done:
+        """What the newest closings change."""
+        return adjust_period(self.register, MARCH, payers, books=DocumentMaker(self.register), clerk=self._clerk(now))
+
+    def documents(self) -> list[Document]:
+        """All that were issued, each made again; numbers are without gaps."""
+        for entity, counters in self.register.counters().items():
+            check_numbers(counters, entity)
+        return [issued_document(self.register, one.number) for one in self.register.documents()]
+
+    def _clerk(self, now: datetime) -> Clerk:
+        return Clerk(by=CLERK, now=now, attempt=self._name("command"))
+
+    def _name(self, of: str) -> str:
+        self._commands += 1
+        return f"{id(self)} {of} {self._commands}"
+
+    def _store(self, kind: Any, body: dict[str, Any]) -> None:
+        self.lake.append("reference", rows_of(kind, [body], first=self._published))
+        self._published += 1
+
+
+def billed(centre: Centre) -> dict[str, list[str]]:
+    """The content of the register: of each payer's newest closing with its rows, and of all documents."""
+    newest = {one.key.payer: one for one in centre.register.closings(*MARCH)}
+    runs = {(one.key.payer, one.run) for one in newest.values()}
+    found = {
+        table: _texts(
+            (row for row in centre.lake.rows(table).to_pylist() if (row["payer"], row["run"]) in runs), BY_NATURE[table]
+        )
+        for table in ("rated_lines", "certificates", "closings")
+    }
+    return found | {"documents": _texts(centre.documents(), BY_NATURE["document"])}
+
+
+def micro_batches(count: int) -> Callable[[Sequence[ArrivedBatch]], list[Sequence[ArrivedBatch]]]:
+    """Cuts deliveries into so many micro-batches of one size, in their order."""
+    return lambda batches: [
+        batches[at * len(batches) // count : (at + 1) * len(batches) // count] for at in range(count)
+    ]
+
+
+def _texts(rows: Iterable[Mapping[str, Any]], without: Collection[str]) -> list[str]:
+    kept = ({name: value for name, value in row.items() if name not in without} for row in rows)
+    return sorted(json.dumps(row, sort_keys=True, default=_text) for row in kept)
+
+
+def _text(value: Any) -> str:
+    assert isinstance(value, date | datetime | timedelta), value
+    return str(value)
+
+
+def _messages(batches: Sequence[ArrivedBatch]) -> pa.RecordBatch:
+    rows = [
+        {
+            "value": one.data,
+            "properties": [("tenant", one.tenant), ("region", one.region)],
+            "publish_time": one.received_at,
+            "topic": one.region,
+            "message_id": str(at),
+        }
+        for at, one in enumerate(batches)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
