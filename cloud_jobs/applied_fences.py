@@ -18,12 +18,10 @@ from pyarrow.fs import FileSelector, FileType
 from cloud_jobs.errors import LakeError
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange, changes_between
 from cloud_jobs.lake.location import error_text
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.lake.transactions import stated
 from geo.spatial import FenceError
 
-FENCES: Final = "fences"
-"""Under which name a derived table states the number of the fences that it was computed with."""
 COMPUTED_WITH_FENCES: Final = ("usage", "geofence_events")
 """The tables that may state it."""
 _FOLDER: Final = "applied_fences"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from cloud_jobs.applied_fences import FENCES, changes_since, note_fences
+from cloud_jobs.applied_fences import changes_since, note_fences
 from cloud_jobs.erased_spans import ErasedSpans
 from cloud_jobs.fence_changes import FenceChange
 from cloud_jobs.geofence.config import GeofenceSettings
@@ -34,7 +34,7 @@ from cloud_jobs.incremental import (
 from cloud_jobs.key_groups import group_by_key
 from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.published_fences import fences_in
 from geo.spatial import TrackSettings
 

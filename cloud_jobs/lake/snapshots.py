@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from cloud_jobs.errors import UnknownSnapshot
 from cloud_jobs.lake.derived import covering
 from cloud_jobs.lake.shared_append import Row, append_missing
-from cloud_jobs.lake.tables import QUARANTINED, Lake, row_fault_as_error
-from cloud_jobs.lake.transactions import counter_of, newest_number
+from cloud_jobs.lake.tables import FENCES, QUARANTINED, Lake, row_fault_as_error
+from cloud_jobs.lake.transactions import counter_of, newest_number, stated
 
 TABLE: Final = "snapshots"
 _DIGITS: Final = 12
@@ -30,11 +30,13 @@ class LakeState:
     """What a snapshot stands for: numbers of commits, each 0 or None where there was none yet.
 
     `ingest_commit`, `usage_commit`: with their random bits, so that another history of the lake is another snapshot.
-    `covers`: the ingest number up to which usage covers the records, never beyond `ingest_number`.
+    `covers`: the ingest number up to which usage covers the records, never beyond `ingest_number`. `usage_fences`: the
+    number of the fences that usage was last computed with, as its table states it.
     """
 
     ingest_commit: int | None = None
     usage_commit: int | None = None
+    usage_fences: int | None = None
     covers: int = 0
     reference_commit: int = 0
     erasures_number: int = 0
@@ -126,6 +128,7 @@ def _newest(lake: Lake) -> LakeState:
     return LakeState(
         ingest_commit=covered.newest,
         usage_commit=newest_number(usage, "usage"),
+        usage_fences=stated(usage, FENCES),
         covers=covered.since or 0,
         reference_commit=_highest(lake, "reference", "commit_number"),
         # after the records: positions are gone from no version of them without the erasure that says so

@@ -41,6 +41,8 @@ QUARANTINED: Final = "quarantined"
 """The name under which commits to the quarantine are numbered: of two ingests at once one looks again."""
 COVERS: Final = "covers"
 """Under which name a derived table states the ingest number up to which it covers the records."""
+FENCES: Final = "fences"
+"""Under which name a derived table states the number of the fences that it was computed with."""
 COMPUTED_AT: Final = "computed_at"
 """Under which name a derived table states from when on its newest rows are known, in microseconds since 1970."""
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from cloud_jobs.applied_fences import COMPUTED_WITH_FENCES, FENCES, fences_number
+from cloud_jobs.applied_fences import COMPUTED_WITH_FENCES, fences_number
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage_rows import from_rows
@@ -24,7 +24,7 @@ from cloud_jobs.lake.derived import Covering, covering
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import StoredFiles, read_stored
-from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.tables import FENCES, INGEST, Lake
 from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
 from cloud_jobs.maintenance.erasing import searched
 from cloud_jobs.maintenance.last_run import read_last_run

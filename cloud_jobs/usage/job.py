@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import structlog
 from pyspark.sql import SparkSession
 
-from cloud_jobs.applied_fences import FENCES, changes_since, note_fences
+from cloud_jobs.applied_fences import changes_since, note_fences
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
@@ -22,7 +22,7 @@ from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.lake.knowledge_time import KnowledgeTime, knowledge_time
 from cloud_jobs.lake.stored_files import StoredFiles
-from cloud_jobs.lake.tables import COMPUTED_AT, Lake
+from cloud_jobs.lake.tables import COMPUTED_AT, FENCES, Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, compute_group

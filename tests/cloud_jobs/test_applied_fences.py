@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.applied_fences import FENCES, changes_since, fences_number, note_fences
+from cloud_jobs.applied_fences import changes_since, fences_number, note_fences
 from cloud_jobs.errors import LakeError
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange
 from cloud_jobs.incremental import commit_written, next_increment
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import FENCES, Lake
 from tests.system.lake_of_fixes import lake_of, square
 
 OLD, NEW = json.dumps(square("old")), json.dumps(square("new"))

@@ -33,7 +33,9 @@ from cloud_jobs.billing.register.agreed import rating_contract
 from cloud_jobs.billing.register.assigned_usage import assigned_usage
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked, closed
 from cloud_jobs.billing.register.closing import Closing
-from cloud_jobs.billing.register.control_totals import control_totals
+from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fences
+from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
+from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
 from cloud_jobs.billing.register.operations import Days
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.posting import commit_made
@@ -70,6 +72,51 @@ class _Used:
     cells: list[Cell] = field(default_factory=list)
     metered: dict[MeteredKey, MeteredRows] = field(default_factory=dict)
     assigned: Counter[tuple[str, Meter]] = field(default_factory=Counter)
+    records: RecordSums = field(default_factory=RecordSums)
+
+
+@dataclass(frozen=True, slots=True)
+class _UsageReader:
+    """Reads what payers' devices used at a snapshot, and whether it counts the records."""
+
+    lake: Lake
+    snapshot: Snapshot
+    against_records: bool = True
+
+    def read(self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]) -> dict[str, _Used]:
+        """What each payer's devices used. Raises BillingError for what cannot be taken of one of them."""
+        used = {one.id: _Used() for one in contracts}
+        payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
+        for one in contracts:
+            for device in one.devices:
+                payers_of[device].append(one.id)
+        # payers of several time zones: what is read is cut to each one's own days by rating
+        first = min(one.period.start for one in contracts)
+        last = max(one.period.end for one in contracts) - _MOMENT
+        for devices in device_parts(contracts):
+            # a device may have several payers in one period, one after the other
+            names = sorted({payer for device in devices for payer in payers_of[device]})
+            of_part = [agreed[name] for name in names]
+            rows = usage_rows(self.lake, self.snapshot, devices, first, last)
+            for name, found in zip(names, cells_of_usage(of_part, rows), strict=True):
+                used[name].cells += found.cells
+                used[name].metered.update(found.metered)
+            for name, sums in assigned_usage(of_part, rows).items():
+                used[name].assigned.update(sums)
+            if self.against_records:
+                compared = compare_records(self.lake, self.snapshot, devices, rows, (first, last))
+                _add_records(used, payers_of, compared)
+        return used
+
+
+def _add_records(used: Mapping[str, _Used], payers_of: Mapping[TenantDevice, list[str]], made: MeteredRecords) -> None:
+    for device, (recorded, metered) in made.records_of().items():
+        for payer in payers_of[device]:
+            used[payer].records.recorded += recorded
+            used[payer].records.metered += metered
+    for one in made.differences:
+        for payer in payers_of[one.device]:
+            used[payer].records.differences.append(one)
 
 
 def run_here(work: Work, groups: Sequence[Sequence[PayerContract]]) -> Sequence[GroupClosed]:
@@ -86,14 +133,20 @@ def close_period(
     run: ClosingRun,
     run_tasks: RunTasks = run_here,
     tasks: int = 1,
+    against_records: bool = True,
 ) -> list[Closing]:
     """Closes some days for some payers, or for all, each by its own clocks; the closings, by payer.
+
+    `against_records`: whether usage is held against the records that it counts; False leaves that to `reconcile`.
 
     Raises UnknownPayer for one that was asked for and never pays; LakeError, CommitConflict, CommitFailed,
     StoreUnavailable: then nothing is closed.
     """
     contracts, refused = contracts_of(lake, snapshot, days, payers, run)
-    made = run_tasks(close_group(lake, snapshot, run), payer_groups(contracts, tasks))
+    fences = closing_fences(lake, snapshot)
+    made = run_tasks(
+        close_group(lake, snapshot, run, fences, against_records=against_records), payer_groups(contracts, tasks)
+    )
     closings = [*(one.closing for one in refused), *(one for group in made for one in group.closings)]
     # so the files of two runs are alike, whichever task ended first
     closings.sort(key=lambda one: one.key.payer)
@@ -129,11 +182,14 @@ def contracts_of(
     return found, refused
 
 
-def close_group(lake: Lake, snapshot: Snapshot, run: ClosingRun) -> Work:
+def close_group(
+    lake: Lake, snapshot: Snapshot, run: ClosingRun, fences: ClosingFences, *, against_records: bool = True
+) -> Work:
     """A function that closes a group of payers and writes its lines and certificates."""
+    reader = _UsageReader(lake, snapshot, against_records=against_records)
 
     def work(contracts: Sequence[PayerContract]) -> GroupClosed:
-        made = [*_closed_group(lake, snapshot, contracts, run)]
+        made = [*_closed_group(reader, contracts, run, fences)]
         lines = [charge_rows(one.closing.key, run.name, one.charges) for one in made]
         certificates = [certificate_rows(one.closing.key, run.name, one.certificates) for one in made]
         return GroupClosed(
@@ -146,58 +202,35 @@ def close_group(lake: Lake, snapshot: Snapshot, run: ClosingRun) -> Work:
 
 
 def _closed_group(
-    lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract], run: ClosingRun
+    reader: _UsageReader, contracts: Sequence[PayerContract], run: ClosingRun, fences: ClosingFences
 ) -> Iterable[ClosedPayer]:
     agreed = {one.id: rating_contract(one) for one in contracts}
     try:
-        used = _usage_of(lake, snapshot, contracts, agreed)
+        used = reader.read(contracts, agreed)
     except BillingError:
         if len(contracts) > 1:
             # the fault is of one of them; each by itself, and the others are closed
             for one in contracts:
-                yield from _closed_group(lake, snapshot, [one], run)
+                yield from _closed_group(reader, [one], run, fences)
             return
         used = {}
-    certificates = _certificates(lake, snapshot, contracts)
+    certificates = _certificates(reader.lake, reader.snapshot, contracts)
     # most payers of a group have the same price list, which is read once
     books = PriceBooks()
     for one in contracts:
         contract, its = agreed[one.id], used.get(one.id)
         try:
             if its is None:
-                its = _usage_of(lake, snapshot, [one], agreed)[one.id]
+                its = reader.read([one], agreed)[one.id]
             rated = rate(contract, its.cells, its.metered, books)
         except BillingError as fault:
             yield blocked(run, one.id, one.period, [str(fault)], one)
             continue
         # before anything is written: a difference is part of the closing
-        totals = control_totals(contract, its.assigned, its.cells, rated)
-        yield closed(run, one, rated, [certificates[one.period][device] for device in one.devices], totals)
-
-
-def _usage_of(
-    lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]
-) -> dict[str, _Used]:
-    """What each payer's devices used. Raises BillingError for what cannot be taken of one of them."""
-    used = {one.id: _Used() for one in contracts}
-    payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
-    for one in contracts:
-        for device in one.devices:
-            payers_of[device].append(one.id)
-    # payers of several time zones: what is read is cut to each one's own days by rating
-    first = min(one.period.start for one in contracts)
-    last = max(one.period.end for one in contracts) - _MOMENT
-    for devices in device_parts(contracts):
-        # a device may have several payers in one period, one after the other
-        names = sorted({payer for device in devices for payer in payers_of[device]})
-        of_part = [agreed[name] for name in names]
-        rows = usage_rows(lake, snapshot, devices, first, last)
-        for name, found in zip(names, cells_of_usage(of_part, rows), strict=True):
-            used[name].cells += found.cells
-            used[name].metered.update(found.metered)
-        for name, sums in assigned_usage(of_part, rows).items():
-            used[name].assigned.update(sums)
-    return used
+        totals = (*record_totals(one.id, its.records), *control_totals(contract, its.assigned, its.cells, rated))
+        yield closed(
+            run, one, rated, [certificates[one.period][device] for device in one.devices], totals=totals, fences=fences
+        )
 
 
 def _certificates(

@@ -13,6 +13,7 @@ from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
+from cloud_jobs.billing.register.closing_fences import ClosingFences
 from cloud_jobs.billing.register.control_totals import ControlTotal
 from cloud_jobs.billing.register.parties import Parties
 from cloud_jobs.billing.register.rows import canonical, digest_of, lines_digest, taxes_text
@@ -42,7 +43,9 @@ def closed(
     contract: PayerContract,
     rated: RatedAccount,
     certificates: Sequence[DeviceCertificate],
+    *,
     totals: Sequence[ControlTotal],
+    fences: ClosingFences,
 ) -> ClosedPayer:
     """The closing of a payer that could be rated."""
     period, seller = contract.period, contract.seller
@@ -50,6 +53,8 @@ def closed(
     certificates = sorted(certificates, key=lambda one: one.of_device)
     faults = [fault for total in totals if (fault := total.fault)]
     open_ends = [f"{one.tenant}/{one.device}: {reason}" for one in certificates for reason in one.reasons]
+    if fences.open_end is not None:
+        open_ends.append(fences.open_end)
     # a payer without devices has none that is open, and what has not happened is not final
     if run.now < period.end:
         open_ends.append(f"the period ends at {period.end.isoformat()}")
@@ -60,6 +65,8 @@ def closed(
         buyer=contract.account,
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
+        conflicts=sum(one.counts.conflicts for one in certificates),
+        refused_fences=fences.refused,
     )
     closing = Closing(
         key=PeriodKey(seller.id, contract.id, period.first_day, period.last_day),

@@ -1,16 +1,21 @@
-"""Sums that must agree before a closing is final: usage, cells and charges of each meter, accounts and their payer.
+"""Sums that must agree before a closing is final: records, usage, cells and charges of each meter, accounts and payer.
 
-What is counted twice or left out anywhere between the rows of usage and the payer's total is found here, and where.
+What is counted twice or left out anywhere between the records and the payer's total is found here, and where.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import Cell, Charge, ChargeKind, RatedAccount, RatingContract
+from cloud_jobs.billing.register.metered_records import DayDifference
+
+MAX_NAMED: Final = 20
+"""So many devices and days that differ are named in a closing."""
 
 Sums = Mapping[tuple[str, Meter], int]
 """Quantities in the meter's base unit, by account and meter."""
@@ -30,6 +35,24 @@ class ControlTotal(NamedTuple):
         if self.expected == self.found:
             return None
         return f"{self.name} of {self.place}: {self.found} instead of {self.expected}"
+
+
+@dataclass(slots=True)
+class RecordSums:
+    """The records of a payer's devices, and those that usage counts, added up over parts of the devices."""
+
+    recorded: int = 0
+    metered: int = 0
+    differences: list[DayDifference] = field(default_factory=list)
+
+
+def record_totals(payer: str, sums: RecordSums) -> tuple[ControlTotal, ...]:
+    """The totals of the records of a payer's devices, and of each device and day that differs, the first ones."""
+    differing = [
+        ControlTotal(f"{one.name} metered", f"{one.device.tenant}/{one.device.device} on {one.day}", *one[3:])
+        for one in sums.differences[:MAX_NAMED]
+    ]
+    return (ControlTotal("records metered", payer, sums.recorded, sums.metered), *differing)
 
 
 def control_totals(

@@ -15,13 +15,16 @@ from cloud_jobs.billing.register.rows import canonical
 class Parties:
     """Seller and buyer in the versions of the period's end. `names`: of the buyer's children, by account id.
 
-    `devices_by_state`: of how many devices the records are complete, and so on.
+    `devices_by_state`: of how many devices the records are complete, and so on. `conflicts`: how many records of the
+    devices came again with another content. `refused_fences`: publications of fences that cannot be used, in words.
     """
 
     seller: LegalEntity
     buyer: Account
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     devices_by_state: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    conflicts: int = 0
+    refused_fences: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -32,6 +35,8 @@ class Parties:
                 "buyer": self.buyer.model_copy(update={"devices": ()}).model_dump(mode="json"),
                 "names": dict(self.names),
                 "devices_by_state": dict(self.devices_by_state),
+                "conflicts": self.conflicts,
+                "refused_fences": [*self.refused_fences],
             }
         )
 
@@ -44,4 +49,6 @@ class Parties:
             buyer=Account.model_validate(found["buyer"]),
             names=found["names"],
             devices_by_state=found["devices_by_state"],
+            conflicts=found["conflicts"],
+            refused_fences=tuple(found["refused_fences"]),
         )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import FileSelector
 
-from cloud_jobs.applied_fences import FENCES, fences_number, note_fences
+from cloud_jobs.applied_fences import fences_number, note_fences
 from cloud_jobs.errors import CommitFailed, NotKept
 from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.ingest.decoding import decode_messages
@@ -19,7 +19,7 @@ from cloud_jobs.ingest.micro_batch import CrashPoint
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import TABLES, USAGE
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
 from cloud_jobs.status.lake_facts import LakeReader
 from telemetry import IntervalSet

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cloud_jobs.applied_fences import FENCES, fences_number
+from cloud_jobs.applied_fences import fences_number
 from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
 from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage import Coverage
 from cloud_jobs.lake.coverage_rows import to_rows
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.outbox import Outbox, progress_file
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.status.facts import CoverageStatus, ReferenceStatus

@@ -1,0 +1,212 @@
+"""Records held against the rows of usage that count them: of each device and UTC day all are metered, and each once.
+
+Only columns that say how many there are and what they hold are read, and of files that lie within the days none that
+say when a record was made. Vectorised: no row becomes an object but those that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cloud_jobs.billing.usage import MAX_SEGMENT
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.schemas import QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.snapshot_reads import erasures, erasures_since, of_devices
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
+from cloud_jobs.lake.tables import Lake
+
+_HOUR: Final = timedelta(hours=1)
+_KEY: Final = ("tenant", "device", "day")
+COUNTED: Final = ("records", "events", "content_bytes")
+"""What is counted on both sides: records, those of kind event, and the bytes of their content."""
+_COUNTS: Final = pa.schema(
+    [
+        pa.field("tenant", pa.string()),
+        pa.field("device", pa.string()),
+        pa.field("day", pa.date32()),
+        *(pa.field(name, pa.int64()) for name in COUNTED),
+    ]
+)
+
+
+class DayDifference(NamedTuple):
+    """A device and UTC day whose records and usage differ in one of COUNTED."""
+
+    device: TenantDevice
+    day: date
+    name: str
+    recorded: int
+    metered: int
+
+
+class MeteredRecords(NamedTuple):
+    """How many there are of COUNTED, by tenant, device and day, and every device and day that differs.
+
+    `recorded`: by the table of records; `metered`: by the rows of usage that are of whole devices.
+    """
+
+    recorded: pa.Table
+    metered: pa.Table
+    differences: list[DayDifference]
+
+    @property
+    def sums(self) -> dict[str, tuple[int, int]]:
+        """Of each of COUNTED how much was recorded and metered in all."""
+        return {
+            name: (int(pc.sum(self.recorded[name]).as_py() or 0), int(pc.sum(self.metered[name]).as_py() or 0))
+            for name in COUNTED
+        }
+
+    def records_of(self) -> dict[TenantDevice, tuple[int, int]]:
+        """How many records each device has, and how many are metered."""
+        sides = (_by_device(self.recorded), _by_device(self.metered))
+        return {device: (sides[0].get(device, 0), sides[1].get(device, 0)) for device in {**sides[0], **sides[1]}}
+
+
+def compare_records(
+    lake: Lake,
+    snapshot: LakeState,
+    devices: Collection[TenantDevice],
+    usage: pa.Table,
+    hours: tuple[datetime, datetime],
+) -> MeteredRecords:
+    """The records that usage covers at a snapshot beside the rows of usage that count them.
+
+    `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included. Days
+    of which positions are erased are on neither side: what was metered of them stays. Raises LakeError.
+    """
+    begin, last = (moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) for moment in hours)
+    end = last + _HOUR
+    erased = _erased_until(lake, snapshot, devices, begin)
+    recorded = _without(_recorded(lake, snapshot, devices, begin, end), erased)
+    metered = _without(_metered(usage), erased)
+    return MeteredRecords(recorded, metered, _differences(recorded, metered))
+
+
+def seq_counts(texts: pa.ChunkedArray) -> NDArray[np.int64]:
+    """How many records each text of seq ranges names."""
+    bounds = pc.replace_substring_regex(texts, r'"-?[0-9]+":', "")
+    bounds = pc.utf8_trim_whitespace(pc.replace_substring_regex(bounds, r"[^0-9]+", " "))
+    lists = pc.split_pattern(bounds, " ")
+    # a text without records makes a list of one empty text
+    empty = pc.equal(bounds, "").to_numpy(zero_copy_only=False)
+    lengths = np.asarray(pc.list_value_length(lists).to_numpy(), np.int64) - empty
+    values = pc.list_flatten(lists)
+    values = values.filter(pc.not_equal(values, "")).cast(pa.int64()).to_numpy()
+    so_far = np.r_[0, np.cumsum(values[1::2] - values[::2] + 1)]
+    at = np.r_[0, np.cumsum(lengths // 2)]
+    found: NDArray[np.int64] = so_far[at[1:]] - so_far[at[:-1]]
+    return found
+
+
+def _metered(usage: pa.Table) -> pa.Table:
+    whole = usage.filter(pc.equal(usage["zone"], WHOLE_DEVICE))
+    if not whole.num_rows:
+        return _COUNTS.empty_table()
+    counts = {name: _quarters(whole[name]) for name in ("events", "content_bytes")}
+    rows = whole.select([*_KEY]).append_column("records", pa.array(seq_counts(whole["seq_ranges"])))
+    for name, values in counts.items():
+        rows = rows.append_column(name, pa.array(values))
+    return _grouped(rows)
+
+
+def _quarters(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    values = np.asarray(pc.list_flatten(column).to_numpy(), np.int64).reshape(len(column), QUARTERS)
+    found: NDArray[np.int64] = values.sum(axis=1)
+    return found
+
+
+def _recorded(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], begin: datetime, end: datetime
+) -> pa.Table:
+    found = [_COUNTS.empty_table()]
+    if devices and snapshot.covers:
+        found += _counted_files(lake, snapshot, devices, begin, end)
+    return _grouped(pa.concat_tables(found))
+
+
+def _counted_files(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], begin: datetime, end: datetime
+) -> Iterator[pa.Table]:
+    last = end - timedelta.resolution
+    names, tenants = sorted({one.device for one in devices}), sorted({one.tenant for one in devices})
+    files = lake.files("records")
+    with lake.damage_as_error("records"):
+        stored = StoredFiles.of(lake.open("records"), "records").of_days(begin.date(), last.date())
+        stored = stored.between("ingest_number", high=snapshot.covers).within("device", [(one, one) for one in names])
+        if not len(stored):
+            return
+        limits = zip(stored.paths, stored.bounds("ingest_number"), stored.bounds("device_time"), strict=True)
+        for path, (_, newest), (earliest, latest) in limits:
+            wanted: dict[str, Range] = {"tenant": (tenants[0], tenants[-1]), "device": (names[0], names[-1])}
+            # a column that the log says all of is not read
+            if newest is None or newest > snapshot.covers:
+                wanted["ingest_number"] = (None, snapshot.covers)
+            if earliest is None or earliest < begin or latest > last:
+                wanted["device_time"] = (begin, last)
+            columns = ("tenant", "device", "device_date", "kind", "content_bytes")
+            for rows in stored_rows(files, "records", path, columns, wanted):
+                yield _grouped(_as_counts(of_devices(rows, devices)))
+
+
+def _as_counts(rows: pa.Table) -> pa.Table:
+    ones = np.ones(rows.num_rows, np.int64)
+    counts = [ones, pc.equal(rows["kind"], "event").cast(pa.int64()), rows["content_bytes"].cast(pa.int64())]
+    key = [rows["tenant"], rows["device"], rows["device_date"]]
+    return pa.table([*key, *counts], names=_COUNTS.names).cast(_COUNTS)
+
+
+def _grouped(rows: pa.Table) -> pa.Table:
+    made = rows.group_by([*_KEY]).aggregate([(name, "sum") for name in COUNTED])
+    return made.select([*_KEY, *(f"{name}_sum" for name in COUNTED)]).rename_columns(_COUNTS.names).cast(_COUNTS)
+
+
+def _by_device(rows: pa.Table) -> dict[TenantDevice, int]:
+    made = rows.group_by(["tenant", "device"]).aggregate([("records", "sum")]).to_pylist()
+    return {TenantDevice(row["tenant"], row["device"]): row["records_sum"] for row in made}
+
+
+def _differences(recorded: pa.Table, metered: pa.Table) -> list[DayDifference]:
+    joined = recorded.join(metered, [*_KEY], join_type="full outer", left_suffix="", right_suffix=" metered")
+    wrong = None
+    for name in COUNTED:
+        differs = pc.not_equal(pc.fill_null(joined[name], 0), pc.fill_null(joined[f"{name} metered"], 0))
+        wrong = differs if wrong is None else pc.or_(wrong, differs)
+    found = [
+        DayDifference(TenantDevice(row["tenant"], row["device"]), row["day"], name, one, other)
+        for row in joined.filter(wrong).to_pylist()
+        for name in COUNTED
+        if (one := row[name] or 0) != (other := row[f"{name} metered"] or 0)
+    ]
+    return sorted(found, key=lambda one: (one.device, one.day, COUNTED.index(one.name)))
+
+
+def _erased_until(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], begin: datetime
+) -> dict[TenantDevice, date]:
+    """Of devices the last day for which a position that is erased may have counted."""
+    # also those declared since: a read at the snapshot has no such position any more
+    declared = [erasures(lake, snapshot), erasures_since(lake, snapshot)]
+    found: dict[TenantDevice, date] = {}
+    for one in declared:
+        for device in devices if one else ():
+            before = one.before(*device)
+            if before is not None and before + MAX_SEGMENT > begin:
+                found[device] = max((before + MAX_SEGMENT).astimezone(UTC).date(), found.get(device, date.min))
+    return found
+
+
+def _without(rows: pa.Table, erased: dict[TenantDevice, date]) -> pa.Table:
+    if not erased or not rows.num_rows:
+        return rows
+    keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
+    kept = [day > erased.get(TenantDevice(tenant, device), date.min) for tenant, device, day in keys]
+    return rows.filter(pa.array(kept, pa.bool_()))

@@ -1,0 +1,141 @@
+"""What is tampered with between the records and the charges is named, and stops the issue of those whom it concerns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cloud_jobs.billing.rating import rate
+from cloud_jobs.billing.register.closing import Closing, ClosingState
+from cloud_jobs.billing.register.errors import Blocked
+from cloud_jobs.billing.register.metered_records import seq_counts
+from cloud_jobs.billing.register.parties import Parties
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.seq_ranges import SeqRanges
+from telemetry import IntervalSet
+from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
+from tests.cloud_jobs.billing.register.metered_lake import JANUARY, TEN, meter, metered_lake, publish
+from tests.system.lake_of_fixes import square
+
+
+@pytest.fixture
+def metered(tmp_path: Path) -> BilledLake:
+    return metered_lake(tmp_path)
+
+
+def close(billed: BilledLake, name: str = "one") -> dict[str, Closing]:
+    return {one.key.payer: one for one in billed.close(name, days=JANUARY)}
+
+
+def assert_only_acme_is_refused(billed: BilledLake) -> None:
+    done = billed.issue("clerk", JANUARY)
+    assert [one.key.payer for one in done.documents] == ["beta"]
+    (refused,) = done.refused
+    assert isinstance(refused, Blocked)
+    assert refused.payer == "acme"
+
+
+def row_in_force(billed: BilledLake, device: str, zone: str) -> dict[str, Any]:
+    row: dict[str, Any]
+    (row,) = [
+        one
+        for one in billed.lake.rows("usage").to_pylist()
+        if (one["device"], one["zone"], one["hour"]) == (device, zone, TEN)
+    ]
+    return row
+
+
+def test_what_nobody_tampered_with_is_final_and_every_record_is_counted(metered: BilledLake) -> None:
+    found = close(metered)
+    assert {one.outcome for one in found.values()} == {ClosingState.FINAL}, [one.reasons for one in found.values()]
+    totals = {(one["name"], one["place"]): one for one in json.loads(found["acme"].control_totals)}
+    records = totals["records metered", "acme"]
+    assert (records["expected"], records["found"]) == (122, 122)
+    assert len(metered.issue("clerk", JANUARY).documents) == 2
+
+
+def test_a_record_that_is_there_twice_is_named(metered: BilledLake) -> None:
+    rows = metered.lake.rows("records").to_pylist()
+    (row,) = [one for one in rows if (one["device"], one["seq"]) == ("eu-1", 7)]
+    metered.lake.append("records", [row])
+    found = close(metered)
+    assert found["acme"].outcome is ClosingState.BLOCKED
+    assert found["acme"].reasons[:2] == (
+        "records metered of acme: 122 instead of 123",
+        "records metered of acme/eu-1 on 2026-01-05: 61 instead of 62",
+    )
+    assert_only_acme_is_refused(metered)
+
+
+def test_records_that_are_gone_are_named(metered: BilledLake) -> None:
+    metered.lake.open("records").delete("device = 'us-1' and seq = 3")
+    found = close(metered)
+    assert "records metered of acme/us-1 on 2026-01-05: 61 instead of 60" in found["acme"].reasons
+    assert_only_acme_is_refused(metered)
+
+
+@pytest.mark.parametrize("column", ["events", "content_bytes"])
+def test_a_row_of_usage_that_was_written_over_is_named(metered: BilledLake, column: str) -> None:
+    row = row_in_force(metered, "eu-1", "*")
+    metered.use(row | {column: [sum(row[column]) + 5, 0, 0, 0], "computed_at": NOW})
+    reasons = close(metered)["acme"].reasons
+    assert any(one.startswith(f"{column} metered of acme/eu-1 on 2026-01-05: ") for one in reasons), reasons
+    assert_only_acme_is_refused(metered)
+
+
+def test_a_charge_that_is_dropped_is_named(metered: BilledLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dropping(contract: Any, *more: Any) -> Any:
+        rated = rate(contract, *more)
+        if contract.payer != "acme":
+            return rated
+        return type(rated)(payer=rated.payer, currency=rated.currency, charges=rated.charges[1:], taxes=rated.taxes)
+
+    monkeypatch.setattr("cloud_jobs.billing.register.close.rate", dropping)
+    reasons = close(metered)["acme"].reasons
+    assert any(one.startswith("usage charged of acme, ") for one in reasons), reasons
+    assert_only_acme_is_refused(metered)
+
+
+def test_of_days_with_erased_positions_nothing_is_compared(metered: BilledLake) -> None:
+    declare_erasure(metered.lake, Erasure("acme", "eu-1", TEN), NOW)
+    metered.lake.open("records").delete("device = 'eu-1' and seq < 9")
+    (records, *_) = json.loads(close(metered)["acme"].control_totals)
+    # the other device of acme is compared
+    assert (records["expected"], records["found"]) == (61, 61)
+
+
+def test_usage_of_other_fences_than_those_of_the_snapshot_is_provisional_until_it_is_computed(
+    metered: BilledLake,
+) -> None:
+    publish(metered, square("square", side=0.02))
+    found = close(metered)
+    assert {one.outcome for one in found.values()} == {ClosingState.PROVISIONAL}
+    assert found["acme"].reasons == ("usage was computed with other fences than those of the snapshot",)
+    meter(metered)
+    assert {one.outcome for one in close(metered, "two").values()} == {ClosingState.FINAL}
+
+
+def test_a_refused_fence_is_named_in_the_closing(metered: BilledLake) -> None:
+    publish(metered, square("square") | {"geometry": None})
+    acme = close(metered)["acme"]
+    assert acme.outcome is ClosingState.FINAL
+    (refused,) = Parties.parse(acme.parties).refused_fences
+    assert refused.startswith("fence 'square'")
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        {},
+        {1: IntervalSet([(1, 1)])},
+        {1: IntervalSet([(1, 4), (9, 9)]), 1_234_567_890_123: IntervalSet([(2, 3)])},
+    ],
+)
+def test_seq_ranges_are_counted_without_being_parsed(sets: dict[int, IntervalSet]) -> None:
+    ranges = SeqRanges.of(sets)
+    texts = pa.chunked_array([["{}", ranges.text(), '{"3":[[5,5]]}']])
+    assert seq_counts(texts).tolist() == [0, ranges.count, 1]
