@@ -1,0 +1,106 @@
+"""`waybill bill explain`: a line of a document, down to its hours and records, computed again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from cloud_jobs.command_settings import load_settings
+from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.lake.coverage import TenantDevice
+
+NOT_AGREED: Final = 3
+"""The exit status where something does not come out once more, or is unknown."""
+
+
+@cloud_errors_as_messages("bill")
+def explain(
+    number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
+    line: Annotated[int, typer.Argument(help="The number of the line.", min=1)],
+    *,
+    lake: Annotated[
+        str, typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables say.")
+    ],
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="TENANT/DEVICE", help="Which device, if the line is of several.")
+    ] = None,
+    hour: Annotated[
+        str | None, typer.Option("--hour", help="Show the records of this hour, too (2026-03-05T06).")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most hours and records to show.")] = 24,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Write the track and the zone's border into this SVG file.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The jobs' settings, if `tracks` are not the usual ones.")
+    ] = None,
+    seller: Annotated[str | None, typer.Option("--seller", help="The legal entity, if two have this number.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take a line apart: the hours that were rated, and whether records, fences and prices give them again.
+
+    Exit status: 0 everything agrees, 3 something does not or is unknown.
+
+    Example: waybill bill explain WB-EU-00000001 3 --lake lake --device acme/eu-0001 --picture line3.svg
+    """
+    from cloud_jobs.billing.register.tables import Register
+    from cloud_jobs.explain.drawing import drawing_of
+    from cloud_jobs.explain.issued_line import explain_line
+    from cloud_jobs.explain.records_of import records_of_hour
+    from cloud_jobs.explain.terminal import line_tables, line_values, record_values, records_table
+    from cloud_jobs.lake.location import Location
+    from cloud_jobs.lake.tables import Lake
+    from cloud_jobs.result_file import writing_result
+    from geo.spatial import TrackSettings
+
+    tracks = TrackSettings() if config is None else load_settings(config).tracks
+    opened, wanted = Lake(Location.of(lake)), None if device is None else _device(device)
+    asked = None if hour is None else _hour(hour)
+    found = explain_line(Register(opened), number, line, wanted, tracks=tracks, legal_entity=seller)
+    key = found.explanation.charge.key
+    hours = [one for one in found.explanation.hours if one.hour == asked]
+    if asked is not None and not hours:
+        raise typer.BadParameter(f"the line counts nothing of the hour {hour}; without --hour all its hours are listed")
+    of_device = TenantDevice(key.tenant, key.device)
+    records = [row for one in hours for row in records_of_hour(opened, of_device, one, limit)]
+    if picture is not None:
+        with writing_result(picture) as file:
+            file.write(drawing_of(found))
+    if as_json:
+        values = line_values(found, limit) | ({"records": record_values(records)} if hours else {})
+        _write([json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True)])
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        console.print(line_tables(found, limit))
+        if asked is not None:
+            console.print(records_table(asked, records))
+    if found.explanation.agrees is not True:
+        raise typer.Exit(NOT_AGREED)
+
+
+def _device(text: str) -> TenantDevice:
+    tenant, stroke, name = text.partition("/")
+    if not (tenant and stroke and name):
+        raise typer.BadParameter(f"{text!r} is no device: write TENANT/DEVICE")
+    return TenantDevice(tenant, name)
+
+
+def _hour(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no hour: write it like 2026-03-05T06") from error
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")

@@ -1,0 +1,184 @@
+"""A line of an issued document, explained from the lake as it was at the snapshot of its closing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import Contracts, PayerContract, Pool
+from cloud_jobs.billing.documents import Document
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, RatingContract
+from cloud_jobs.billing.rating.agreed import rating_contract
+from cloud_jobs.billing.rating.price_text import price_text
+from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.explain.errors import NotOfUsage, SeveralDevices, UnknownLine
+from cloud_jobs.explain.explanation import Explanation, explain, with_hours_again
+from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import read_erasures
+from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
+from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import published_fences
+from cloud_jobs.usage.metering import MeterRules
+from geo.spatial import TrackSettings
+
+MAX_POOL_DEVICES: Final = 1_000
+"""Of so many devices usage is read to rate a pool of an account once more; of more the amount is unknown."""
+_MAX_LEVELS: Final = 16
+_MOMENT: Final = timedelta.resolution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedLine:
+    """What a line of a document comes from. `posted`: the charge that was posted before a note (None: no note, or there
+    was none); `erased_before`: positions of the device before this moment are erased, and their hours not computed
+    again. `again`: what was computed again; None: no hour could be."""
+
+    number: str
+    line: int
+    currency: str
+    snapshot: Snapshot
+    explanation: Explanation
+    posted: Charge | None
+    erased_before: datetime | None
+    again: MeteredAgain | None
+    rules: MeterRules
+
+
+def explain_line(
+    register: Register,
+    number: str,
+    line: int,
+    device: TenantDevice | None = None,
+    *,
+    tracks: TrackSettings,
+    legal_entity: str | None = None,
+) -> ExplainedLine:
+    """The charge of a device on a line of a document: its hours, and each of them computed again from its records.
+
+    Of a note what is owed by its closing is explained. `tracks`: the settings that usage was computed with. Raises
+    UnknownDocument, UnknownLine, SeveralDevices, NotOfUsage, RegisterDamaged, LakeError.
+    """
+    lake = register.lake
+    entry, _ = register.document(number, legal_entity)
+    made = issued_document(register, number, legal_entity)
+    key = _key_of(made, number, line, device)
+    # a void has no closing of its own: what it takes back is explained
+    closing = register.closing(entry.key, entry.closing or entry.before)
+    before = register.closing(entry.key, entry.before) if entry.closing and entry.before else None
+    charge = _charge(register, closing, key)
+    snapshot = read_snapshot(lake, closing.snapshot_id)
+    contract = _contract(lake, snapshot, closing, key.account)
+    found = _explained(lake, snapshot, contract, charge)
+    rules = MeterRules(published_fences(reference_rows(lake, snapshot, "fence")).features, tracks)
+    erased = read_erasures(lake).before(key.tenant, key.device)
+    again, found = _again(lake, snapshot, found, rules, erased)
+    return ExplainedLine(
+        number=number,
+        line=line,
+        currency=made["invoice_currency_code"],
+        snapshot=snapshot,
+        explanation=found,
+        posted=None if before is None else _charge(register, before, key),
+        erased_before=erased,
+        again=again,
+        rules=rules,
+    )
+
+
+def _key_of(made: Document, number: str, line: int, device: TenantDevice | None) -> ChargeKey:
+    """The key of the charge of a device on a line; of the only one, if none is named."""
+    found = [one for one in made["lines"] if one["invoice_line_identifier"] == line]
+    entries = [one for one in made["annex"] if one["line"] == line]
+    if not found or not entries:
+        raise UnknownLine(number, line, len(made["lines"]), None)
+    stated = found[0]
+    if stated["kind"] != ChargeKind.USAGE.value:
+        raise NotOfUsage(number, line, stated["kind"])
+    devices = [TenantDevice(one["tenant"], one["device"]) for one in entries]
+    if device is None and len(devices) > 1:
+        raise SeveralDevices(number, line, devices)
+    chosen = devices[0] if device is None else device
+    if chosen not in devices:
+        raise UnknownLine(number, line, len(made["lines"]), chosen)
+    names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
+    return ChargeKey(**names, **chosen._asdict(), kind=ChargeKind.USAGE, meter=Meter(stated["meter"]))
+
+
+def _charge(register: Register, closing: Closing, key: ChargeKey) -> Charge:
+    """The charge of a closing; one of nothing, where a note took all of it back."""
+    charges = register.charges_of([closing])[closing.in_register]
+    found = next((one for one in charges if one.key == key), None)
+    return found or Charge(key=key, quantity=0, free=0, amount_minor=0, metered=None)
+
+
+def _contract(lake: Lake, snapshot: Snapshot, closing: Closing, account: str) -> PayerContract:
+    """The contract of the account and of those above it; the payer's other accounts have no part in the charge."""
+    rows, wanted = list[dict[str, Any]](), {account}
+    for _ in range(_MAX_LEVELS + 1):
+        there = reference_rows(lake, snapshot, "account", wanted)
+        rows += there
+        bodies = [json.loads(row["body"]) for row in there if _is_object(row["body"])]
+        wanted = {body["parent"] for body in bodies if body.get("parent")} - {row["id"] for row in rows}
+        if not wanted:
+            break
+    tariffs = {json.loads(row["body"]).get("tariff") for row in rows if _is_object(row["body"])}
+    rows += reference_rows(lake, snapshot, "tariff", {one for one in tariffs if isinstance(one, str)})
+    rows += reference_rows(lake, snapshot, "legal_entity", {closing.key.legal_entity})
+    rows += reference_rows(lake, snapshot, "exchange_rate")
+    period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
+    return Contracts(rows).contract_of(closing.key.payer, period)
+
+
+def _is_object(body: str) -> bool:
+    try:
+        return isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _explained(lake: Lake, snapshot: Snapshot, contract: PayerContract, charge: Charge) -> Explanation:
+    key, agreed = charge.key, rating_contract(contract)
+    mine = TenantDevice(key.tenant, key.device)
+    devices = {mine}
+    if _is_pooled(agreed, key):
+        devices = {one.of_device for one in contract.assigned if one.account == key.account} | devices
+    is_whole = len(devices) <= MAX_POOL_DEVICES
+    usage = usage_rows(
+        lake, snapshot, devices if is_whole else {mine}, contract.period.start, contract.period.end - _MOMENT
+    )
+    return explain(agreed, usage, charge, is_whole=is_whole)
+
+
+def _is_pooled(contract: RatingContract, key: ChargeKey) -> bool:
+    """Whether the amount of a charge depends on other devices of its account."""
+    return any(
+        price.pool is Pool.ACCOUNT and price.meter is key.meter and price_text(price, one.tariff.currency) == key.price
+        for terms in contract.accounts
+        if terms.account == key.account
+        for one in terms.tariffs
+        for price in one.tariff.prices
+    )
+
+
+def _again(
+    lake: Lake, snapshot: Snapshot, found: Explanation, rules: MeterRules, erased: datetime | None
+) -> tuple[MeteredAgain | None, Explanation]:
+    """The explanation with the hours that the records still give once more."""
+    margin = timedelta(milliseconds=rules.settings.margin_ms)
+    kept = [one.hour for one in found.hours if erased is None or one.hour - margin >= erased]
+    if not kept:
+        return None, found
+    device = TenantDevice(found.charge.key.tenant, found.charge.key.device)
+    again = meter_again(lake, snapshot, device, kept[:MAX_HOURS], rules)
+    computed = {*kept[:MAX_HOURS]}
+    checked = with_hours_again(found, again.rows)
+    hours = (one if one.hour in computed else replace(one, again=None) for one in checked.hours)
+    return again, replace(checked, hours=tuple(hours))

@@ -1,0 +1,185 @@
+"""An explained line for people, as tables, and for programs, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
+from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.rating import Charge
+from cloud_jobs.explain.explanation import ExplainedHour
+from cloud_jobs.explain.issued_line import ExplainedLine
+
+_WORDS: Final = {True: "yes", False: "NO", None: "unknown"}
+
+
+def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
+    """As JSON has it; at most `limit` hours."""
+    found = line.explanation
+    key = found.charge.key
+    return {
+        "document": line.number,
+        "line": line.line,
+        "snapshot": line.snapshot.id,
+        "account": key.account,
+        "tenant": key.tenant,
+        "device": key.device,
+        "region": key.region,
+        "meter": _meter(found.charge).value,
+        "zone": key.zone,
+        "window": key.window,
+        "price": key.price,
+        "currency": line.currency,
+        "charge": _charge_values(found.charge),
+        "posted_before": None if line.posted is None else _charge_values(line.posted),
+        "hours": [_hour_values(one) for one in found.hours[:limit]],
+        "hours_in_all": len(found.hours),
+        "sum": {"quantity_base": found.quantity, "agrees": found.quantity_agrees},
+        "digest": {"sha256": found.digest, "agrees": found.digest_agrees},
+        "amount": {"minor": found.amount_minor, "agrees": found.amount_agrees},
+        "positions_erased_before": None if line.erased_before is None else stamp(line.erased_before),
+        "agrees": found.agrees,
+    }
+
+
+def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
+    """The hours of a line, and what comes out once more; at most `limit` hours."""
+    return Group(_hours_table(line, limit), _checks_table(line), *_notes(line))
+
+
+def records_table(hour: datetime, records: Iterable[dict[str, Any]]) -> Table:
+    """The records that an hour was computed from."""
+    table = Table(title=Text(f"Records of the hour {stamp(hour)}"), title_justify="left")
+    for heading in ("epoch", "seq", "kind", "device time", "latitude", "longitude", "accuracy m", "received"):
+        table.add_column(heading, no_wrap=True)
+    for row in records:
+        table.add_row(*(Text("" if value is None else _shown(value)) for value in row.values()))
+    return table
+
+
+def record_values(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records as JSON has them."""
+    return [
+        {name: stamp(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in records
+    ]
+
+
+def _hours_table(line: ExplainedLine, limit: int) -> Table:
+    found = line.explanation
+    key, meter = found.charge.key, _meter(found.charge)
+    where = f"zone {key.zone}" if key.zone else "no zone"
+    title = f"{line.number}, line {line.line}: {key.tenant}/{key.device}, {meter.value}, {where}, at {key.price}"
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("hour (UTC)", no_wrap=True)
+    table.add_column(MEASURE_OF[meter].unit, justify="right", no_wrap=True)
+    for heading in ("records", "digest", "the records give it again"):
+        table.add_column(heading, no_wrap=True)
+    for one in found.hours[:limit]:
+        table.add_row(
+            stamp(one.hour),
+            quantity_text(meter, one.quantity),
+            Text(_ranges_text(one)),
+            one.digest,
+            _WORDS[one.agrees],
+        )
+    if len(found.hours) > limit:
+        table.add_row(f"and {len(found.hours) - limit} more")
+    return table
+
+
+def _checks_table(line: ExplainedLine) -> Table:
+    found = line.explanation
+    charge, meter = found.charge, _meter(found.charge)
+    unit = MEASURE_OF[meter].unit
+    table = Table(title=Text("Held against the charge"), title_justify="left")
+    for heading in ("what", "charged", "found", "agrees"):
+        table.add_column(heading)
+    amounts = (charge.amount_minor, found.amount_minor)
+    stated, again = (
+        "unknown" if one is None else f"{amount_text(one, line.currency)} {line.currency}" for one in amounts
+    )
+    rows: Sequence[tuple[str, str, str, bool | None]] = (
+        (
+            "sum of the hours",
+            f"{quantity_text(meter, charge.quantity)} {unit}",
+            f"{quantity_text(meter, found.quantity)} {unit}",
+            found.quantity_agrees,
+        ),
+        (
+            "digest of the rows of usage",
+            "" if charge.metered is None else charge.metered.digest[:16],
+            found.digest[:16],
+            found.digest_agrees,
+        ),
+        (
+            "hours computed again",
+            str(len(found.hours)),
+            str(sum(one.agrees is True for one in found.hours)),
+            _all(line),
+        ),
+        ("amount", stated, again, found.amount_agrees),
+    )
+    for what, was, is_now, agrees in rows:
+        table.add_row(what, Text(was), Text(is_now), Text(_WORDS[agrees], style="red" if agrees is False else ""))
+    return table
+
+
+def _all(line: ExplainedLine) -> bool | None:
+    found = [one.agrees for one in line.explanation.hours]
+    return False if False in found else None if None in found else True
+
+
+def _notes(line: ExplainedLine) -> Iterable[Text]:
+    if line.posted is not None:
+        meter = _meter(line.explanation.charge)
+        was = f"{quantity_text(meter, line.posted.quantity)} {MEASURE_OF[meter].unit}"
+        amount = f"{amount_text(line.posted.amount_minor, line.currency)} {line.currency}"
+        yield Text(f"Posted before this note: {was}, {amount}. The note posts the difference.")
+    if line.erased_before is not None:
+        yield Text(
+            f"Positions before {stamp(line.erased_before)} are erased: what was metered of them stands, and cannot be"
+            " computed again."
+        )
+
+
+def _ranges_text(hour: ExplainedHour) -> str:
+    ranges = [(first, last) for _, seqs in hour.seq_ranges for first, last in seqs.ranges]
+    shown = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in ranges[:3])
+    more = f", … ({len(ranges)} ranges)" if len(ranges) > 3 else ""
+    return f"{hour.seq_ranges.count}: {shown}{more}"
+
+
+def _hour_values(hour: ExplainedHour) -> dict[str, Any]:
+    return {
+        "hour": stamp(hour.hour),
+        "quantity_base": hour.quantity,
+        "seq_ranges": hour.seq_ranges.document(),
+        "digest": hour.digest,
+        "again": hour.again,
+        "agrees": hour.agrees,
+    }
+
+
+def _charge_values(charge: Charge) -> dict[str, Any]:
+    return {
+        "quantity_base": charge.quantity,
+        "free_base": charge.free,
+        "amount_minor": charge.amount_minor,
+        "digest": None if charge.metered is None else charge.metered.digest,
+    }
+
+
+def _meter(charge: Charge) -> Meter:
+    assert charge.key.meter is not None, "a usage charge is of a meter"
+    return charge.key.meter
+
+
+def _shown(value: Any) -> str:
+    return stamp(value) if isinstance(value, datetime) else str(value)
