@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,15 +24,11 @@ def explain(
     number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
     line: Annotated[int, typer.Argument(help="The number of the line.", min=1)],
     *,
-    lake: Annotated[
-        str, typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables say.")
-    ],
+    lake: Annotated[str, typer.Option(help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables say.")],
     device: Annotated[
         str | None, typer.Option("--device", metavar="TENANT/DEVICE", help="Which device, if the line is of several.")
     ] = None,
-    hour: Annotated[
-        str | None, typer.Option("--hour", help="Show the records of this hour, too (2026-03-05T06).")
-    ] = None,
+    hour: Annotated[str | None, typer.Option(help="Show the records of this hour, too (2026-03-05T06).")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most hours and records to show.")] = 24,
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Write the track and the zone's border into this SVG file.")
@@ -41,7 +36,7 @@ def explain(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The jobs' settings, if `tracks` are not the usual ones.")
     ] = None,
-    seller: Annotated[str | None, typer.Option("--seller", help="The legal entity, if two have this number.")] = None,
+    seller: Annotated[str | None, typer.Option(help="The legal entity, if two have this number.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Take a line apart: the hours that were rated, and whether records, fences and prices give them again.
@@ -75,7 +70,7 @@ def explain(
             file.write(drawing_of(found))
     if as_json:
         values = line_values(found, limit) | ({"records": record_values(records)} if hours else {})
-        _write([json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True)])
+        sys.stdout.write(json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
     else:
         console = Console(width=None if sys.stdout.isatty() else 160)
         console.print(line_tables(found, limit))
@@ -99,8 +94,3 @@ def _hour(text: str) -> datetime:
         raise typer.BadParameter(f"{text!r} is no hour: write it like 2026-03-05T06") from error
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return moment.replace(minute=0, second=0, microsecond=0)
-
-
-def _write(lines: Iterable[str]) -> None:
-    for line in lines:
-        sys.stdout.write(line + "\n")
