@@ -1,7 +1,7 @@
 """Why a line cannot be explained.
 
 ExplainError
-├── UnknownLine       the document has no such line, or not of that device
+├── NoSuchLine        the document has no such line, or not of that device
 ├── SeveralDevices    the line is of more than one device: say which
 ├── NotOfUsage        a cap or a minimum fee: nothing was used for it
 └── NothingToDraw     there is no track of the line's hours
@@ -21,7 +21,7 @@ class ExplainError(BillingError):
     """Base of what keeps a line from being explained."""
 
 
-class UnknownLine(ExplainError):
+class NoSuchLine(ExplainError):
     """No line of that number, or none of that device."""
 
     def __init__(self, number: str, line: int, lines: int, device: TenantDevice | None) -> None:

@@ -17,7 +17,7 @@ from cloud_jobs.billing.rating.price_text import price_text
 from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.explain.errors import NotOfUsage, SeveralDevices, UnknownLine
+from cloud_jobs.explain.errors import NoSuchLine, NotOfUsage, SeveralDevices
 from cloud_jobs.explain.explanation import Explanation, explain, with_hours_again
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
@@ -64,7 +64,7 @@ def explain_line(
     """The charge of a device on a line of a document: its hours, and each of them computed again from its records.
 
     Of a note what is owed by its closing is explained. `tracks`: the settings that usage was computed with. Raises
-    UnknownDocument, UnknownLine, SeveralDevices, NotOfUsage, RegisterDamaged, LakeError.
+    UnknownDocument, NoSuchLine, SeveralDevices, NotOfUsage, RegisterDamaged, LakeError.
     """
     lake = register.lake
     entry, _ = register.document(number, legal_entity)
@@ -98,7 +98,7 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     found = [one for one in made["lines"] if one["invoice_line_identifier"] == line]
     entries = [one for one in made["annex"] if one["line"] == line]
     if not found or not entries:
-        raise UnknownLine(number, line, len(made["lines"]), None)
+        raise NoSuchLine(number, line, len(made["lines"]), None)
     stated = found[0]
     if stated["kind"] != ChargeKind.USAGE.value:
         raise NotOfUsage(number, line, stated["kind"])
@@ -107,7 +107,7 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
         raise SeveralDevices(number, line, devices)
     chosen = devices[0] if device is None else device
     if chosen not in devices:
-        raise UnknownLine(number, line, len(made["lines"]), chosen)
+        raise NoSuchLine(number, line, len(made["lines"]), chosen)
     names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
     return ChargeKey(**names, **chosen._asdict(), kind=ChargeKind.USAGE, meter=Meter(stated["meter"]))
 
