@@ -7,8 +7,7 @@ from datetime import UTC, timedelta
 import pyarrow as pa
 
 from cloud_jobs.billing.contracts import PayerContract, Rated
-from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate
-from cloud_jobs.billing.rating.agreed import rating_contract
+from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate, rating_contract
 from cloud_jobs.lake.tables import Lake
 
 _HOUR = timedelta(hours=1)

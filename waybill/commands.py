@@ -60,9 +60,11 @@ SUBCOMMANDS = {
     "demo": LazyCommand("deploy.demo.cli:demo", "local", "From vehicles to a checked bill on real servers."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
-    "reference": LazyCommand("cloud_jobs.contracts_cli:app", "cloud", "Check contracts before publishing them."),
-    "decisions": LazyCommand("cloud_jobs.billing.certificates.cli:app", "cloud", "Close silent and open devices."),
-    "bill": LazyCommand("cloud_jobs.billing.cli:app", "cloud", "Compute, explain and adjust bills."),
+    "reference": LazyCommand("cloud_jobs.contracts_cli:app", "cloud", "Check contracts before they are published."),
+    "decisions": LazyCommand(
+        "cloud_jobs.billing.certificates.cli:app", "cloud", "Decide on devices that hold up a bill."
+    ),
+    "bill": LazyCommand("cloud_jobs.bill_cli:app", "cloud", "Close, issue, adjust, void and show invoices."),
 }
 """The subcommands of `waybill`."""
 

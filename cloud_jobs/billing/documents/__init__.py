@@ -12,6 +12,7 @@ from cloud_jobs.billing.documents.errors import (
 )
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents.files import write_documents
+from cloud_jobs.billing.documents.forms import Form, content_of, files_of
 from cloud_jobs.billing.documents.html import document_to_html
 from cloud_jobs.billing.documents.lines import charges_of
 from cloud_jobs.billing.documents.pdf import to_pdf
@@ -24,6 +25,7 @@ __all__ = [
     "Document",
     "DocumentError",
     "DocumentType",
+    "Form",
     "InvoicingPeriod",
     "MissingFact",
     "NotIssued",
@@ -33,9 +35,11 @@ __all__ = [
     "UnusableText",
     "canonical_bytes",
     "charges_of",
+    "content_of",
     "document",
     "document_table",
     "document_to_html",
+    "files_of",
     "head",
     "read_document",
     "to_csv",

@@ -1,5 +1,6 @@
 """From usage and contracts to charges: exact until one rounding a pool, the same for every order of its input."""
 
+from cloud_jobs.billing.rating.agreed import rating_contract
 from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows
 from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind, RatedAccount, TaxGroup
@@ -29,4 +30,5 @@ __all__ = [
     "cells_of_usage",
     "difference",
     "rate",
+    "rating_contract",
 ]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Assignment, PayerContract
-from cloud_jobs.billing.rating import AccountTerms, RatingContract, TariffInForce
+from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

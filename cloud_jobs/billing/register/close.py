@@ -28,8 +28,8 @@ from cloud_jobs.billing.rating import (
     RatingContract,
     cells_of_usage,
     rate,
+    rating_contract,
 )
-from cloud_jobs.billing.register.agreed import rating_contract
 from cloud_jobs.billing.register.assigned_usage import assigned_usage
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked, closed
 from cloud_jobs.billing.register.closing import Closing

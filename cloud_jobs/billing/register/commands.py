@@ -16,9 +16,8 @@ from rich.console import Console, RenderableType
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.fields import Id
-from cloud_jobs.billing.documents import canonical_bytes
-from cloud_jobs.billing.documents.files import write_documents
-from cloud_jobs.billing.documents.terminal import document_table
+from cloud_jobs.billing.documents import Form, content_of, document_table, files_of, write_documents
+from cloud_jobs.billing.documents.forms import TABLE_WIDTH
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState
@@ -34,6 +33,7 @@ from cloud_jobs.billing.register.terminal import (
     document_values,
     documents_table,
 )
+from cloud_jobs.billing.register.writing import write_issued
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
@@ -45,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Invoices: periods are closed, issued, adjusted and shown. Exit status: 0 done; 1 an error, nothing was"
-    " written; 2 wrong options; 3 done, but for payers that are named; 75 the store does not answer.",
+    " written; 2 wrong options; 3 done, but for what is named; 75 the store does not answer.",
 )
 
 _ID: Final = TypeAdapter(Id)
@@ -73,6 +73,10 @@ PayersOption = Annotated[
 ]
 ByOption = Annotated[str | None, typer.Option("--by", help="Who asks for it; the name of the login if not given.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print canonical JSON.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Write what was issued into this folder.")]
+FormOption = Annotated[
+    list[Form] | None, typer.Option("--form", help="The form to write; again for more. JSON if not given.")
+]
 
 
 @app.command()
@@ -111,14 +115,17 @@ def issue(
     payer: PayersOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
+    out: OutOption = None,
+    form: FormOption = None,
 ) -> None:
     """Number the invoices of a closed period, each once. Exit status 3: some could not be issued, and are named.
 
-    Example: waybill bill issue --lake lake --period 2026-03
+    Example: waybill bill issue --lake lake --period 2026-03 --out invoices --form pdf --form ubl
     """
-    register = Register(_lake(lake))
+    forms, register = _forms(out, form), Register(_lake(lake))
     books, clerk = DocumentMaker(register), _clerk(by)
-    _say(issue_period(register, days_of(period), payer, books=books, clerk=clerk), as_json=as_json)
+    done = issue_period(register, days_of(period), payer, books=books, clerk=clerk)
+    _say(done, register, out, forms, as_json=as_json)
 
 
 @app.command()
@@ -130,14 +137,17 @@ def adjust(
     payer: PayersOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
+    out: OutOption = None,
+    form: FormOption = None,
 ) -> None:
     """Post what a newer closing changes, by credit and debit notes. Exit status 3: some could not be posted.
 
     Example: waybill bill adjust --lake lake --period 2026-03
     """
-    register = Register(_lake(lake))
+    forms, register = _forms(out, form), Register(_lake(lake))
     books, clerk = DocumentMaker(register), _clerk(by)
-    _say(adjust_period(register, days_of(period), payer, books=books, clerk=clerk), as_json=as_json)
+    done = adjust_period(register, days_of(period), payer, books=books, clerk=clerk)
+    _say(done, register, out, forms, as_json=as_json)
 
 
 @app.command()
@@ -186,20 +196,30 @@ def show(
     *,
     lake: LakeOption,
     seller: Annotated[str | None, typer.Option("--seller", help="The legal entity, if two have this number.")] = None,
-    as_json: JsonOption = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Write it as JSON into this folder.")] = None,
+    form: Annotated[
+        list[Form] | None, typer.Option("--form", help="Its form; with --out again for more. A table if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --form json.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write it into this folder, in all these forms or in none; JSON.")
+    ] = None,
 ) -> None:
     """Show a document, made again from the register and held against its digest of then.
 
-    Example: waybill bill show WB-EU-00000001 --lake lake
+    Example: waybill bill show WB-EU-00000001 --lake lake --form html --form ubl --out invoices
     """
+    forms = [*(form or []), *([Form.JSON] if as_json else [])]
+    if out is None and len(forms) > 1:
+        raise typer.BadParameter("several forms are written into a folder: give --out")
     made = issued_document(Register(_lake(lake)), number, seller)
-    content = canonical_bytes(made)
     if out is not None:
-        write_documents(out, {f"{made['invoice_number']}.json": content})
-    if as_json:
-        _write(content)
-    elif out is None:
+        files = files_of(made, forms or [Form.JSON])
+        write_documents(out, files)
+        for name in files:
+            typer.echo(str(out / name))
+    elif forms and forms != [Form.TABLE]:
+        _write(content_of(made, forms[0]))
+    else:
         _console().print(document_table(made))
 
 
@@ -235,7 +255,13 @@ def _clerk(by: str | None) -> Clerk:
     return Clerk(by=by or getpass.getuser(), now=datetime.now(UTC), attempt=token_hex(8))
 
 
-def _say(done: Done, *, as_json: bool) -> None:
+def _forms(out: Path | None, forms: list[Form] | None) -> list[Form]:
+    if out is None and forms:
+        raise typer.BadParameter("forms are written into a folder: give --out")
+    return forms or [Form.JSON]
+
+
+def _say(done: Done, register: Register, out: Path | None, forms: list[Form], *, as_json: bool) -> None:
     """What was posted, and of whom nothing was, and why; what was done before is no failure."""
     # the same command twice ends as well as once
     refused = [one for one in done.refused if not isinstance(one, AlreadyIssued | NothingToAdjust | NothingToIssue)]
@@ -243,11 +269,15 @@ def _say(done: Done, *, as_json: bool) -> None:
         "documents": [document_values(one) for one in done.documents],
         "refused": [{"payer": one.payer, "kind": type(one).__name__, "reason": str(one)} for one in done.refused],
     }
+    # before they are written: what is issued is said, whatever becomes of the files
     _print(as_json, values, documents_table(done.documents))
     if not as_json:
         for one in done.refused:
             typer.echo(f"bill: {one}", err=True)
-    if refused:
+    unwritten = () if out is None else [*write_issued(register, done.documents, out, forms)]
+    for lost in unwritten:
+        typer.echo(f"bill: {lost}", err=True)
+    if refused or unwritten:
         raise typer.Exit(NOT_ALL)
 
 
@@ -260,7 +290,7 @@ def _print(as_json: bool, values: Any, table: RenderableType) -> None:
 
 def _console() -> Console:
     """A pipe or a file has no width of its own; the tables need this much."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
 
 
 def _write(content: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register.commands import NOT_ALL, app
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
@@ -39,8 +40,10 @@ def test_a_clerk_closes_issues_shows_and_adjusts(billed: BilledLake, tmp_path: P
     assert issued.exit_code == NOT_ALL, issued.output
     assert [one["number"] for one in values(issued)["documents"]] == ["WB-EU-00000001"]
     assert [one["kind"] for one in values(issued)["refused"]] == ["NotFinal"]
-    shown = run(billed, "show", "WB-EU-00000001", "--json", "--out", str(tmp_path / "out"))
+    shown = run(billed, "show", "WB-EU-00000001", "--json")
     assert shown.exit_code == 0, shown.output
+    written = run(billed, "show", "WB-EU-00000001", "--out", str(tmp_path / "out"))
+    assert written.stdout == f"{tmp_path / 'out' / 'WB-EU-00000001.json'}\n"
     assert (tmp_path / "out" / "WB-EU-00000001.json").read_bytes() == shown.stdout_bytes
     assert "Waybill Europe GmbH" in run(billed, "show", "WB-EU-00000001").stdout
     billed.use(used("van-1", 12_000))
@@ -99,3 +102,62 @@ def test_an_issued_document_is_never_written_over(billed: BilledLake, tmp_path: 
 def test_a_period_that_is_none_is_one_line_of_advice(billed: BilledLake, text: str) -> None:
     result = run(billed, "issue", "--period", text)
     assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (1, 1, "")
+
+
+FORMS = {
+    "table": (".txt", b"WB-EU-00000001"),
+    "json": (".json", b'{"annex"'),
+    "html": (".html", b"<!doctype html>"),
+    "pdf": (".pdf", b"%PDF-"),
+    "csv": (".csv", b"invoice_number,"),
+    "focus": (".focus.csv", b"BilledCost,"),
+    "ubl": (".xml", b"<?xml"),
+}
+
+
+def test_all_forms_are_written_while_issuing_and_are_those_that_are_shown(billed: BilledLake, tmp_path: Path) -> None:
+    assert FORMS.keys() == {*Form}
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    asked = [word for form in FORMS for word in ("--form", form)]
+    issued = run(billed, "issue", "--period", "2026-03", "--payer", "acme", "--out", str(tmp_path / "out"), *asked)
+    assert issued.exit_code == 0, issued.output
+    for form, (suffix, begin) in FORMS.items():
+        content = (tmp_path / "out" / f"WB-EU-00000001{suffix}").read_bytes()
+        assert begin in content[:300], form
+        assert run(billed, "show", "WB-EU-00000001", "--form", form).stdout_bytes == content
+    assert len([*(tmp_path / "out").iterdir()]) == len(FORMS)
+
+
+def test_if_one_form_is_there_already_none_is_written(billed: BilledLake, tmp_path: Path) -> None:
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    run(billed, "issue", "--period", "2026-03", "--payer", "acme")
+    taken = tmp_path / "WB-EU-00000001.csv"
+    taken.write_bytes(b"mine")
+    result = run(billed, "show", "WB-EU-00000001", "--form", "ubl", "--form", "csv", "--out", str(tmp_path))
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert (taken.read_bytes(), [*tmp_path.glob("*.xml")]) == (b"mine", [])
+
+
+def test_what_is_issued_and_could_not_be_written_is_named_and_written_later(billed: BilledLake, tmp_path: Path) -> None:
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    (tmp_path / "file").write_bytes(b"no folder")
+    issued = run(billed, "issue", "--period", "2026-03", "--payer", "acme", "--out", str(tmp_path / "file"))
+    assert issued.exit_code == NOT_ALL, issued.output
+    assert "WB-EU-00000001 is issued, but not written" in issued.stderr
+    assert run(billed, "show", "WB-EU-00000001", "--out", str(tmp_path / "out")).exit_code == 0
+    assert (tmp_path / "out" / "WB-EU-00000001.json").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "WB-EU-00000001", "--form", "pdf", "--form", "ubl"),
+        ("issue", "--period", "2026-03", "--form", "pdf"),
+        ("adjust", "--period", "2026-03", "--form", "pdf"),
+    ],
+)
+def test_forms_without_a_folder_are_refused_before_anything_is_done(billed: BilledLake, words: tuple[str, ...]) -> None:
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    result = run(billed, *words)
+    assert (result.exit_code, "--out" in result.stderr) == (2, True)
+    assert billed.register.documents() == []

@@ -1,0 +1,64 @@
+"""The forms in which a document is shown and written: what each is called, its file, and its bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from rich.console import Console
+
+from cloud_jobs.billing.documents.canonical import Document, canonical_bytes
+from cloud_jobs.billing.documents.html import document_to_html
+from cloud_jobs.billing.documents.pdf import to_pdf
+from cloud_jobs.billing.documents.tabular import to_csv, to_focus
+from cloud_jobs.billing.documents.terminal import document_table
+from cloud_jobs.billing.documents.ubl import to_ubl
+
+TABLE_WIDTH: Final = 160
+"""Characters a line of a table that is not shown on a terminal, which has a width of its own."""
+
+
+class Form(StrEnum):
+    """What a document can be asked for as."""
+
+    TABLE = "table"
+    JSON = "json"
+    HTML = "html"
+    PDF = "pdf"
+    CSV = "csv"
+    FOCUS = "focus"
+    UBL = "ubl"
+
+
+class _Made(NamedTuple):
+    suffix: str
+    content: Callable[[Document], bytes]
+
+
+def _text(document: Document) -> bytes:
+    file = io.StringIO()
+    Console(file=file, width=TABLE_WIDTH).print(document_table(document))
+    return file.getvalue().encode()
+
+
+_MADE: Final[Mapping[Form, _Made]] = {
+    Form.TABLE: _Made(".txt", _text),
+    Form.JSON: _Made(".json", canonical_bytes),
+    Form.HTML: _Made(".html", lambda document: document_to_html(document).encode()),
+    Form.PDF: _Made(".pdf", to_pdf),
+    Form.CSV: _Made(".csv", to_csv),
+    Form.FOCUS: _Made(".focus.csv", to_focus),
+    Form.UBL: _Made(".xml", to_ubl),
+}
+
+
+def content_of(document: Document, form: Form) -> bytes:
+    """The document in one form. Raises UnusableText (PDF), NotIssued (FOCUS and UBL of a draft)."""
+    return _MADE[form].content(document)
+
+
+def files_of(document: Document, forms: Collection[Form]) -> dict[str, bytes]:
+    """The files of an issued document in some forms, by name: its number and what each form ends with."""
+    return {f"{document['invoice_number']}{_MADE[form].suffix}": content_of(document, form) for form in forms}

@@ -1,0 +1,37 @@
+"""Issued documents into files: those of one document all or none; and a document that could not be written is named."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cloud_jobs.billing.documents import DocumentError, Form, files_of, write_documents
+from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.tables import Register
+
+
+class Unwritten(NamedTuple):
+    """An issued document of which no file was written, and why: it is in the register all the same."""
+
+    number: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.number} is issued, but not written: {self.reason}; `waybill bill show {self.number}` writes it"
+
+
+def write_issued(
+    register: Register, documents: Iterable[IssuedDocument], folder: Path, forms: Collection[Form]
+) -> Iterator[Unwritten]:
+    """Write documents into a folder in some forms, one after the other; yields those that could not be written.
+
+    Raises RegisterDamaged, LakeError, StoreUnavailable.
+    """
+    for one in documents:
+        made = issued_document(register, one.number, one.key.legal_entity)
+        try:
+            write_documents(folder, files_of(made, forms))
+        except DocumentError as error:
+            yield Unwritten(one.number, str(error))
