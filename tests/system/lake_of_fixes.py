@@ -54,7 +54,7 @@ def ingest(lake: Lake, fixes: Iterable[LakeFix]) -> None:
         seqs.setdefault(DeviceStream(row["tenant"], row["device"], row["epoch"]), []).append(row["seq"])
     known = {stream: Coverage(IntervalSet.of(found), head=max(found)) for stream, found in seqs.items()}
     files = write_data_files(lake.files("records"), records_table(rows), NOON) if rows else []
-    _commit(lake, files, known)
+    commit_ingest(lake, files, known)
 
 
 def records_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -65,10 +65,11 @@ def records_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 def cover(lake: Lake, known: Mapping[DeviceStream, Coverage]) -> None:
     """One commit of the ingest that brings coverage and no records."""
-    _commit(lake, [], known)
+    commit_ingest(lake, [], known)
 
 
-def _commit(lake: Lake, files: Sequence[DataFile], known: Mapping[DeviceStream, Coverage]) -> None:
+def commit_ingest(lake: Lake, files: Sequence[DataFile], known: Mapping[DeviceStream, Coverage]) -> None:
+    """One commit of the ingest."""
     opened = lake.open("records")
     previous = newest_number(opened, INGEST)
     number = next_number(previous)

@@ -270,7 +270,8 @@ def _say(done: Done, register: Register, out: Path | None, forms: list[Form], *,
         "refused": [{"payer": one.payer, "kind": type(one).__name__, "reason": str(one)} for one in done.refused],
     }
     # before they are written: what is issued is said, whatever becomes of the files
-    _print(as_json, values, documents_table(done.documents))
+    if as_json or done.documents:
+        _print(as_json, values, documents_table(done.documents))
     if not as_json:
         for one in done.refused:
             typer.echo(f"bill: {one}", err=True)

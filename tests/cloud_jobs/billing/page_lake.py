@@ -1,0 +1,102 @@
+"""The lake of the page about the bill: two vehicles drove for an hour, and one of them fell silent before its end."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.data_files import write_data_files
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import counter_of, newest_number
+from cloud_jobs.reference_files import read_reference
+from cloud_jobs.usage.metering import METERED
+from simulator import drive, write_folder
+from simulator.messages import journal_entry
+from telemetry import IntervalSet
+from tests.cloud_jobs.publications import row_of
+from tests.example_fleet import EPOCHS, TENANT, example_scenario
+from tests.system.lake_of_fixes import commit_ingest, derive, records_table
+from tests.usage_rows import metered_rows
+
+DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
+NOW: Final = datetime(2026, 1, 6, 9, 30, tzinfo=UTC)
+LATE: Final = ("eu-0001", 120)
+"""The vehicle, and how many of its last records the centre gets a day later."""
+PARTS: Final = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m")
+SCENARIO: Final = example_scenario()
+
+Row = dict[str, Any]
+
+
+class PageLake:
+    """A lake with the contracts of the page about contracts, and what the jobs commit of two vehicles."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = Lake(folder / "lake")
+        self.lake.create()
+        write_folder(folder / "scenario", SCENARIO)
+        contracts = re.findall(r"```toml\n(.*?)```", (DOCS / "contracts.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+        (folder / "contracts.toml").write_text(contracts, encoding="utf-8")
+        versions = read_reference([folder / "scenario" / "fences.geojson", folder / "contracts.toml"])
+        self._fences = [version.body for version in versions if version.kind == "fence"]
+        rows = [row_of(version.kind, version.id, version.body, number) for number, version in enumerate(versions)]
+        self.lake.append("reference", rows)
+        name, count = LATE
+        self._has_arrived = False
+        self._records = _records()
+        self._late = self._records[name][-count:]
+        del self._records[name][-count:]
+        self._ingest([row for rows in self._records.values() for row in rows])
+        self._meter()
+
+    def arrive(self) -> None:
+        """The vehicle that was silent sends what it still had, and states that it has no more."""
+        self._has_arrived = True
+        self._records[LATE[0]] += self._late
+        self._ingest(self._late)
+        self._meter()
+
+    def _ingest(self, rows: Sequence[Row]) -> None:
+        number = counter_of(newest_number(self.lake.open("records"), INGEST)) + 1
+        table = records_table([row | {"ingest_number": number} for row in rows])
+        known = {}
+        for device, made in self._records.items():
+            # who is silent states no more than when its last record was made
+            stated = made[-1]["device_time"] if device == LATE[0] and not self._has_arrived else NOW
+            us = round(stated.timestamp() * 1_000_000)
+            head = len(made)
+            covered = Coverage(IntervalSet([(1, head)]), head=head, stated_us=us, stated_head=head)
+            known[DeviceStream(TENANT, device, EPOCHS[device])] = covered.completed()
+        commit_ingest(self.lake, write_data_files(self.lake.files("records"), table, NOW), known)
+
+    def _meter(self) -> None:
+        """What the usage job writes: rows that are other than those there."""
+        there = {*self.lake.rows("usage", ["digest"])["digest"].to_pylist()}
+        records = [
+            row | {"t_ms": round(row["device_time"].timestamp() * 1000)}
+            for rows in self._records.values()
+            for row in rows
+        ]
+        usage = pa.Table.from_pylist(metered_rows(records, self._fences), schema=METERED).to_pylist()
+        derive(self.lake, "usage", [row | {"computed_at": NOW} for row in usage if row["digest"] not in there])
+
+
+def _records() -> dict[str, list[Row]]:
+    """The records of each vehicle, in the order in which it made them."""
+    made: defaultdict[str, list[Row]] = defaultdict(list)
+    for message in drive(SCENARIO):
+        entry, of_device = journal_entry(message), made[message.device]
+        moment = datetime.fromtimestamp((SCENARIO.start_ms + round(message.offset_s * 1000)) / 1000, UTC)
+        of_device.append(
+            {name: entry["content"].get(name) for name in PARTS}
+            | {"tenant": TENANT, "device": message.device, "epoch": EPOCHS[message.device], "seq": len(of_device) + 1}
+            | {"kind": entry["kind"], "device_time": moment, "device_date": moment.date(), "received_at": moment}
+        )
+    return dict(made)
