@@ -96,12 +96,14 @@ def _row(fix: LakeFix) -> dict[str, Any]:
     }
 
 
-def derive(lake: Lake, table: str, rows: Sequence[dict[str, Any]] = ()) -> None:
+def derive(
+    lake: Lake, table: str, rows: Sequence[dict[str, Any]] = (), states: Mapping[str, int] | None = None
+) -> None:
     """One commit of a derived table, which covers the records as they are."""
     increment = next_increment(lake, table)
     schema, stamps = TABLES[table].schema, {"commit_number": increment.commit_number}
     made = pa.Table.from_pylist([row | stamps for row in rows], schema=schema)
-    commit_written(increment, write_data_files(lake.files(table), made, NOON, table=table))
+    commit_written(increment, write_data_files(lake.files(table), made, NOON, table=table), states=states)
 
 
 def square(name: str, lon: float = 0.0, lat: float = 0.0, side: float = 0.01, **more: Any) -> dict[str, Any]:

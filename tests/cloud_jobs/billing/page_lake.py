@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
+from cloud_jobs.applied_fences import fences_number
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.data_files import write_data_files
-from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.tables import FENCES, INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
+from cloud_jobs.published_fences import published_fences
 from cloud_jobs.reference_files import read_reference
-from cloud_jobs.usage.metering import METERED
 from simulator import drive, write_folder
 from simulator.messages import journal_entry
 from telemetry import IntervalSet
@@ -45,7 +44,6 @@ class PageLake:
         contracts = re.findall(r"```toml\n(.*?)```", (DOCS / "contracts.md").read_text(encoding="utf-8"), re.DOTALL)[0]
         (folder / "contracts.toml").write_text(contracts, encoding="utf-8")
         versions = read_reference([folder / "scenario" / "fences.geojson", folder / "contracts.toml"])
-        self._fences = [version.body for version in versions if version.kind == "fence"]
         rows = [row_of(version.kind, version.id, version.body, number) for number, version in enumerate(versions)]
         self.lake.append("reference", rows)
         name, count = LATE
@@ -79,13 +77,12 @@ class PageLake:
     def _meter(self) -> None:
         """What the usage job writes: rows that are other than those there."""
         there = {*self.lake.rows("usage", ["digest"])["digest"].to_pylist()}
-        records = [
-            row | {"t_ms": round(row["device_time"].timestamp() * 1000)}
-            for rows in self._records.values()
-            for row in rows
-        ]
-        usage = pa.Table.from_pylist(metered_rows(records, self._fences), schema=METERED).to_pylist()
-        derive(self.lake, "usage", [row | {"computed_at": NOW} for row in usage if row["digest"] not in there])
+        rows = self.lake.rows("records").to_pylist()
+        records = [row | {"t_ms": round(row["device_time"].timestamp() * 1000)} for row in rows]
+        fences = published_fences(self.lake.rows("reference").to_pylist()).features
+        usage = [row for row in metered_rows(records, fences) if row["digest"] not in there]
+        states = {FENCES: fences_number(fences)}
+        derive(self.lake, "usage", [row | {"computed_at": NOW, "day": row["hour"].date()} for row in usage], states)
 
 
 def _records() -> dict[str, list[Row]]:
