@@ -6,6 +6,7 @@ import re
 import shlex
 from datetime import datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -21,14 +22,6 @@ APPS = {"bill": bill_cli.app, "decisions": decisions_cli.app}
 LATE_BATCH = "# a batch of the vehicle comes"
 
 
-class Then(datetime):
-    """The clock of the page."""
-
-    @classmethod
-    def now(cls, tz: object = None) -> datetime:
-        return NOW
-
-
 def printed(line: str) -> str:
     """What a command of the page prints, with its exit status if the page asks for it."""
     command, asks, _ = line.partition("; echo $?")
@@ -41,8 +34,10 @@ def printed(line: str) -> str:
 def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = PageLake(tmp_path)
     monkeypatch.chdir(tmp_path)
+    clock = Mock(wraps=datetime)
+    clock.now.side_effect = lambda _: NOW
     for module in (commands, decisions_cli):
-        monkeypatch.setattr(module, "datetime", Then)
+        monkeypatch.setattr(module, "datetime", clock)
     shown = [
         found for session in SESSIONS for found in re.findall(r"^([$#] .*)\n((?:[^$#].*\n)*)", session, re.MULTILINE)
     ]
