@@ -1,16 +1,16 @@
-"""The centre of a month that is hard to bill: a lake, and what is done to it by the real ingest, usage and register.
-
-Who uses a folder or an object store, one process, Spark or a cluster, says it when a centre is made.
-"""
+"""The centre of a month that is hard to bill: a lake, and what is done to it by the real ingest, usage and register."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from cloud_jobs.billing.certificates.decision import ClosedState
@@ -30,7 +30,7 @@ from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage.job import compute_usage
+from cloud_jobs.usage import groups, job
 from geo.spatial import TrackSettings
 from simulator.month import ArrivedBatch, Decide, Publish
 from tests.cloud_jobs.ingest.centre import new_ingest
@@ -55,17 +55,20 @@ A document's dates are those of the clerk's clock, and of one clock they are the
 
 
 class Centre:
-    """A lake and what is done to it. `spark`: where usage and closings are computed; None: in this process."""
+    """A lake and what is done to it. `spark`: where usage and closings are computed; None: in this process.
 
-    def __init__(self, lake: Lake, spark: SparkSession | None = None, *, tasks: int = 1) -> None:
+    `tasks`: into how many groups of payers this process cuts a closing. `cluster`: whose topics messages come from.
+    """
+
+    def __init__(self, lake: Lake, spark: SparkSession | None = None, *, tasks: int = 1, cluster: str = "hq") -> None:
         self.lake = lake
         self.register = Register(lake)
         lake.create()
         self._ingest = new_ingest(lake)
         self._spark = spark
         self._tasks = tasks
+        self._cluster = cluster
         self._published = 0
-        self._commands = 0
 
     def publish(self, step: Publish) -> None:
         """Contracts as TOML makes them, then fences."""
@@ -83,13 +86,19 @@ class Centre:
             write_part(self.lake, decoded, attempt.ingest_number, attempt.now)
             for task in tasks
             if task
-            for decoded in decode_messages([_messages(task)])
+            for decoded in decode_messages([_messages(task, self._cluster)])
         ]
         self._ingest.write(attempt, parts)
 
     def meter(self) -> None:
-        """One run of usage."""
-        compute_usage(self._spark or ONE_MACHINE, self.lake, TrackSettings())
+        """One run of usage: here in one piece, or on executors in many, though a month of few records needs none."""
+        with pytest.MonkeyPatch.context() as patch:
+            if self._spark is None:
+                patch.setattr(job, "run_on_executors", lambda _, work, items: [work(item) for item in items])
+            else:
+                patch.setattr(job, "_FEW_FILES", 0)
+                patch.setattr(groups, "_LEAST_RECORDS", 1)
+            job.compute_usage(self._spark or ONE_MACHINE, self.lake, TrackSettings())
 
     def decide(self, step: Decide) -> None:
         """As the clerk's command does it."""
@@ -123,8 +132,7 @@ class Centre:
         return Clerk(by=CLERK, now=now, attempt=self._name("command"))
 
     def _name(self, of: str) -> str:
-        self._commands += 1
-        return f"{id(self)} {of} {self._commands}"
+        return f"{of} {token_hex(8)}"
 
     def _store(self, kind: Any, body: dict[str, Any]) -> None:
         self.lake.append("reference", rows_of(kind, [body], first=self._published))
@@ -144,11 +152,24 @@ def billed(centre: Centre) -> dict[str, list[str]]:
     return found | {"documents": _texts(centre.documents(), BY_NATURE["document"])}
 
 
-def micro_batches(count: int) -> Callable[[Sequence[ArrivedBatch]], list[Sequence[ArrivedBatch]]]:
-    """Cuts deliveries into so many micro-batches of one size, in their order."""
-    return lambda batches: [
-        batches[at * len(batches) // count : (at + 1) * len(batches) // count] for at in range(count)
-    ]
+def posted(centre: Centre) -> Counter[tuple[str, str]]:
+    """What was posted of each payer, without tax and the tax."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for one in centre.register.documents():
+        sums[one.key.payer, "net"] += one.net_minor
+        sums[one.key.payer, "tax"] += one.tax_minor
+    return sums
+
+
+def owed(centre: Centre) -> Counter[tuple[str, str]]:
+    """The same of what the newest closings say, which are final."""
+    newest = {one.key.payer: one for one in centre.register.closings(*MARCH)}
+    assert {one.outcome.value for one in newest.values()} == {"final"}
+    sums: Counter[tuple[str, str]] = Counter()
+    for payer, one in newest.items():
+        sums[payer, "net"] += one.net_minor
+        sums[payer, "tax"] += one.tax_minor
+    return sums
 
 
 def _texts(rows: Iterable[Mapping[str, Any]], without: Collection[str]) -> list[str]:
@@ -161,14 +182,14 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _messages(batches: Sequence[ArrivedBatch]) -> pa.RecordBatch:
+def _messages(batches: Sequence[ArrivedBatch], cluster: str) -> pa.RecordBatch:
     rows = [
         {
             "value": one.data,
             "properties": [("tenant", one.tenant), ("region", one.region)],
             "publish_time": one.received_at,
-            "topic": one.region,
-            "message_id": str(at),
+            "topic": f"{cluster}/{one.region}",
+            "message_id": f"{cluster} {at}",
         }
         for at, one in enumerate(batches)
     ]

@@ -30,7 +30,6 @@ from cloud_jobs.billing.register.errors import (
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.operations import Done
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.usage import groups, job
 from simulator.month import (
     PERIODS,
     Adjust,
@@ -76,11 +75,7 @@ def test_every_document_certificate_and_closing_is_the_truth_s_to_the_last_minor
     expected: dict[int, ExpectedBilling],
     spark: SparkSession,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # so that also a month of few records is metered on executors
-    monkeypatch.setattr(job, "_FEW_FILES", 0)
-    monkeypatch.setattr(groups, "_LEAST_RECORDS", 1)
     dice, centre = Random(SEED), Centre(Lake(tmp_path), spark)
     for number, step in enumerate(month.steps):
         match step:

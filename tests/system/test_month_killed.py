@@ -1,0 +1,277 @@
+"""The register killed at each of its writes, and asked by several clerks at once: the same documents, each once.
+
+To the lake it is one thing whether the store, the clerk's command or the machine is killed: what was written is there,
+and the rest is not. What a command that died left behind, the next one finds, and does what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+import pytest
+
+from cloud_jobs.billing.documents import DocumentType
+from cloud_jobs.errors import CloudError
+from cloud_jobs.lake import location
+from cloud_jobs.lake.location import Location
+from cloud_jobs.lake.s3_access import S3Access
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import commit_files
+from deploy.local import ObjectStore
+from simulator.month import ArrivedBatch, Decide, Deliver, Month, Publish, hard_month
+from tests.cloud_jobs.ingest.test_two_ingests import Killed, Scheduler
+from tests.system.billed_month import Centre, billed, owed, posted
+from tests.system.dying_store import DyingStore
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(900)]
+
+NOW = datetime(2026, 4, 8, tzinfo=UTC)
+LATER = NOW + timedelta(days=13)
+
+
+class KnownMonth(NamedTuple):
+    """What is known of the month when it is issued, and what comes late."""
+
+    published: tuple[Publish, ...]
+    early: tuple[ArrivedBatch, ...]
+    late: tuple[ArrivedBatch, ...]
+    decision: Decide
+
+
+def known_month() -> KnownMonth:
+    month: Month = hard_month(15)
+    published = tuple(step for step in month.steps[:5] if isinstance(step, Publish))
+    (decision,) = (step for step in month.steps if isinstance(step, Decide))
+    first, second, late, *_ = (step for step in month.steps if isinstance(step, Deliver))
+    return KnownMonth(published, (*first.deliveries, *second.deliveries), late.deliveries, decision)
+
+
+def close_and_issue(centre: Centre) -> None:
+    centre.close(NOW)
+    centre.issue(NOW)
+
+
+def close_and_adjust(centre: Centre) -> None:
+    centre.close(LATER)
+    centre.adjust(LATER)
+
+
+COMMANDS: dict[str, Callable[[Centre], None]] = {"issue": close_and_issue, "adjust": close_and_adjust}
+EVERY = {"issue": 4, "adjust": 4}
+"""In each run of the tests one of so many writes is the last; all of them take minutes."""
+
+
+def prepare(centre: Centre, name: str) -> None:
+    """What is there before a command: a metered month, for `adjust` issued and with what came late."""
+    month = known_month()
+    for step in month.published:
+        centre.publish(step)
+    centre.take_in(month.early)
+    centre.decide(month.decision)
+    centre.meter()
+    if name == "adjust":
+        close_and_issue(centre)
+        centre.take_in(month.late)
+        centre.meter()
+
+
+class Walk:
+    """A command, a lake that was prepared for it, and copies of that lake."""
+
+    def __init__(self, name: str, store: ObjectStore, dying: DyingStore) -> None:
+        self._name = name
+        self._store = store
+        self._dying = dying
+        self._prefix = f"{name}-{token_hex(4)}"
+        prepare(self._centre("before"), name)
+        self._run("whole")
+        self.writes = dying.writes
+        self.whole = billed(self._centre("whole"))
+
+    def lost_at(self, number: int) -> None:
+        """From this write on nothing is written or answered."""
+        self._run(f"lost-{number}", lost_at=number)
+        assert self._dying.is_lost
+        self._again(f"lost-{number}")
+
+    def unanswered(self, number: int) -> None:
+        """This write is made, and its answer is lost."""
+        self._run(f"unanswered-{number}", unanswered=number)
+        self._again(f"unanswered-{number}")
+
+    def _again(self, copy: str) -> None:
+        centre = self._centre(copy)
+        # whatever was lost: each number is there once, none is left out, and each document is as it was issued
+        there = {one["invoice_number"] for one in centre.documents()}
+        COMMANDS[self._name](centre)
+        found = billed(centre)
+        assert found == self.whole, copy
+        assert there <= {json.loads(one)["invoice_number"] for one in found["documents"]}
+
+    def _run(self, copy: str, *, lost_at: int | None = None, unanswered: int | None = None) -> None:
+        folder = self._store.folder / "data" / self._store.bucket
+        # with the attributes that the store keeps of its objects
+        subprocess.run(["cp", "-a", folder / f"{self._prefix}-before", folder / f"{self._prefix}-{copy}"], check=True)
+        # there again after the loss before
+        self._dying.begin()
+        centre = self._centre(copy, self._dying.endpoint)
+        self._dying.begin(lost_at=lost_at, unanswered=unanswered)
+        with suppress(Exception) if copy != "whole" else nullcontext():
+            COMMANDS[self._name](centre)
+
+    def _centre(self, copy: str, endpoint: str | None = None) -> Centre:
+        access = S3Access(endpoint=endpoint or self._store.endpoint, credentials_file=self._store.credentials_file)
+        return Centre(Lake(Location.of(f"s3://{self._store.bucket}/{self._prefix}-{copy}", access, {})))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    running = ObjectStore(tmp_path_factory.mktemp("store") / "s3")
+    running.start()
+    running.wait()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def walk(store: ObjectStore, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
+    # who is not answered asks no second time: the store is gone for good
+    monkeypatch.setattr(location, "_ATTEMPTS", 0)
+    monkeypatch.setattr(location, "_ARROW_ATTEMPTS", 1)
+    dying = DyingStore(store.port)
+    yield Walk(request.param, store, dying)
+    dying.stop()
+
+
+@pytest.mark.parametrize("walk", COMMANDS, indirect=True)
+def test_what_is_lost_at_a_write_is_done_by_the_next_command_and_nothing_twice(
+    walk: Walk, request: pytest.FixtureRequest
+) -> None:
+    # files and a commit of each of the three tables of a closing, and of the documents
+    assert walk.writes >= 8
+    for number in range(0, walk.writes, EVERY[request.node.callspec.params["walk"]]):
+        walk.lost_at(number)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("walk", COMMANDS, indirect=True)
+def test_what_is_lost_at_any_write_or_not_answered_is_done_by_the_next_command(walk: Walk) -> None:
+    for number in range(walk.writes):
+        walk.lost_at(number)
+        walk.unanswered(number)
+
+
+class Clerks:
+    """Commands of several clerks in one lake, whose turns change, or which are killed, around each commit."""
+
+    def __init__(self, folder: Path, seed: int, kills: int) -> None:
+        self.dice = Random(f"clerks {seed}")
+        self._scheduler = Scheduler(seed)
+        self._folder = folder
+        self._kills = kills
+        self._turn = threading.local()
+
+    def run(self, **commands: Callable[[Centre], None]) -> None:
+        """Each by itself, three times, whatever happens to it."""
+        self._scheduler.run(**{name: partial(self._work, name, command) for name, command in commands.items()})
+
+    def around(self, commit: Callable[..., None]) -> Callable[..., None]:
+        """A commit, at both ends of which others may come first, or the command may be killed."""
+
+        def committed(*arguments: Any, **named: Any) -> None:
+            self._reached()
+            commit(*arguments, **named)
+            self._reached()
+
+        return committed
+
+    def _work(self, name: str, command: Callable[[Centre], None]) -> None:
+        self._turn.name = name
+        for _ in range(3):
+            self._scheduler.step(name)
+            with suppress(Killed, CloudError):
+                command(Centre(Lake(self._folder)))
+
+    def _reached(self) -> None:
+        # who prepares and who looks afterwards is alone
+        name = getattr(self._turn, "name", None)
+        if name is None:
+            return
+        if self._kills and self.dice.random() < 0.15:
+            self._kills -= 1
+            raise Killed
+        self._scheduler.step(name)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lake of a month that is metered; nobody closed it."""
+    folder = tmp_path_factory.mktemp("prepared") / "lake"
+    prepare(Centre(Lake(folder)), "issue")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What one clerk has closed in the end."""
+    folder = tmp_path_factory.mktemp("alone") / "lake"
+    shutil.copytree(prepared, folder)
+    centre = Centre(Lake(folder))
+    centre.take_in(known_month().late)
+    centre.meter()
+    close_and_issue_later(centre)
+    return billed(centre)
+
+
+def adjust(centre: Centre) -> None:
+    centre.adjust(LATER)
+
+
+def close_and_issue_later(centre: Centre) -> None:
+    centre.close(LATER)
+    centre.issue(LATER)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))])
+def test_clerks_who_close_issue_and_adjust_at_once_and_are_killed_post_each_amount_once(
+    prepared: Path, alone: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    shutil.copytree(prepared, tmp_path / "lake")
+    lake, late = Lake(tmp_path / "lake"), [*known_month().late]
+    clerks = Clerks(tmp_path / "lake", seed, kills=4)
+    monkeypatch.setattr("cloud_jobs.billing.register.posting.commit_files", clerks.around(commit_files))
+
+    def come_late(centre: Centre) -> None:
+        centre.take_in([late.pop() for _ in range(min(len(late), 10))])
+        centre.meter()
+
+    clerks.run(
+        one=close_and_issue_later,
+        other=close_and_issue_later,
+        third=close_and_adjust,
+        fourth=adjust,
+        late=come_late,
+    )
+    centre = Centre(lake)
+    centre.take_in(late)
+    centre.meter()
+    close_and_issue_later(centre)
+    centre.adjust(LATER)
+    found = billed(centre)
+    for table in ("rated_lines", "certificates", "closings"):
+        assert found[table] == alone[table]
+    invoices = [one for one in centre.register.documents() if one.type is DocumentType.INVOICE]
+    assert sorted(one.key.payer for one in invoices) == ["acme", "kaze"]
+    assert posted(centre) == owed(centre)
