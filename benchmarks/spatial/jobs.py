@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from benchmarks.centre.lakes import fixes as record_rows
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.lake.data_files import write_data_files
@@ -40,23 +41,10 @@ def fixes(device: np.ndarray, t_ms: np.ndarray, lat: np.ndarray, lon: np.ndarray
     """Positions as the ingest writes them."""
     order = np.lexsort((t_ms, device))
     device, t_ms, lat, lon = device[order], t_ms[order], lat[order], lon[order]
-    count = len(device)
-    names = pa.array([f"eu-{number:05}" for number in range(int(device.max()) + 1)])
-    moment = pa.array(t_ms * 1000, pa.timestamp("us", tz="UTC"))
-    seq = np.arange(count) - np.searchsorted(device, device) + 1
-    columns = {
-        "tenant": pa.repeat("acme", count),
-        "device": names.take(pa.array(device)),
-        "epoch": np.full(count, 7),
-        "seq": seq,
-        "kind": pa.repeat("position", count),
-        "device_time": moment,
-        "latitude": np.round(lat, 7),
-        "longitude": np.round(lon, 7),
-        "device_date": pa.array(t_ms // 86_400_000, pa.int32()).cast(pa.date32()),
-        "ingest_number": np.ones(count, np.int64),
-    }
-    return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in RECORDS], schema=RECORDS)
+    seq = np.arange(len(device)) - np.searchsorted(device, device) + 1
+    rows = record_rows(device, seq, t_ms * 1000, lat, lon, prefix="eu")
+    first = pa.array(np.ones(len(device), np.int64))
+    return rows.set_column(rows.schema.get_field_index("ingest_number"), RECORDS.field("ingest_number"), first)
 
 
 def yard(parked: int, elsewhere: int, each: int = 6, seed: int = 3) -> pa.Table:
