@@ -64,6 +64,9 @@ SUBCOMMANDS = {
     "decisions": LazyCommand(
         "cloud_jobs.billing.certificates.cli:app", "cloud", "Decide on devices that hold up a bill."
     ),
+    "reconcile": LazyCommand(
+        "cloud_jobs.reconcile.cli:reconcile", "cloud", "Compare the counts of a period, from device to invoice."
+    ),
     "bill": LazyCommand("cloud_jobs.bill_cli:app", "cloud", "Close, issue, adjust, void and show invoices."),
 }
 """The subcommands of `waybill`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -33,14 +33,26 @@ class Held(NamedTuple):
     payer: str
     account: str
 
+    @classmethod
+    def of(cls, begin: datetime, end: datetime, payer: str, account: str) -> Held:
+        """Between two moments, which are on quarters."""
+        return cls(_quarter(begin), _quarter(end), payer, account)
+
 
 def assigned_usage(contracts: Sequence[RatingContract], usage: pa.Table) -> dict[str, Counter[tuple[str, Meter]]]:
     """For each payer the quantities of its accounts, by account and meter; active days are left out.
 
     `usage`: rows in force, in the order of tenant and device. Rows of other devices are passed over.
     """
-    held = _held(contracts)
     sums: dict[str, Counter[tuple[str, Meter]]] = {contract.payer: Counter() for contract in contracts}
+    return sums | held_usage(held_by(contracts), usage)
+
+
+def held_usage(
+    held: Mapping[TenantDevice, Sequence[Held]], usage: pa.Table
+) -> defaultdict[str, Counter[tuple[str, Meter]]]:
+    """`assigned_usage` of devices of which it is known whose they are."""
+    sums: defaultdict[str, Counter[tuple[str, Meter]]] = defaultdict(Counter)
     for device, rows in _by_device(usage):
         first = rows["hour"].cast(pa.int64()).to_numpy() // _QUARTER_US
         quarters = first[:, None] + np.arange(_QUARTERS)
@@ -55,14 +67,15 @@ def assigned_usage(contracts: Sequence[RatingContract], usage: pa.Table) -> dict
     return sums
 
 
-def _held(contracts: Sequence[RatingContract]) -> dict[TenantDevice, list[Held]]:
+def held_by(contracts: Sequence[RatingContract]) -> dict[TenantDevice, list[Held]]:
+    """Whose each device is, and when, within the periods of contracts."""
     found: dict[TenantDevice, list[Held]] = defaultdict(list)
     for contract in contracts:
         for terms in contract.accounts:
             for one in terms.devices:
                 begin, end = max(one.begin, contract.start), min(one.end or contract.end, contract.end)
                 if begin < end:
-                    found[one.of_device].append(Held(_quarter(begin), _quarter(end), contract.payer, terms.account))
+                    found[one.of_device].append(Held.of(begin, end, contract.payer, terms.account))
     return found
 
 

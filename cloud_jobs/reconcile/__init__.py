@@ -1,0 +1,10 @@
+"""Counts of one period from the device to the invoice, held against each other: where they differ, and by how much.
+
+Device, region, centre, usage, rated, invoiced: each station is compared with the one before it, by counts that were
+made apart from each other. What is not known is never equal.
+"""
+
+from cloud_jobs.reconcile.comparison import Comparison, ComparisonOutcome, Station, outcome_of
+from cloud_jobs.reconcile.reconciling import Reconciled, reconcile
+
+__all__ = ["Comparison", "ComparisonOutcome", "Reconciled", "Station", "outcome_of", "reconcile"]

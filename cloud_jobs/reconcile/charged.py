@@ -1,0 +1,217 @@
+"""Stations rated and invoiced: what was used beside what is charged, and what is charged beside what is posted."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from cloud_jobs.billing.documents import DocumentError, canonical_bytes, head
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.rating import Charge, ChargeKind
+from cloud_jobs.billing.register.closing import Closing, ClosingState, RegisterKey
+from cloud_jobs.billing.register.documents_of import DocumentMaker
+from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
+from cloud_jobs.billing.register.ledger import IssuedDocument, check_numbers
+from cloud_jobs.billing.register.operations import Days
+from cloud_jobs.billing.register.rows import document_from
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.lake.snapshots import Snapshot
+from cloud_jobs.lake.tables import row_fault_as_error
+from cloud_jobs.reconcile.comparison import Comparison, Station, parts
+from cloud_jobs.reconcile.used import Owed
+
+_AT_ONCE: Final = 2000
+
+
+def compare_charges(
+    register: Register, snapshot: Snapshot, days: Days, payers: Sequence[str], owed: Mapping[Owed, int]
+) -> Iterator[Comparison]:
+    """What each payer's accounts used beside what its newest closing charges. Raises LakeError."""
+    by_payer: dict[str, Counter[tuple[str, Meter]]] = defaultdict(Counter)
+    for (payer, account, meter), quantity in owed.items():
+        by_payer[payer][account, meter] += quantity
+    for some in parts(payers, _AT_ONCE):
+        newest = _newest(register.closings(*days, some), snapshot)
+        charges = _charges_of(register, [*newest.values()])
+        for payer in some:
+            closing = newest.get(payer)
+            if closing is None:
+                total = sum(by_payer[payer].values())
+                yield Comparison(Station.RATED, "closing", payer, total, None, "the period is not closed")
+            else:
+                yield from _charged(closing, charges[payer], by_payer[payer])
+
+
+def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Sequence[Charge] | RegisterDamaged]:
+    """The charges of each payer's closing, or what is wrong with them."""
+    try:
+        return {key.payer: charges for key, charges in register.charges_of(closings).items()}
+    except RegisterDamaged as fault:
+        if len(closings) == 1:
+            return {closings[0].key.payer: fault}
+    middle = len(closings) // 2
+    # one of them is damaged: halves of halves find it among many
+    return _charges_of(register, closings[:middle]) | _charges_of(register, closings[middle:])
+
+
+def _charged(
+    closing: Closing, charges: Sequence[Charge] | RegisterDamaged, owed: Mapping[tuple[str, Meter], int]
+) -> Iterator[Comparison]:
+    payer = closing.key.payer
+    if closing.outcome is ClosingState.BLOCKED:
+        note = f"blocked: {'; '.join(closing.reasons[:3])}"
+        yield Comparison(Station.RATED, "closing", payer, None, None, note)
+    if isinstance(charges, RegisterDamaged):
+        yield Comparison(Station.RATED, "lines of the closing", payer, closing.charges, None, str(charges))
+        return
+    found: Counter[tuple[str, Meter]] = Counter()
+    for one in charges:
+        if one.key.kind is ChargeKind.USAGE and one.key.meter not in {None, Meter.ACTIVE_DAY}:
+            found[one.key.account, Meter(one.key.meter)] += one.quantity
+    for account, meter in sorted({*owed, *found}):
+        expected, charged = owed.get((account, meter), 0), found[account, meter]
+        if expected or charged:
+            note = (
+                "" if expected == charged else f"closed by snapshot {closing.snapshot_id}: close again, or look there"
+            )
+            yield Comparison(Station.RATED, meter.value, f"{payer}, {account}", expected, charged, note)
+    yield Comparison(Station.RATED, "children = parent", payer, closing.net_minor, _net(charges), closing.currency)
+
+
+def compare_documents(
+    register: Register, snapshot: Snapshot, days: Days, payers: Sequence[str]
+) -> Iterator[Comparison]:
+    """What is posted to each payer's invoice beside the closing that it is of, and beside the newest one.
+
+    Each document is made again and held against its digest. Raises LakeError.
+    """
+    for some in parts(payers, _AT_ONCE):
+        closings = register.closings(*days, some)
+        rows = _documents(register, days, some)
+        documents = [document_from(row) for row in rows]
+        posted: dict[str, list[IssuedDocument]] = defaultdict(list)
+        for one in documents:
+            posted[one.key.payer].append(one)
+        newest = _newest(closings, snapshot)
+        named = {one.in_register: one for one in closings}
+        yield from _made_again(register, rows, named)
+        for payer in some:
+            yield from _posted(payer, newest.get(payer), named, posted[payer])
+
+
+def compare_numbers(register: Register) -> Iterator[Comparison]:
+    """Every legal entity's documents are counted from 1 without gaps. Raises LakeError."""
+    rows = register.lake.rows("documents", ["legal_entity", "counter"])
+    counters: dict[str, list[int]] = defaultdict(list)
+    for entity, counter in zip(rows["legal_entity"].to_pylist(), rows["counter"].to_pylist(), strict=True):
+        counters[entity].append(counter)
+    for entity, found in sorted(counters.items()):
+        note = ""
+        try:
+            check_numbers(found, entity)
+        except RegisterDamaged as fault:
+            note = str(fault)
+        distinct = len({*found} & {*range(1, max(found) + 1)})
+        count = distinct if distinct == len(found) else len(found)
+        yield Comparison(Station.INVOICED, "numbers of a legal entity", entity, max(found), count, note)
+
+
+def _posted(
+    payer: str, newest: Closing | None, closings: Mapping[RegisterKey, Closing], documents: Sequence[IssuedDocument]
+) -> Iterator[Comparison]:
+    ordered = sorted(documents, key=lambda one: (one.key.legal_entity, one.counter))
+    if newest is None and not ordered:
+        return
+    if not ordered:
+        nothing = newest is not None and not newest.charges and newest.outcome is not ClosingState.BLOCKED
+        net = 0 if newest is None else newest.net_minor
+        why = "nothing to issue" if nothing else "not issued"
+        yield Comparison(Station.INVOICED, "posted", payer, net, 0 if nothing else None, why)
+        return
+    last = ordered[-1]
+    net, tax = (sum(getattr(one, name) for one in ordered) for name in ("net_minor", "tax_minor"))
+    basis = closings.get(RegisterKey(payer, last.closing))
+    if last.is_void:
+        yield Comparison(Station.INVOICED, "posted", payer, 0, net, "void")
+        yield Comparison(Station.INVOICED, "tax posted", payer, 0, tax, "void")
+        return
+    note = ", ".join(one.number for one in ordered)
+    yield Comparison(Station.INVOICED, "posted", payer, None if basis is None else basis.net_minor, net, note)
+    yield Comparison(Station.INVOICED, "tax posted", payer, None if basis is None else basis.tax_minor, tax, note)
+    if newest is not None and newest.id != last.closing:
+        note = f"the newest closing is {newest.id} ({newest.outcome.value}): adjust"
+        yield Comparison(Station.INVOICED, "newest closing posted", payer, newest.net_minor, net, note)
+
+
+def _made_again(
+    register: Register, rows: Sequence[Mapping[str, object]], closings: Mapping[RegisterKey, Closing]
+) -> Iterator[Comparison]:
+    maker = DocumentMaker(register)
+    entries = [document_from(row) for row in rows]
+    try:
+        maker.load(_basis(entries, closings))
+        is_loaded = True
+    except RegisterDamaged:
+        # of one of them: each by itself
+        is_loaded = False
+    same = 0
+    for entry, row in zip(entries, rows, strict=True):
+        fault = _fault_of(maker, entry, row, closings, is_loaded=is_loaded)
+        same += fault is None
+        if fault is not None:
+            yield Comparison(Station.INVOICED, "document as it was issued", entry.number, 1, 0, fault)
+    if rows:
+        yield Comparison(Station.INVOICED, "documents as they were issued", "", len(rows), same)
+
+
+def _basis(entries: Sequence[IssuedDocument], closings: Mapping[RegisterKey, Closing]) -> list[Closing]:
+    keys = {RegisterKey(one.key.payer, name) for one in entries for name in (one.closing, one.before)}
+    return [closings[key] for key in sorted(keys) if key in closings]
+
+
+def _fault_of(
+    maker: DocumentMaker,
+    entry: IssuedDocument,
+    row: Mapping[str, object],
+    closings: Mapping[RegisterKey, Closing],
+    *,
+    is_loaded: bool,
+) -> str | None:
+    """Why a document cannot be made again as it was issued; None: it can."""
+    payer = entry.key.payer
+    closing, before = (closings.get(RegisterKey(payer, name)) for name in (entry.closing, entry.before))
+    if (entry.closing and closing is None) or (entry.before and before is None):
+        return "its closing is not there"
+    try:
+        if not is_loaded:
+            maker.load(_basis([entry], closings))
+        made = maker.document(entry, closing, before)
+    except (RegisterRefusal, RegisterDamaged, DocumentError, AssertionError) as fault:
+        return str(fault) or type(fault).__name__
+    is_same = made["digest"] == row["digest"] and canonical_bytes(head(made)).decode() == row["head"]
+    return None if is_same else "its digest is another than when it was issued"
+
+
+def _documents(register: Register, days: Days, payers: Collection[str]) -> list[dict[str, object]]:
+    names = pa.array(sorted(payers), pa.string())
+    where = [("payer", "in", names), ("first_day", "=", days[0]), ("last_day", "=", days[1])]
+    found = register.lake.rows("documents", where=where).to_pylist()
+    for row in found:
+        with row_fault_as_error("documents", row):
+            document_from(row)
+    return sorted(found, key=lambda row: (row["legal_entity"], row["counter"]))
+
+
+def _newest(closings: Sequence[Closing], snapshot: Snapshot) -> dict[str, Closing]:
+    """Of each payer the one that counts, of those that a snapshot can know of: they come in the order of their rank."""
+    return {one.key.payer: one for one in closings if one.snapshot <= snapshot.number}
+
+
+def _net(charges: Sequence[Charge]) -> int:
+    by_account: Counter[str] = Counter()
+    for one in charges:
+        by_account[one.key.account] += one.amount_minor
+    return by_account.total()

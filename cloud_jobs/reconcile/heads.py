@@ -1,0 +1,114 @@
+"""Station device: what the devices' heads say was made, held against what was received or declared lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate, certify
+from cloud_jobs.billing.certificates.decisions import by_device, decisions
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from cloud_jobs.lake.coverage_rows import from_rows
+from cloud_jobs.lake.snapshot_reads import coverage
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reconcile.comparison import Comparison, Station, named, parts
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_ONCE: Final = 10_000
+_STATE: Final = {CertificateState.OPEN: "open", CertificateState.SILENT: "silent"}
+_Integers = NDArray[np.int64]
+
+
+class Heads(NamedTuple):
+    """What the coverage says of all streams. `received`: by device, in order; `devices`: all that were heard of."""
+
+    comparisons: list[Comparison]
+    received: dict[TenantDevice, int]
+
+
+def compare_heads(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice] | None, start: datetime, end: datetime
+) -> Heads:
+    """Every record below a stated head was received or declared lost, of each stream that may hold some of the period.
+
+    `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. Raises LakeError.
+    """
+    rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit), devices)
+    made = np.maximum(rows["head"].to_numpy(), rows["stated_head"].to_numpy())
+    received, lost = received_counts(rows), _lost(rows)
+    missing = made - received - lost
+    # whose streams do not all reach the end: a few, whose certificates say why
+    late = rows["complete_until_us"].to_numpy() < (end - _EPOCH) // timedelta(microseconds=1)
+    asked = {*_devices(rows.filter(pa.array(late)))}
+    by = _by_device(rows, received)
+    if devices is not None:
+        asked |= {*devices} - by.keys()
+    wrong = [*_not_closed(lake, snapshot, asked, start, end)]
+    of_wrong = sum(one.missing.count for one in wrong)
+    found, known = int(received.sum()), [*_wrong_ones(wrong)]
+    note = f"{int(lost.sum()):,} declared lost"
+    if (other := int(missing.sum()) - of_wrong) > 0:
+        note += f"; {other:,} missing that are of no stream of the period, or closed by decision"
+    whole = Comparison(Station.DEVICE, "records made, less declared lost", "all devices", found + of_wrong, found, note)
+    return Heads([whole, *named(known)], by)
+
+
+def received_counts(rows: pa.Table) -> _Integers:
+    """How many records each row of coverage has received."""
+    lists = rows["received"].combine_chunks()
+    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
+    bounds = lists.flatten().to_numpy()
+    so_far = np.r_[0, np.cumsum(bounds[1::2] - bounds[::2] + 1)]
+    at = np.r_[0, np.cumsum(lists.value_lengths().to_numpy().astype(np.int64) // 2)]
+    found: _Integers = so_far[at[1:]] - so_far[at[:-1]]
+    return found
+
+
+def _lost(rows: pa.Table) -> _Integers:
+    found = np.zeros(rows.num_rows, np.int64)
+    having = np.flatnonzero(pc.list_value_length(rows["lost"]).to_numpy())
+    for at, (_, known) in zip(having.tolist(), from_rows(rows.take(pa.array(having))), strict=True):
+        found[at] = known.declared_lost.count
+    return found
+
+
+def _devices(rows: pa.Table) -> Iterator[TenantDevice]:
+    pairs = rows.group_by(["tenant", "device"]).aggregate([])
+    return map(TenantDevice, pairs["tenant"].to_pylist(), pairs["device"].to_pylist())
+
+
+def _by_device(rows: pa.Table, received: _Integers) -> dict[TenantDevice, int]:
+    made = rows.select(["tenant", "device"]).append_column("received", pa.array(received))
+    found = made.group_by(["tenant", "device"]).aggregate([("received", "sum")]).to_pylist()
+    return {TenantDevice(row["tenant"], row["device"]): row["received_sum"] for row in found}
+
+
+def _not_closed(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], start: datetime, end: datetime
+) -> Iterator[DeviceCertificate]:
+    decided = by_device(decisions(lake, snapshot))
+    for asked in parts(sorted(devices), _AT_ONCE):
+        streams: dict[TenantDevice, dict[int, Coverage]] = defaultdict(dict)
+        for stream, known in coverage(lake, snapshot, asked).items():
+            streams[stream.of_device][stream.epoch] = known
+        for device in asked:
+            made = certify(device, start, end, streams[device], decisions=decided.get(device, ()))
+            if made.state in _STATE:
+                yield made
+
+
+def _wrong_ones(certificates: list[DeviceCertificate]) -> Iterator[Comparison]:
+    """Open ones first: of silent ones there is only more to come."""
+    for one in sorted(certificates, key=lambda one: (one.state is CertificateState.SILENT, one.of_device)):
+        is_open = one.state is CertificateState.OPEN
+        expected, found = (one.received + one.missing.count, one.received) if is_open else (one.received, None)
+        name = f"records of a device that is {_STATE[one.state]}"
+        yield Comparison(Station.DEVICE, name, f"{one.tenant}/{one.device}", expected, found, "; ".join(one.reasons))

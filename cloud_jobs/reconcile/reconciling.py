@@ -1,0 +1,187 @@
+"""All stations of a period: what is read once for all, and what is counted part by part, here or on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, time, timedelta
+from typing import Any, Final, NamedTuple
+
+from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.rating import rating_contract
+from cloud_jobs.billing.register.close import contracts_of
+from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
+from cloud_jobs.billing.register.operations import Days
+from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshot_reads import reference_rows
+from cloud_jobs.lake.snapshots import Snapshot
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reconcile.charged import compare_charges, compare_documents, compare_numbers
+from cloud_jobs.reconcile.comparison import Comparison, ComparisonOutcome, Station, named, outcome_of, parts, summed
+from cloud_jobs.reconcile.heads import compare_heads
+from cloud_jobs.reconcile.stored_records import compare_centre, compare_regions
+from cloud_jobs.reconcile.used import CountedUsage, DevicePart, count_part
+
+_DEVICES_AT_ONCE: Final = 250
+_NAME: Final = "reconcile"
+RunParts = Callable[[Callable[[DevicePart], CountedUsage], Sequence[DevicePart]], Iterable[CountedUsage]]
+"""What runs a function on each part, here or on executors."""
+
+
+class Reconciled(NamedTuple):
+    """All comparisons of a period, in the order of the stations."""
+
+    snapshot: Snapshot
+    days: Days
+    comparisons: list[Comparison]
+
+    @property
+    def outcome(self) -> ComparisonOutcome:
+        """Equal, or what is wrong."""
+        return outcome_of(self.comparisons)
+
+    def values(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "snapshot": self.snapshot.id,
+            "first_day": self.days[0].isoformat(),
+            "last_day": self.days[1].isoformat(),
+            "outcome": self.outcome.value,
+            "comparisons": [one.values() for one in self.comparisons],
+        }
+
+
+def run_here(work: Callable[[DevicePart], CountedUsage], items: Sequence[DevicePart]) -> Iterator[CountedUsage]:
+    """Each part in this process, one after the other."""
+    return map(work, items)
+
+
+def reconcile(
+    lake: Lake,
+    snapshot: Snapshot,
+    days: Days,
+    payers: Collection[str] | None = None,
+    *,
+    now: datetime,
+    run_parts: RunParts = run_here,
+) -> Reconciled:
+    """Compares the stations of some days for some payers, or for all devices and payers, by a snapshot.
+
+    Raises UnknownPayer for one that was asked for and never pays; BillingError, LakeError, StoreUnavailable.
+    """
+    run = ClosingRun(name=_NAME, snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
+    contracts, refused = contracts_of(lake, snapshot, days, payers, run)
+    hours = _hours(days, contracts)
+    mine = sorted({device for one in contracts for device in one.devices})
+    devices = None if payers is None else mine
+    heads = compare_heads(lake, snapshot, devices, *hours)
+    found = [*heads.comparisons]
+    if payers is None and (never_heard := [*({*mine} - heads.received.keys())]):
+        found += [*compare_heads(lake, snapshot, never_heard, *hours).comparisons[1:]]
+    found += compare_regions(lake, snapshot, devices, sorted(heads.received), hours)
+    found += compare_centre(lake, snapshot, devices, heads.received)
+    used = CountedUsage()
+    others = sorted(heads.received.keys() - {*mine}) if payers is None else []
+    for one in run_parts(count_part(lake, snapshot), [*_parts(contracts, others, hours)]):
+        used.add(one)
+    found += _usage(snapshot, used, everyone=payers is None)
+    found += _unbilled(lake, snapshot, used, refused, hours[1])
+    register, names = (
+        Register(lake),
+        sorted([*(one.id for one in contracts), *(one.closing.key.payer for one in refused)]),
+    )
+    found += summed(compare_charges(register, snapshot, days, names, used.owed), "all payers")
+    found += [*summed(compare_documents(register, snapshot, days, names), "all payers"), *compare_numbers(register)]
+    return Reconciled(snapshot, days, found)
+
+
+def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, datetime]:
+    """From the first moment of the days to the first one after them, by all payers' clocks and by UTC."""
+    first = datetime.combine(days[0], time(), UTC)
+    end = datetime.combine(days[1], time(), UTC) + timedelta(days=1)
+    if not contracts:
+        return first, end
+    return min(one.period.start for one in contracts), max(one.period.end for one in contracts)
+
+
+def _parts(
+    contracts: Sequence[PayerContract], others: Sequence[TenantDevice], hours: tuple[datetime, datetime]
+) -> Iterator[DevicePart]:
+    for group in payer_groups(contracts, len(contracts)):
+        of_device: dict[TenantDevice, list[PayerContract]] = {}
+        for contract in group:
+            for device in contract.devices:
+                of_device.setdefault(device, []).append(contract)
+        for some in device_parts(group):
+            its = {one.id: one for device in some for one in of_device[device]}
+            yield DevicePart(some, [rating_contract(one) for _, one in sorted(its.items())], hours)
+    for rest in parts(others, _DEVICES_AT_ONCE):
+        yield DevicePart(rest, [], hours)
+
+
+def _usage(snapshot: Snapshot, used: CountedUsage, *, everyone: bool) -> Iterator[Comparison]:
+    place = "all devices" if everyone else "these payers' devices"
+    for name, (recorded, metered) in used.counted.items():
+        yield Comparison(Station.USAGE, f"{name} metered", place, recorded, metered)
+    yield from named(
+        [
+            Comparison(
+                Station.USAGE,
+                f"{one.name} metered",
+                f"{one.device.tenant}/{one.device.device} on {one.day}",
+                one.recorded,
+                one.metered,
+            )
+            for one in used.differences
+        ]
+    )
+    behind = snapshot.ingest_number - snapshot.covers
+    if behind:
+        note = "run `cloud-jobs usage`"
+        yield Comparison(
+            Station.USAGE, "commits of the ingest that usage covers", "", snapshot.ingest_number, snapshot.covers, note
+        )
+    note = "; ".join(used.damaged[:3])
+    yield Comparison(
+        Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
+    )
+    for meter, quantity in sorted(used.meters.items()):
+        yield Comparison(Station.USAGE, f"used: {meter.value}", place, None, quantity, "base units, all zones")
+
+
+def _unbilled(
+    lake: Lake, snapshot: Snapshot, used: CountedUsage, refused: Sequence[ClosedPayer], end: datetime
+) -> Iterator[Comparison]:
+    owed: dict[str, int] = {}
+    for table in (used.owed, used.unsold):
+        for (_, _, meter), quantity in table.items():
+            owed[meter.value] = owed.get(meter.value, 0) + quantity
+    nobody: dict[str, int] = {}
+    for (_, meter), quantity in used.nobody.items():
+        nobody[meter.value] = nobody.get(meter.value, 0) + quantity
+    for meter, quantity in sorted(used.meters.items()):
+        found = owed.get(meter.value, 0) + nobody.get(meter.value, 0)
+        yield Comparison(Station.RATED, f"assigned or nobody's: {meter.value}", "all accounts", quantity, found)
+    unsold = (
+        Comparison(Station.RATED, f"not sold: {meter.value}", f"{payer}, {account}", None, quantity)
+        for (payer, account, meter), quantity in sorted(used.unsold.items())
+        if quantity
+    )
+    yield from summed(unsold, "all accounts")
+    note = "no account that can be billed has it"
+    if refused:
+        note += f"; blocked: {', '.join(sorted(one.closing.key.payer for one in refused)[:5])}"
+    yield from named(
+        [
+            Comparison(
+                Station.RATED, f"nobody's: {meter.value}", f"{device.tenant}/{device.device}", None, quantity, note
+            )
+            for (device, meter), quantity in sorted(used.nobody.items())
+        ]
+    )
+    moment = end - timedelta.resolution
+    faults = Contracts(reference_rows(lake, snapshot)).without_payer(moment)
+    yield from named(
+        [Comparison(Station.RATED, "account without a payer", "", None, 1, str(fault)) for fault in faults]
+    )

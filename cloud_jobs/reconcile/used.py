@@ -1,0 +1,143 @@
+"""What parts of the devices used in a period, and what their payers must be charged for: one part is one task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.rating import RatingContract, cells_of_usage
+from cloud_jobs.billing.register.assigned_usage import Held, assigned_usage, held_by, held_usage
+from cloud_jobs.billing.register.metered_records import COUNTED, DayDifference, compare_records
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.schemas import QUANTITIES
+from cloud_jobs.lake.snapshot_reads import usage_rows
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.usage.basis import row_digest
+
+_MOMENT: Final = timedelta(microseconds=1)
+Owed = tuple[str, str, Meter]
+"""A payer, an account, a meter."""
+
+
+class DevicePart(NamedTuple):
+    """Devices that are read together, and the contracts of those who pay for some of them in the period."""
+
+    devices: Sequence[TenantDevice]
+    contracts: Sequence[RatingContract]
+    hours: tuple[datetime, datetime]
+
+
+@dataclass(slots=True)
+class CountedUsage:
+    """Sums over parts. `counted`: of each of COUNTED how much was recorded and metered. `meters`: what all devices
+    used. `owed`: what is to be charged, and `unsold` for what there is no price. `nobody`: what belongs to no account
+    that can be billed, by device. `damaged`: rows of usage that are not what their digest says.
+    """
+
+    counted: dict[str, list[int]] = field(default_factory=lambda: {name: [0, 0] for name in COUNTED})
+    meters: Counter[Meter] = field(default_factory=Counter)
+    owed: Counter[Owed] = field(default_factory=Counter)
+    unsold: Counter[Owed] = field(default_factory=Counter)
+    nobody: Counter[tuple[TenantDevice, Meter]] = field(default_factory=Counter)
+    differences: list[DayDifference] = field(default_factory=list)
+    rows: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+    def add(self, other: CountedUsage) -> None:
+        """Takes what another part has."""
+        for name, (recorded, metered) in other.counted.items():
+            self.counted[name][0] += recorded
+            self.counted[name][1] += metered
+        self.meters.update(other.meters)
+        self.owed.update(other.owed)
+        self.unsold.update(other.unsold)
+        self.nobody.update(other.nobody)
+        self.differences += other.differences
+        self.rows += other.rows
+        self.damaged += other.damaged
+
+
+def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], CountedUsage]:
+    """A function that reads a part of the devices at a snapshot. It raises BillingError, LakeError."""
+
+    def count(part: DevicePart) -> CountedUsage:
+        first, last = part.hours[0], part.hours[1] - _MOMENT
+        rows = usage_rows(lake, snapshot, part.devices, first, last)
+        compared = compare_records(lake, snapshot, part.devices, rows, (first, last))
+        found = CountedUsage(differences=compared.differences, rows=rows.num_rows, damaged=[*_damaged(rows)])
+        found.counted = {name: [*sums] for name, sums in compared.sums.items()}
+        _add_assigned(found, part, rows)
+        return found
+
+    return count
+
+
+def _add_assigned(found: CountedUsage, part: DevicePart, rows: pa.Table) -> None:
+    sold = {one.payer: _sold(one) for one in part.contracts}
+    for payer, sums in assigned_usage(part.contracts, rows).items():
+        for (account, meter), quantity in sums.items():
+            found.owed[payer, account, meter] += quantity
+    mixed = [one for one in part.contracts if any(len(kinds) > 1 for kinds in sold[one.payer].values())]
+    for contract in part.contracts:
+        for (account, meter), kinds in sold[contract.payer].items():
+            if kinds == {False} and (quantity := found.owed.pop((contract.payer, account, meter), 0)):
+                found.unsold[contract.payer, account, meter] += quantity
+    # a meter that is sold by one version of the tariff and not by another: by what was in force at each quarter
+    for contract, used in zip(mixed, cells_of_usage(mixed, rows) if mixed else (), strict=True):
+        versions = {terms.account: terms.tariffs for terms in contract.accounts}
+        for cell in used.cells:
+            has_price = any(one.meter is cell.meter for one in versions[cell.account][cell.version].tariff.prices)
+            if not has_price and len(sold[contract.payer][cell.account, cell.meter]) > 1:
+                key = contract.payer, cell.account, cell.meter
+                found.owed[key] -= cell.quantity
+                found.unsold[key] += cell.quantity
+    _add_unassigned(found, part, rows)
+
+
+def _sold(contract: RatingContract) -> dict[tuple[str, Meter], set[bool]]:
+    """Of each account and meter whether it has a price: in all versions of its tariff, in none, or in some."""
+    return {
+        (terms.account, meter): {any(price.meter is meter for price in one.tariff.prices) for one in terms.tariffs}
+        for terms in contract.accounts
+        for meter in Meter
+    }
+
+
+def _add_unassigned(found: CountedUsage, part: DevicePart, rows: pa.Table) -> None:
+    held: dict[TenantDevice, list[Held]] = {device: [] for device in part.devices}
+    span: dict[TenantDevice, tuple[datetime, datetime]] = {}
+    names = {f"{device.tenant}/{device.device}": device for device in part.devices}
+    for contract in part.contracts:
+        for device, assigned in held_by([contract]).items():
+            if device in held:
+                name = f"{device.tenant}/{device.device}"
+                held[device] += [one._replace(payer="", account=name) for one in assigned]
+                # by the clocks of who pays for it: the hours beside its period are of others
+                span.setdefault(device, (contract.start, contract.end))
+    whole = {device: [Held.of(*span.get(device, part.hours), "", name)] for name, device in names.items()}
+    for (name, meter), quantity in held_usage(whole, rows)[""].items():
+        found.meters[meter] += quantity
+        found.nobody[names[name], meter] += quantity
+    for (name, meter), quantity in held_usage(held, rows)[""].items():
+        found.nobody[names[name], meter] -= quantity
+    found.nobody = Counter({key: quantity for key, quantity in found.nobody.items() if quantity})
+
+
+def _damaged(rows: pa.Table) -> list[str]:
+    """Rows that say something else than their digest."""
+    found, hours = [], rows["hour"].cast(pa.int64()).to_numpy() // 3_600_000_000
+    columns = [rows[name].to_pylist() for name in ("tenant", "device", "zone", "seq_ranges", "fence_version", "digest")]
+    engines, quantities = rows["engine_version"].to_pylist(), [rows[name].to_pylist() for name in QUANTITIES]
+    for hour, tenant, device, zone, seqs, fence, digest, engine, *amounts in zip(
+        hours.tolist(), *columns, engines, *quantities, strict=True
+    ):
+        if row_digest((tenant, device), hour, zone, amounts, (seqs, fence, engine)) != digest:
+            found.append(f"{tenant}/{device} at hour {hour} since 1970 in zone {zone!r}")
+    return found

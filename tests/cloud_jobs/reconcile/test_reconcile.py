@@ -1,0 +1,177 @@
+"""Each station that is tampered with is named, by how much; what nobody tampered with is equal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Station, outcome_of, reconcile
+from cloud_jobs.reconcile.cli import DIFFERENT
+from cloud_jobs.reconcile.comparison import summed
+from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
+from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, meter, metered_lake
+from tests.system.lake_of_fixes import cover
+from waybill.commands import SUBCOMMANDS, command_line
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    made = metered_lake(tmp_path)
+    made.close("one", days=JANUARY)
+    assert len(made.issue("clerk", JANUARY).documents) == 2
+    return made
+
+
+def compared(billed: BilledLake, *payers: str) -> list[Comparison]:
+    snapshot = take_snapshot(billed.lake, NOW)
+    return reconcile(billed.lake, snapshot, JANUARY, payers or None, now=NOW).comparisons
+
+
+def wrong(billed: BilledLake, *payers: str) -> list[Comparison]:
+    return [
+        one
+        for one in compared(billed, *payers)
+        if one.outcome in {ComparisonOutcome.DIFFERENT, ComparisonOutcome.UNKNOWN}
+    ]
+
+
+def stations(found: list[Comparison]) -> set[Station]:
+    return {one.station for one in found}
+
+
+def test_what_nobody_tampered_with_is_equal_at_every_station(billed: BilledLake) -> None:
+    found = compared(billed)
+    assert wrong(billed) == []
+    assert stations(found) == {*Station}
+    counts = {(one.station, one.name, one.place): (one.expected, one.found) for one in found}
+    every = 4 * (FIXES + 1)
+    assert counts[Station.DEVICE, "records made, less declared lost", "all devices"] == (every, every)
+    assert counts[Station.REGION, "records brought", "us"] == (None, 2 * (FIXES + 1))
+    assert counts[Station.CENTRE, "received records in the table, of any period", "all devices"] == (every, every)
+    assert counts[Station.USAGE, "records metered", "all devices"] == (every, every)
+    # nobody pays for one device, and that is said
+    (nobody,) = [one.place for one in found if one.name == "nobody's: event"]
+    assert nobody == "acme/us-9"
+    assert counts[Station.INVOICED, "numbers of a legal entity", "waybill-eu"] == (2, 2)
+    assert wrong(billed, "acme") == []
+
+
+def test_records_that_a_device_states_and_that_did_not_come_are_named_at_the_device(billed: BilledLake) -> None:
+    cover(billed.lake, {DeviceStream("acme", "eu-8", 7): Coverage(head=3, stated_us=1, stated_head=3)})
+    meter(billed)
+    found = wrong(billed)
+    assert stations(found) == {Station.DEVICE}
+    assert [(one.place, one.difference) for one in found] == [("all devices", -3), ("acme/eu-8", -3)]
+
+
+def test_a_device_that_fell_silent_is_unknown(billed: BilledLake) -> None:
+    cover(billed.lake, {DeviceStream("acme", "eu-8", 7): Coverage(stated_us=1_000_000, complete_until_us=1_000_000)})
+    meter(billed)
+    (found,) = wrong(billed)
+    assert (found.station, found.place, found.outcome) == (Station.DEVICE, "acme/eu-8", ComparisonOutcome.UNKNOWN)
+
+
+def test_a_record_that_is_there_twice_is_named_at_the_centre_and_at_usage(billed: BilledLake) -> None:
+    (row,) = [one for one in billed.lake.rows("records").to_pylist() if (one["device"], one["seq"]) == ("eu-1", 7)]
+    billed.lake.append("records", [row])
+    found = wrong(billed)
+    assert stations(found) == {Station.CENTRE, Station.USAGE}
+    (centre,) = [one for one in found if one.station is Station.CENTRE and one.place == "acme/eu-1"]
+    assert centre.difference == 1
+    assert ("records metered", "acme/eu-1 on 2026-01-05", -1) in [
+        (one.name, one.place, one.difference) for one in found
+    ]
+    assert stations(wrong(billed, "acme")) == {Station.CENTRE, Station.USAGE}
+    assert wrong(billed, "beta") == []
+
+
+def test_a_record_without_a_region_is_named_at_the_region(billed: BilledLake) -> None:
+    billed.lake.open("records").update(updates={"region": "null"}, predicate="device = 'eu-1' and seq = 7")
+    assert stations(wrong(billed)) == {Station.REGION}
+
+
+def test_a_row_of_usage_that_was_written_over_is_named_at_usage_and_its_charge_at_rated(billed: BilledLake) -> None:
+    row = usage_row(billed, "eu-1", "")
+    billed.use(row | {"distance_mm": [9_000_000, 0, 0, 0], "computed_at": NOW})
+    found = wrong(billed)
+    assert [(one.name, one.difference) for one in found if one.station is Station.USAGE] == [
+        ("rows that are what their digest says", -1)
+    ]
+    rated = [(one.name, one.place) for one in found if one.station is Station.RATED]
+    assert rated == [("distance", "all payers"), ("distance", "acme, acme")]
+
+
+def test_a_charge_that_is_gone_is_named_at_rated(billed: BilledLake) -> None:
+    billed.lake.open("rated_lines").delete("device = 'eu-1' and meter = 'event'")
+    found = wrong(billed)
+    assert ("lines of the closing", "acme") in [(one.name, one.place) for one in found if one.station is Station.RATED]
+    # nor can the document be made again
+    assert stations(found) == {Station.RATED, Station.INVOICED}
+
+
+def test_a_document_that_was_changed_is_named_at_invoiced(billed: BilledLake) -> None:
+    billed.lake.open("documents").update(updates={"net_minor": "net_minor + 1"}, predicate="payer = 'acme'")
+    found = wrong(billed)
+    assert stations(found) == {Station.INVOICED}
+    assert ("posted", "acme", 1) in [(one.name, one.place, one.difference) for one in found]
+
+
+def test_a_number_that_is_gone_is_named(billed: BilledLake) -> None:
+    billed.lake.open("documents").delete("counter = 1")
+    found = wrong(billed)
+    assert ("numbers of a legal entity", 2, 1) in [(one.name, one.expected, one.found) for one in found]
+
+
+def test_what_came_since_the_closing_differs_until_it_is_posted(billed: BilledLake) -> None:
+    row = usage_row(billed, "eu-1", "*")
+    billed.use(row | {"events": [7, 0, 0, 0], "computed_at": NOW})
+    assert ("event", "acme, acme") in [(one.name, one.place) for one in wrong(billed)]
+
+
+def test_a_period_that_is_not_closed_or_not_issued_is_unknown(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    assert {(one.station, one.outcome) for one in wrong(made)} == {(Station.RATED, ComparisonOutcome.UNKNOWN)}
+    made.close("one", days=JANUARY)
+    assert {(one.station, one.outcome) for one in wrong(made)} == {(Station.INVOICED, ComparisonOutcome.UNKNOWN)}
+
+
+def usage_row(billed: BilledLake, device: str, zone: str) -> dict[str, Any]:
+    found = [one for one in billed.lake.rows("usage").to_pylist() if (one["device"], one["zone"]) == (device, zone)]
+    return dict(found[0])
+
+
+def run(billed: BilledLake, *words: str) -> Result:
+    words = ("reconcile", "--lake", str(billed.lake.location), *words)
+    return CliRunner().invoke(command_line(SUBCOMMANDS, words, "Waybill."), [*words])
+
+
+def test_the_command_ends_with_0_if_all_is_equal_with_3_if_something_differs_and_with_1_for_an_error(
+    billed: BilledLake,
+) -> None:
+    same = run(billed, "--period", "2026-01", "--json")
+    assert same.exit_code == 0, same.output
+    assert json.loads(same.stdout)["outcome"] == "equal"
+    table = run(billed, "--period", "2026-01").stdout
+    assert all(one.value in table for one in Station)
+    assert run(billed, "--period", "2026-01", "--snapshot", "9-abc").exit_code == 1
+    billed.lake.open("documents").delete("counter = 1")
+    differs = run(billed, "--period", "2026-01", "--json")
+    assert differs.exit_code == DIFFERENT
+    assert json.loads(differs.stdout)["outcome"] == "different"
+
+
+@given(st.lists(st.tuples(st.none() | st.integers(0, 3), st.none() | st.integers(0, 3))))
+def test_only_what_is_known_and_the_same_is_equal(pairs: list[tuple[int | None, int | None]]) -> None:
+    found = [Comparison(Station.USAGE, "n", str(at), *pair) for at, pair in enumerate(pairs)]
+    is_equal = bool(pairs) and all(found is not None and expected in {None, found} for expected, found in pairs)
+    assert (outcome_of(found) is ComparisonOutcome.EQUAL) == is_equal
+    # summed up, a difference that another one takes back is still there
+    assert (outcome_of(summed(found, "all")) is ComparisonOutcome.EQUAL) == is_equal
