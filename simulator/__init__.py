@@ -8,6 +8,7 @@ from simulator.messages import VehicleMessage
 from simulator.publisher import BrokerAddress, Progress, PublishSettings, Summary, publish
 from simulator.replay import read_recording
 from simulator.scenario import Faults, Scenario
+from simulator.volume_discount import with_discount
 
 __all__ = [
     "BrokerAddress",
@@ -28,6 +29,7 @@ __all__ = [
     "read_folder",
     "read_recording",
     "recorded_scenario",
+    "with_discount",
     "with_two_tenants",
     "write_folder",
 ]

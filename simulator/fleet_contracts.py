@@ -9,7 +9,15 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from simulator.scenario import Scenario, ScenarioAccount, ScenarioAccountVehicle, ScenarioTariff
+from simulator.scenario import (
+    Scenario,
+    ScenarioAccount,
+    ScenarioAccountVehicle,
+    ScenarioDiscount,
+    ScenarioPrice,
+    ScenarioTariff,
+    ScenarioVehicle,
+)
 from simulator.toml_text import toml_text
 
 SELLERS: dict[str, dict[str, Any]] = {
@@ -76,7 +84,7 @@ MORE_PRICES: dict[str, list[dict[str, Any]]] = {
         {"meter": "active day", "unit": "day", "unit_amount": Decimal(240)},
     ],
 }
-DAILY_CAPS = {"EUR": [{"pool": "device", "per": "day", "amount": Decimal("20.00"), "meters": ["distance"]}]}
+DAILY_CAPS = {"EUR": [{"pool": "device", "per": "day", "amount": Decimal("0.60"), "meters": ["duration"]}]}
 
 
 def contracts_toml(scenario: Scenario) -> str:
@@ -98,15 +106,37 @@ def _tariff(tariff: ScenarioTariff, begin: datetime) -> dict[str, Any]:
         "id": tariff.id,
         "effective_from": begin,
         "currency": tariff.currency,
-        "prices": [*(price.model_dump() for price in tariff.prices), *MORE_PRICES[tariff.currency]],
+        "prices": [*(_price(price, tariff.discount) for price in tariff.prices), *MORE_PRICES[tariff.currency]],
         "caps": DAILY_CAPS.get(tariff.currency),
     }
 
 
-def _accounts(account: ScenarioAccount, begin: datetime) -> list[dict[str, Any]]:
-    """The payer and, of the one in EUR, a child with the later half of its vehicles."""
+def _price(price: ScenarioPrice, discount: ScenarioDiscount | None) -> dict[str, Any]:
+    if discount is None or (price.meter, price.zone) != ("distance", ""):
+        return price.model_dump()
+    tiers = [
+        {"up_to": discount.above_km, "unit_amount": price.unit_amount},
+        {"unit_amount": discount.unit_amount},
+    ]
+    same = {"meter": price.meter, "zone": price.zone, "unit": price.unit}
+    return {**same, "tiers": tiers, "tier_mode": "volume", "pool": "account"}
+
+
+def pooled_with(scenario: Scenario, vehicle: ScenarioVehicle) -> Sequence[ScenarioAccountVehicle]:
+    """The vehicles of the account in the contracts that has a vehicle: of the payer's own, or of its child."""
+    (account,) = [one for one in scenario.accounts if one.id == vehicle.account]
+    return next(part for part in _parts(account) if vehicle.sender in {(one.tenant, one.device) for one in part})
+
+
+def _parts(account: ScenarioAccount) -> tuple[Sequence[ScenarioAccountVehicle], Sequence[ScenarioAccountVehicle]]:
+    """The payer's own vehicles and those of its child; the one in EUR has a child with the later half of them."""
     keeps = (len(account.vehicles) + 1) // 2 if account.currency == "EUR" else len(account.vehicles)
-    own, others = account.vehicles[:keeps], account.vehicles[keeps:]
+    return account.vehicles[:keeps], account.vehicles[keeps:]
+
+
+def _accounts(account: ScenarioAccount, begin: datetime) -> list[dict[str, Any]]:
+    """The payer and, if it has one, its child."""
+    own, others = _parts(account)
     payer = {
         "id": account.id,
         "effective_from": begin,

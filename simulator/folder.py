@@ -17,8 +17,6 @@ from simulator.scenario import Scenario, ScenarioFence
 
 SCENARIO_FILE = "scenario.json"
 FENCES_FILE = "fences.geojson"
-TARIFFS_FILE = "tariffs.json"
-ACCOUNTS_FILE = "accounts.json"
 VEHICLES_FILE = "vehicles.json"
 CONTRACTS_FILE = "contracts.toml"
 TRACK_COLUMNS = ("device", "time_ms", "latitude", "longitude", "heading_deg", "trip")
@@ -30,8 +28,6 @@ def write_folder(folder: Path, scenario: Scenario, track: Track | None = None) -
     files = {
         SCENARIO_FILE: whole,
         FENCES_FILE: {"type": "FeatureCollection", "features": [feature_of(fence) for fence in scenario.fences]},
-        TARIFFS_FILE: whole["tariffs"],
-        ACCOUNTS_FILE: whole["accounts"],
         VEHICLES_FILE: whole["vehicles"],
     }
     try:

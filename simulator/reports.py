@@ -9,7 +9,7 @@ from rich.table import Table
 from simulator.publisher import Summary
 from simulator.replay import Recording
 from simulator.scenario import Scenario
-from simulator.truth import TrueBill, Truth
+from simulator.truth import TrueOwed, Truth
 from simulator.truth.money import exponent
 
 KINDS = ("position", "signal", "event", "canary", "raw")
@@ -75,17 +75,17 @@ def summary_table(summary: Summary) -> RenderableType:
 
 
 def truth_json(truth: Truth) -> dict[str, Any]:
-    """The truth for programs: counts by device and kind, usage rows and bills; quantities are text."""
+    """The truth for programs: counts by device and kind, usage rows and what each payer owes."""
     return {
         "records": {device: _counts(truth, device) for device in truth.devices},
         "usage": [{**row._asdict(), "quarter": row.quarter.isoformat()} for row in truth.usage()],
-        "bills": {account: _bill_json(truth.bill(account)) for account in truth.accounts},
+        "owed": {payer: _owed_json(truth.owed(payer)) for payer in truth.payers},
     }
 
 
 def truth_tables(truth: Truth) -> RenderableType:
     """The truth for people."""
-    return Group(_records_table(truth), *(_bill_table(truth.bill(account)) for account in truth.accounts))
+    return Group(_records_table(truth), *(_owed_table(truth.owed(payer)) for payer in truth.payers))
 
 
 def _counts(truth: Truth, device: str) -> dict[str, int]:
@@ -94,11 +94,16 @@ def _counts(truth: Truth, device: str) -> dict[str, int]:
     return {**counts, "all": records.total()}
 
 
-def _bill_json(bill: TrueBill) -> dict[str, Any]:
-    lines = [
-        {**line._asdict(), "quantity": str(line.quantity), "unit_amount": str(line.unit_amount)} for line in bill.lines
-    ]
-    return {"account": bill.account, "currency": bill.currency, "total_minor": bill.total_minor, "lines": lines}
+def _owed_json(owed: TrueOwed) -> dict[str, Any]:
+    charges = [{**one.about._asdict(), **one._asdict()} for one in owed.charges]
+    for charge in charges:
+        del charge["about"]
+    return {
+        "currency": owed.currency,
+        "net_minor": owed.net_minor,
+        "gross_minor": owed.gross_minor,
+        "charges": charges,
+    }
 
 
 def _records_table(truth: Truth) -> Table:
@@ -111,16 +116,18 @@ def _records_table(truth: Truth) -> Table:
     return table
 
 
-def _bill_table(bill: TrueBill) -> Table:
-    table = Table(title=f"{bill.account} owes {money(bill.total_minor, bill.currency)}")
-    for heading, justify in (("vehicle", "left"), ("meter", "left"), ("zone", "left"), ("quantity", "right")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    table.add_column("at", justify="right")
+def _owed_table(owed: TrueOwed) -> Table:
+    table = Table(title=f"{owed.payer} owes {money(owed.gross_minor, owed.currency)} with tax")
+    for heading in ("account", "vehicle", "for", "zone", "price"):
+        table.add_column(heading)
+    table.add_column("quantity", justify="right")
     table.add_column("amount", justify="right")
-    for line in bill.lines:
-        amount = money(line.amount_minor, bill.currency)
-        quantity = f"{line.quantity:,.6f}".rstrip("0").rstrip(".")
-        table.add_row(line.device, line.meter, line.zone or "(outside)", quantity, str(line.unit_amount), amount)
+    for charge in owed.charges:
+        about = charge.about
+        what = about.meter if about.kind == "usage" else about.kind
+        # "" is outside all zones of what is metered in zones, and nothing of the rest.
+        words = (about.account, about.device, what, about.zone, about.price)
+        table.add_row(*words, f"{charge.quantity:,}", money(charge.amount_minor, owed.currency))
     return table
 
 

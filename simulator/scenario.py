@@ -98,6 +98,13 @@ class ScenarioPrice(Strict):
         return self
 
 
+class ScenarioDiscount(Strict):
+    """Outside all zones each kilometre costs `unit_amount` if an account drives more than `above_km` in the period."""
+
+    above_km: Decimal = Field(gt=0)
+    unit_amount: Decimal = Field(ge=0)
+
+
 class ScenarioTariff(Strict):
     """The prices of one currency."""
 
@@ -105,6 +112,7 @@ class ScenarioTariff(Strict):
     currency: str = Field(pattern=r"^[A-Z]{3}$")
     effective_from: AwareDatetime = ALWAYS
     prices: tuple[ScenarioPrice, ...]
+    discount: ScenarioDiscount | None = None
 
 
 class ScenarioAccountVehicle(Strict):

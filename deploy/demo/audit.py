@@ -1,23 +1,22 @@
-"""Holds what came out against the truth: records, completeness, usage and money. It reads tables, and only that."""
+"""Holds what came out against the truth: records, completeness and usage, beside documents. It only reads tables."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
-from cloud_jobs.billing import Bill, Period
-from cloud_jobs.billing.lake_reader import bill_from_lake
-from cloud_jobs.billing.meters import MEASURE_OF
-from cloud_jobs.lake.coverage import Completeness, Coverage, completeness
+from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
+from deploy.demo.billing import DemoBilling
+from deploy.demo.document_audit import DocumentAudit, PostedAudit, audit_documents, audit_posted, true_ledger
 from simulator.truth import (
     Made,
-    TrueBill,
     TrueUsage,
     Truth,
     content_bytes,
@@ -66,7 +65,7 @@ class DeviceAudit:
     received: int
     declared: int
     missing: int
-    state: Completeness
+    state: CertificateState
 
     @property
     def equal(self) -> bool:
@@ -74,30 +73,18 @@ class DeviceAudit:
         return (
             self.lost == self.unexpected == 0
             and self.made == self.stored == self.ingested == self.received
-            and self.state is Completeness.COMPLETE
+            and self.state is CertificateState.COMPLETE
         )
 
 
 @dataclass(frozen=True, slots=True)
-class BillAudit:
-    """One account: the bill from the lake and the one from the truth."""
-
-    bill: Bill
-    truth: TrueBill
-    differing_lines: int
-
-    @property
-    def equal(self) -> bool:
-        """Whether all lines are the same, to the last minor unit."""
-        return self.differing_lines == 0 and self.bill.total_minor == self.truth.total_minor
-
-
-@dataclass(frozen=True, slots=True)
 class Audit:
-    """Everything that was compared."""
+    """Everything that was compared. `reason`: why the first closing was not final ("": it was)."""
 
     devices: tuple[DeviceAudit, ...]
-    bills: tuple[BillAudit, ...]
+    reason: str
+    documents: tuple[DocumentAudit, ...]
+    posted: tuple[PostedAudit, ...]
     duplicates_removed: int
     conflicts: int
     malformed: int
@@ -109,21 +96,33 @@ class Audit:
         """Whether all is as the truth says."""
         return (
             all(device.equal for device in self.devices)
-            and all(bill.equal for bill in self.bills)
+            and all(one.equal for one in self.documents)
+            and all(one.equal for one in self.posted)
             and bool(self.devices)
-            and bool(self.bills)
+            and bool(self.documents)
+            and bool(self.reason)
             and self.conflicts == self.malformed == self.usage_differing == 0
         )
 
 
 def audit(
-    lake: Lake, truth: Truth, agents: Mapping[str, tuple[str, dict[str, Any]]], names: Names, now: datetime
+    billing: DemoBilling,
+    states: Sequence[Truth],
+    agents: Mapping[str, tuple[str, dict[str, Any]]],
+    names: Names,
+    reason: str,
 ) -> Audit:
-    """Compares the lake with the truth. `agents`: for each vehicle its region and its agent's status."""
-    ingested = _ingested(lake, names)
-    coverage = _coverage(lake, names)
+    """Compares the lake with the truth. `states`: what was known at the issue, and at each adjustment after it.
+
+    `agents`: for each vehicle its region and its agent's status. Raises CloudError, TruthError.
+    """
+    lake, truth = billing.lake, states[-1]
+    ingested = ingested_records(lake, names)
+    certificates = billing.certificates(TenantDevice(*sender) for sender in names)
+    certificate_of = {names[sender]: one for sender, one in certificates.items()}
     counted = lake.rows("ingest_batches").to_pydict()
     usage, differing = _usage(lake, truth, names)
+    register = Register(lake)
     return Audit(
         devices=tuple(
             _device(
@@ -131,11 +130,13 @@ def audit(
                 *agents[device],
                 truth.records(device),
                 ingested.get(device, Counter()),
-                coverage.get(device, []),
+                certificate_of[device],
             )
             for device in sorted(agents)
         ),
-        bills=tuple(_bill(lake, truth, account, names, now) for account in sorted(truth.accounts)),
+        reason=reason,
+        posted=audit_posted(register, truth),
+        documents=audit_documents(register, true_ledger(states)),
         duplicates_removed=sum(counted["duplicates"]),
         conflicts=sum(counted["conflicts"]),
         malformed=sum(counted["malformed"]),
@@ -150,7 +151,7 @@ def _device(  # noqa: PLR0917 - the three stations of one device
     status: dict[str, Any],
     made: Counter[Made],
     ingested: Counter[Made],
-    coverage: list[Coverage],
+    certificate: DeviceCertificate,
 ) -> DeviceAudit:
     return DeviceAudit(
         device=device,
@@ -163,14 +164,15 @@ def _device(  # noqa: PLR0917 - the three stations of one device
         # Counters, not sets: a message that the vehicle sent twice must be there twice.
         lost=(made - ingested).total(),
         unexpected=(ingested - made).total(),
-        received=sum(stream.received.count for stream in coverage),
-        declared=sum(stream.declared_lost.count for stream in coverage),
-        missing=sum(stream.missing.count for stream in coverage),
-        state=completeness(coverage),
+        received=certificate.received,
+        declared=sum(seqs.count for _, seqs in certificate.declared_lost),
+        missing=certificate.missing.count,
+        state=certificate.state,
     )
 
 
-def _ingested(lake: Lake, names: Names) -> dict[str, Counter[Made]]:
+def ingested_records(lake: Lake, names: Names) -> dict[str, Counter[Made]]:
+    """The records that the centre has, by vehicle. Raises LakeError."""
     made: dict[str, Counter[Made]] = {}
     for batch in lake.rows("records", _COLUMNS).to_batches():
         for row in batch.to_pylist():
@@ -199,13 +201,6 @@ def _made(row: dict[str, Any]) -> Made:
             return made_canary(time_us, row["name"])
         case _:
             return made_raw(row["name"], row["payload"])
-
-
-def _coverage(lake: Lake, names: Names) -> dict[str, list[Coverage]]:
-    coverages: dict[str, list[Coverage]] = {}
-    for stream, coverage in lake.coverage().items():
-        coverages.setdefault(_name(names, stream.tenant, stream.device), []).append(coverage)
-    return coverages
 
 
 def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
@@ -237,18 +232,3 @@ def _undated(lake: Lake, names: Names) -> Counter[tuple[str, datetime]]:
             quarter = _EPOCH + (row["device_time"] - _EPOCH) // _QUARTER * _QUARTER
             found[_name(names, row["tenant"], row["device"]), quarter] += content_bytes(_made(row))
     return found
-
-
-def _bill(lake: Lake, truth: Truth, account: str, names: Names, now: datetime) -> BillAudit:
-    period = Period(truth.period.start, truth.period.end)
-    ours, theirs = bill_from_lake(lake, account, period, now), truth.bill(account)
-    our_lines = {
-        (line.key.meter.value, line.key.zone, _name(names, line.key.tenant, line.key.device)): (
-            Decimal(line.quantity) / MEASURE_OF[line.key.meter].base_per_unit,
-            line.amount_minor,
-        )
-        for line in ours.lines
-    }
-    true_lines = {(line.meter, line.zone, line.device): (line.quantity, line.amount_minor) for line in theirs.lines}
-    differing = sum(our_lines.get(key) != true_lines.get(key) for key in our_lines | true_lines)
-    return BillAudit(ours, theirs, differing)

@@ -16,16 +16,17 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from cloud_jobs.billing import Bill
 from cloud_jobs.errors import CloudError
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
-from deploy.demo.report import as_json, bill_table, completeness_table, records_table, verdict_table
-from deploy.demo.scenario import DemoScenario, DemoSettings, plan_drive
+from deploy.demo.plan import DemoSettings, plan_demo
+from deploy.demo.report import as_json, completeness_table, records_table, verdict_table
+from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError
 from runtime.signals import raise_on_signals
 from simulator import SimulatorError
+from simulator.truth import TruthError
 
 # A pipe or a file has no width of its own; the tables need this much.
 _WIDTH = None if sys.stdout.isatty() else 120
@@ -48,7 +49,7 @@ def demo(
     ] = False,
     as_json_text: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
 ) -> None:
-    """From vehicles to a checked bill on real servers, with a cut uplink and a killed agent.
+    """From vehicles to checked invoices and a credit note on real servers, with a cut uplink and a killed agent.
 
     Exit status: 0 all equal to the truth, 1 something differs, 2 it could not be run.
 
@@ -66,6 +67,7 @@ def demo(
         LocalStackError,
         ReplicationError,
         SimulatorError,
+        TruthError,
         ValidationError,
         OSError,
     ) as error:
@@ -87,7 +89,7 @@ def demo(
 
 def _run(folder: Path, settings: DemoSettings, size: StackSettings, *, quiet: bool) -> tuple[Audit, int]:
     # Before anything is deleted or started: a recording that cannot be read costs nothing.
-    planned = plan_drive(settings)
+    planned = plan_demo(settings)
     empty(folder)
     began = time.monotonic()
     with _progress(quiet=quiet) as progress:
@@ -103,7 +105,7 @@ def _run(folder: Path, settings: DemoSettings, size: StackSettings, *, quiet: bo
             beside = "" if stack.spark is None else f", a Spark cluster of {len(stack.spark.workers)} workers"
             beside += "" if stack.object_store is None else ", an S3 server for the lake"
             say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied{beside}")
-            scenario = DemoScenario(stack, settings, planned, say, show)
+            scenario = DemoScenario(stack, planned, say, progress.console.print, show)
             found = scenario.run()
             return found, scenario.peak_memory_bytes
 
@@ -119,19 +121,15 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
 def _print(audit: Audit, folder: Path, place: LakePlace) -> None:
     console.print()
     console.print(records_table(audit), "", completeness_table(audit), "")
-    for one in audit.bills:
-        console.print(bill_table(one), "")
     console.print(verdict_table(audit))
     # an S3 server of the stack has ended with it
     if place is LakePlace.FOLDER:
-        print_next_command(audit.bills[0].bill, folder)
+        print_next_commands(folder, next((one.issued.number for one in audit.documents if one.issued), ""))
 
 
-def print_next_command(bill: Bill, folder: Path) -> None:
-    """How to open a line of a bill. The command is not wrapped: one that is cannot be copied."""
-    console.print(
-        "\nOpen any line down to its records, for instance:\n"
-        f"  .venv/bin/waybill bill open --lake {folder}/lake --account {bill.account.id} "
-        f"--period {bill.period} --line 1",
-        soft_wrap=True,
-    )
+def print_next_commands(folder: Path, number: str) -> None:
+    """How to go on. The commands are not wrapped: one that is cannot be copied."""
+    lake = f"--lake {folder}/lake"
+    console.print("\nThe register is still there:", f"  .venv/bin/waybill bill list {lake}", sep="\n", soft_wrap=True)
+    if number:
+        console.print(f"  .venv/bin/waybill bill show {number} {lake}", soft_wrap=True)

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from cloud_jobs.config import CloudSettings
-from deploy.local import DaemonProcess, LocalStack, MosquittoBroker, MosquittoSettings, PortBook, http_health
+from deploy.local import (
+    CuttableLink,
+    CuttableLinks,
+    DaemonProcess,
+    LocalStack,
+    MosquittoBroker,
+    MosquittoSettings,
+    PortBook,
+    http_health,
+)
 from edge_agent.config import AgentSettings
 from edge_agent.status import read_status
 from settings import load
@@ -93,25 +102,31 @@ def start_ingest(stack: LocalStack, config: Path) -> DaemonProcess:
     return job
 
 
-def usage_job(stack: LocalStack, config: Path) -> DaemonProcess:
+def usage_job(stack: LocalStack, config: Path, folder: str = "usage") -> DaemonProcess:
     """The usage job, not started yet; it ends by itself."""
     return DaemonProcess.python(
-        "cloud-jobs-usage", "cloud_jobs", ["usage", "--config", str(config)], stack.folder / "usage"
+        "cloud-jobs-usage", "cloud_jobs", ["usage", "--config", str(config)], stack.folder / folder
     )
 
 
 _PRUNE_DELAY_S = 0.3
+_HEARTBEAT_S = 60
+"""The least that an agent takes: nobody wants to wait for the usual five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoVehicle:
-    """One vehicle's servers and the agent's settings. `device` is its name in the scenario."""
+    """One vehicle's servers and the agent's settings. `device` is its name in the scenario.
+
+    `link`: of its own, before that of its region; None: it has none.
+    """
 
     device: str
     region: str
     broker: MosquittoBroker
     agent: DaemonProcess
     config: Path
+    link: CuttableLink | None = None
 
     def status(self) -> dict[str, Any]:
         """What the agent's buffer holds, as `edge-agent status --json` says it."""
@@ -124,10 +139,10 @@ class DemoVehicle:
         return bool(status["depth_records"] == 0 and status["acknowledged"] >= status["head"])
 
 
-def start_vehicles(stack: LocalStack, planned: Iterable[ScenarioVehicle]) -> list[DemoVehicle]:
-    """Brokers, then agents."""
+def start_vehicles(stack: LocalStack, planned: Iterable[ScenarioVehicle], alone: str) -> list[DemoVehicle]:
+    """Brokers, then agents. The vehicle named `alone` has a link of its own, which can be cut for it alone."""
     book = PortBook(stack.folder / "vehicles" / "ports.json")
-    vehicles = [_vehicle(stack, book, one) for one in sorted(planned, key=lambda one: one.device)]
+    vehicles = [_vehicle(stack, book, one, alone) for one in sorted(planned, key=lambda one: one.device)]
     _start(stack, [vehicle.broker for vehicle in vehicles])
     _start(stack, [vehicle.agent for vehicle in vehicles])
     return vehicles
@@ -141,18 +156,23 @@ def _start(stack: LocalStack, servers: Iterable[DaemonProcess | MosquittoBroker]
         server.wait()
 
 
-def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle) -> DemoVehicle:
+def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle, alone: str) -> DemoVehicle:
     device, region = planned.device, planned.region
     folder = stack.folder / "vehicles" / device
     folder.mkdir(parents=True, exist_ok=True)
     # A vehicle's broker keeps whatever its agent has not taken yet: what it dropped would be lost without an id.
     broker = MosquittoBroker(device, folder / "broker", settings=MosquittoSettings(), ports=book)
+    uplink = stack.links[region]
+    if device == alone:
+        links = CuttableLinks(folder / "link", {device: uplink.port}, name=f"link-{device}", ports=book)
+        stack.add(links)
+        uplink = links.links[device]
     config = folder / "agent.toml"
-    config.write_text(_agent_toml(planned.sender, region, broker.port, stack.links[region].port, folder / "buffer"))
+    config.write_text(_agent_toml(planned.sender, region, broker.port, uplink.port, folder / "buffer"))
     agent = DaemonProcess.python(
         f"edge-agent-{device}", "edge_agent", ["run", "--config", str(config)], folder / "agent", settle_s=0.1
     )
-    return DemoVehicle(device, region, broker, agent, config)
+    return DemoVehicle(device, region, broker, agent, config, uplink if device == alone else None)
 
 
 def _agent_toml(sender: tuple[str, str], region: str, broker_port: int, uplink_port: int, stream: Path) -> str:
@@ -167,6 +187,9 @@ port = {broker_port}
 [buffer]
 path = "{stream}"
 prune_delay_s = {_PRUNE_DELAY_S}
+
+[drain]
+heartbeat_s = {_HEARTBEAT_S}
 
 [[uplinks]]
 region = "{region}"

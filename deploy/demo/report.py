@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from cloud_jobs.billing.certificates import CertificateState
 from cloud_jobs.billing.currency import amount_text
-from cloud_jobs.billing.meters import MEASURE_OF, quantity_text
-from cloud_jobs.lake.coverage import Completeness
-from deploy.demo.audit import Audit, BillAudit, DeviceAudit
+from deploy.demo.audit import Audit, DeviceAudit
+from deploy.demo.document_audit import DocumentAudit
 
 _NUMBERS = ("made", "stored", "forwarded", "ingested", "lost", "unexpected")
 
@@ -44,36 +44,10 @@ def completeness_table(audit: Audit) -> Table:
     return table
 
 
-def bill_table(audit: BillAudit) -> Table:
-    """One account's consolidated bill: its lines added up by region, meter and zone, with the truth's total."""
-    bill = audit.bill
-    table = _table(
-        f"{bill.account.name}: one bill for {bill.period} ({bill.status.value})",
-        *("region", "meter", "zone", "vehicles", "quantity", "unit", "amount"),
-    )
-    for (region, meter, zone), lines in _grouped(bill.lines).items():
-        quantity = quantity_text(meter, sum(line.quantity for line in lines))
-        amount = amount_text(sum(line.amount_minor for line in lines), bill.currency)
-        table.add_row(
-            region,
-            meter.value,
-            zone or "outside",
-            str(len({line.key.device for line in lines})),
-            quantity,
-            MEASURE_OF[meter].unit,
-            amount,
-        )
-    table.add_section()
-    for words, minor in (("total", bill.total_minor), ("the truth says", audit.truth.total_minor)):
-        table.add_row(words, "", "", "", "", bill.currency, amount_text(minor, bill.currency))
-    table.caption = f"{len(bill.lines)} lines, {audit.differing_lines} of them other than the truth's"
-    return table
-
-
 def verdict_table(audit: Audit) -> Table:
     """Each statement, and whether it holds."""
     table = _table("Against the independent truth", "what", "found", "holds")
-    devices, bills = audit.devices, audit.bills
+    devices = audit.devices
     rows: list[tuple[str, str, bool]] = [
         (
             "no record lost",
@@ -87,8 +61,8 @@ def verdict_table(audit: Audit) -> Table:
         ),
         (
             "every device complete",
-            f"{sum(device.state is Completeness.COMPLETE for device in devices)} of {len(devices)}",
-            all(device.state is Completeness.COMPLETE for device in devices),
+            f"{sum(device.state is CertificateState.COMPLETE for device in devices)} of {len(devices)}",
+            all(device.state is CertificateState.COMPLETE for device in devices),
         ),
         ("nothing in quarantine", f"{audit.conflicts + audit.malformed}", not audit.conflicts + audit.malformed),
         (
@@ -97,13 +71,15 @@ def verdict_table(audit: Audit) -> Table:
             not audit.usage_differing,
         ),
     ]
+    rows.append(("a silent vehicle kept its bill provisional", audit.reason or "it did not", bool(audit.reason)))
+    rows += [(f"{_name(one)} equal to the last minor unit", _gross(one), one.equal) for one in audit.documents]
     rows += [
         (
-            f"bill of {found.bill.account.id} equal to the last minor unit",
-            f"{amount_text(found.bill.total_minor, found.bill.currency)} {found.bill.currency}",
-            found.equal,
+            f"{one.payer} was asked for all that it owes, and no more",
+            f"{amount_text(one.posted_minor, one.currency)} {one.currency}",
+            one.equal,
         )
-        for found in bills
+        for one in audit.posted
     ]
     for what, figure, holds in rows:
         table.add_row(what, figure, _verdict(holds))
@@ -121,17 +97,41 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "malformed": audit.malformed,
         "devices": {one.device: {"state": one.state, "equal": one.equal} for one in audit.devices},
         "usage": {"rows": audit.usage_rows, "differing": audit.usage_differing},
-        "bills": {
-            one.bill.account.id: {
-                "currency": one.bill.currency,
-                "total_minor": one.bill.total_minor,
-                "truth_minor": one.truth.total_minor,
-                "lines": len(one.bill.lines),
-                "differing_lines": one.differing_lines,
-            }
-            for one in audit.bills
+        "not_final_at_first": audit.reason,
+        "documents": [_document_values(one) for one in audit.documents],
+        "posted": {
+            one.payer: {"currency": one.currency, "gross_minor": one.posted_minor, "truth_minor": one.owed_minor}
+            for one in audit.posted
         },
     }
+
+
+def _document_values(document: DocumentAudit) -> dict[str, Any]:
+    issued, true = document.issued, document.truth
+    return {
+        "number": None if issued is None else issued.number,
+        "type": None if issued is None else issued.type.heading.lower(),
+        "payer": None if issued is None else issued.key.payer,
+        "currency": None if issued is None else issued.currency,
+        "gross_minor": None if issued is None else issued.gross_minor,
+        "truth_minor": None if true is None else true.gross_minor,
+        "charges": document.charges,
+        "differing_charges": document.differing_charges,
+        "equal": document.equal,
+    }
+
+
+def _name(document: DocumentAudit) -> str:
+    if document.issued is not None:
+        return f"{document.issued.type.heading.lower()} {document.issued.number}"
+    assert document.truth is not None, "one of both is there"
+    return f"a {document.truth.kind} that was not issued to {document.truth.payer},"
+
+
+def _gross(document: DocumentAudit) -> str:
+    one = document.issued or document.truth
+    assert one is not None, "one of both is there"
+    return f"{amount_text(one.gross_minor, one.currency)} {one.currency}"
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -149,10 +149,3 @@ def _sums(devices: Iterable[DeviceAudit]) -> list[str]:
 
 def _verdict(holds: bool) -> Text:
     return Text("yes", style="green") if holds else Text("NO", style="bold red")
-
-
-def _grouped(lines: Iterable[Any]) -> dict[Any, list[Any]]:
-    groups: dict[Any, list[Any]] = {}
-    for line in lines:
-        groups.setdefault((line.key.region, line.key.meter, line.key.zone), []).append(line)
-    return groups

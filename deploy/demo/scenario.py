@@ -1,22 +1,26 @@
-"""What happens in the demo, in order: drive, cut, kill, heal, wait, compute, compare."""
+"""What happens in the demo, in order: drive, faults, close, decide, issue, a late batch, adjust, compare."""
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import Field
+from rich.console import RenderableType
 
+from cloud_jobs.billing.register.terminal import closings_table, documents_table
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_files import read_reference
+from cloud_jobs.reference_files import counts_text, read_reference
 from cloud_jobs.reference_publisher import publish as publish_reference
-from deploy.demo.audit import Audit, audit
+from deploy.demo.audit import Audit, Names, audit, ingested_records
+from deploy.demo.billing import CLERK, DemoBilling, not_final
+from deploy.demo.driving import DemoDrive, Say
 from deploy.demo.errors import DemoError
+from deploy.demo.plan import DemoPlan
 from deploy.demo.processes import (
     DemoVehicle,
     cloud_config,
@@ -27,52 +31,10 @@ from deploy.demo.processes import (
     usage_job,
 )
 from deploy.local import DaemonProcess, LocalStack
-from settings import Settings
-from simulator import (
-    BrokerAddress,
-    Progress,
-    PublishSettings,
-    Scenario,
-    Summary,
-    drive,
-    generated_scenario,
-    publish,
-    read_folder,
-    read_recording,
-    recorded_scenario,
-    with_two_tenants,
-    write_folder,
-)
-from simulator.drive import Track
-from simulator.truth import Truth
+from simulator import Scenario, Summary, read_folder, write_folder
+from simulator.truth import Made, Truth
 
-REGIONS = ("eu", "us")
-Say = Callable[[str], None]
 _POLL_S = 0.5
-
-
-class DemoSettings(Settings):
-    """What is driven and what goes wrong. Moments of the faults are shares of the drive."""
-
-    seed: int = 7
-    vehicles: int = Field(default=20, ge=2, le=200)
-    drive_s: float = Field(default=45.0, gt=5, le=3600, description="how long the drive takes on the wall clock")
-    replay: Path | None = None
-    cut_region: str = "eu"
-    cut_from: float = Field(default=0.2, ge=0, le=1)
-    cut_until: float = Field(default=0.75, ge=0, le=1)
-    kill_at: float = Field(default=0.4, ge=0, le=1)
-    restart_after_s: float = Field(default=4.0, ge=0)
-    timeout_s: float = Field(default=300.0, gt=0, description="how long everything may take to come through")
-
-
-def plan_drive(settings: DemoSettings) -> tuple[Scenario, Track | None]:
-    """The fleet that drives and, where a recording is replayed, its track. Raises SimulatorError."""
-    if settings.replay is None:
-        made = generated_scenario(seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS)
-        return with_two_tenants(made), None
-    replayed, track = recorded_scenario(read_recording(settings.replay), seed=settings.seed, regions=REGIONS)
-    return with_two_tenants(replayed), track
 
 
 @dataclass(slots=True)
@@ -80,121 +42,147 @@ class DemoScenario:
     """One run of the demo on a stack that was started. `say` is called with what happens, as it happens."""
 
     stack: LocalStack
-    settings: DemoSettings
-    planned: tuple[Scenario, Track | None]
+    plan: DemoPlan
     say: Say
+    show: Callable[[RenderableType], None] = lambda _: None
     on_progress: Callable[[str, float, float], None] = lambda *_: None
     vehicles: list[DemoVehicle] = field(default_factory=list)
     peak_memory_bytes: int = 0
 
     def run(self) -> Audit:
-        """Run it all and compare. Raises DemoError, LocalStackError."""
-        write_folder(self._folder, *self.planned)
+        """Run it all and compare. Raises DemoError, LocalStackError, CloudError."""
+        write_folder(self._folder, self.plan.scenario, self.plan.track)
         scenario = read_folder(self._folder)[0]
         config = cloud_config(self.stack)
         settings = cloud_settings(config)
-        settings.tables.create()
+        lake, names = settings.tables, {one.sender: one.device for one in scenario.vehicles}
+        lake.create()
         ingest = start_ingest(self.stack, config)
-        count = publish_reference(settings.service_urls, read_reference([self._folder]))
-        self.say(f"published {count} fences, tariffs and accounts to their compacted topics")
+        self._publish_reference(settings)
         start_gateways(self.stack)
         self.say("gateways of both regions are connected")
-        self.vehicles = start_vehicles(self.stack, scenario.vehicles)
+        self.vehicles = start_vehicles(self.stack, scenario.vehicles, self.plan.silent)
         self.say(f"{len(self.vehicles)} vehicles, each with its own broker and agent, are ready")
         summary = self._drive(scenario)
-        self.say(f"the drive is over: {summary.made:,} records made")
-        self._wait_until_through(settings.tables, summary)
-        ingest.stop()
+        heard = {one.device for one in self.vehicles} - {self.plan.silent}
+        self._wait_until_through(lake, names, summary, heard)
         self._compute(usage_job(self.stack, config))
+        billing = DemoBilling(lake, self.plan.period)
+        self._wait_until_stated(lake, names, billing, heard)
+        reason = self._first_closing(billing, names)
+        known = ingested_records(lake, names).get(self.plan.silent, Counter[Made]())
+        self._issue(billing)
+        self._come_back(lake, names, summary, billing)
+        ingest.stop()
+        self._compute(usage_job(self.stack, config, "usage-late"))
+        self._adjust(billing)
         self.say("comparing with the truth")
+        truth = Truth.from_folder(self._folder)
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
-        names = {one.sender: one.device for one in scenario.vehicles}
-        return audit(settings.tables, Truth.from_folder(self._folder), agents, names, datetime.now(UTC))
+        states = [truth.knowing({self.plan.silent: known}), truth]
+        return audit(billing, states, agents, names, reason)
 
     @property
     def _folder(self) -> Path:
         return self.stack.folder / "scenario"
 
+    def _publish_reference(self, settings: CloudSettings) -> None:
+        versions = read_reference([self._folder])
+        publish_reference(settings.service_urls, versions, settings.access)
+        counts = counts_text(Counter(version.kind for version in versions))
+        self.say(f"published {counts} to their compacted topics")
+
     def _drive(self, scenario: Scenario) -> Summary:
-        """Publishes the drive in a thread of its own while the faults are made here."""
-        share: list[float] = [0.0]
-        outcome: queue.Queue[Summary | Exception] = queue.Queue()
+        summary = DemoDrive(
+            stack=self.stack,
+            plan=self.plan,
+            folder=self._folder,
+            vehicles=self.vehicles,
+            say=self.say,
+            poll=self._poll,
+        ).run(scenario)
+        self.say(f"the drive is over: {summary.made:,} records made")
+        return summary
 
-        def report(progress: Progress) -> None:
-            share[0] = progress.driven_s / scenario.duration_s
+    def _first_closing(self, billing: DemoBilling, names: Names) -> str:
+        """Closes, and answers for the vehicle that keeps it from being final; why it was not."""
+        self.say(f"waybill bill close --period {billing.period}")
+        open_ones = not_final(billing.close())
+        self.show(closings_table(billing.closings))
+        sender = _sender(names, self.plan.silent)
+        silent = billing.certificates([sender])[sender]
+        found = [reason for one in open_ones for reason in one.reasons if "/".join(sender) in reason]
+        if not found:
+            return ""
+        billing.decide(silent, f"{self.plan.silent} cannot be reached; what comes later is adjusted")
+        self.say(f"decided by {CLERK}: {'/'.join(sender)} is closed until the period's end")
+        return found[0]
 
-        def work() -> None:
-            try:
-                outcome.put(self._publish(scenario, report))
-            except Exception as error:  # noqa: BLE001 - handed to the thread that waits for it
-                outcome.put(error)
+    def _issue(self, billing: DemoBilling) -> None:
+        self.say("closed again, and issued: waybill bill issue")
+        billing.close()
+        self.show(closings_table(billing.closings))
+        self.show(documents_table(billing.issue()))
 
-        threading.Thread(target=work, name="drive", daemon=True).start()
-        self.say(f"driving {scenario.duration_s / 3600:.1f} hours in {self.settings.drive_s:.0f} seconds")
-        faults = self._faults()
-        ends = time.monotonic() + self.settings.drive_s + self.settings.timeout_s
-        while outcome.empty():
-            if time.monotonic() > ends:
-                raise DemoError("the drive did not end in time: the vehicles' own brokers took no more messages")
-            self._poll("driving", share[0], 1.0)
-            while faults and share[0] >= faults[0][0]:
-                faults.pop(0)[1]()
-        for _, remaining in faults:
-            remaining()
-        result = outcome.get()
-        if isinstance(result, Exception):
-            raise DemoError(f"the drive failed: {result}") from result
-        return result
+    def _come_back(self, lake: Lake, names: Names, summary: Summary, billing: DemoBilling) -> None:
+        vehicle = next(one for one in self.vehicles if one.device == self.plan.silent)
+        assert vehicle.link is not None, "it was started with a link of its own"
+        waiting = vehicle.status()["depth_records"]
+        vehicle.link.heal()
+        self.say(f"{vehicle.device} is back, with {waiting:,} records that nobody had heard of")
+        everyone = {one.device for one in self.vehicles}
+        self._wait_until_through(lake, names, summary, everyone)
+        self._wait_until_stated(lake, names, billing, everyone)
 
-    def _publish(self, scenario: Scenario, report: Callable[[Progress], None]) -> Summary:
-        brokers = {vehicle.device: BrokerAddress("127.0.0.1", vehicle.broker.port) for vehicle in self.vehicles}
-        speed = PublishSettings(speedup=scenario.duration_s / self.settings.drive_s, timeout_s=60)
-        messages = drive(scenario, read_folder(self._folder)[1])
-        with (self._folder / "made.jsonl").open("w", encoding="utf-8") as journal:
-            return publish(messages, brokers, speed, journal=journal, on_progress=report)
+    def _adjust(self, billing: DemoBilling) -> None:
+        self.say("closed on the new snapshot, and adjusted: waybill bill adjust")
+        billing.close()
+        self.show(closings_table(billing.closings))
+        notes = billing.adjust()
+        if notes:
+            self.show(documents_table(notes))
+        else:
+            self.say("nothing to adjust: what came late changes no amount")
 
-    def _faults(self) -> list[tuple[float, Callable[[], None]]]:
-        settings = self.settings
-        link = self.stack.links[settings.cut_region]
-        killed = next(one for one in self.vehicles if one.region != settings.cut_region)
-
-        def cut() -> None:
-            link.cut()
-            self.say(f"cut the uplink of region {settings.cut_region}: its vehicles store and wait")
-
-        def kill() -> None:
-            killed.agent.kill()
-            self.say(f"killed the agent of {killed.device} with SIGKILL")
-            time.sleep(settings.restart_after_s)
-            killed.agent.start()
-            killed.agent.wait()
-            self.say(f"the agent of {killed.device} is back")
-
-        def heal() -> None:
-            link.heal()
-            self.say(f"healed the uplink of region {settings.cut_region}")
-
-        return [(settings.cut_from, cut), (settings.kill_at, kill), (settings.cut_until, heal)]
-
-    def _wait_until_through(self, lake: Lake, summary: Summary) -> None:
-        """Until every agent is drained and the centre has all that was made."""
-        ends = time.monotonic() + self.settings.timeout_s
+    def _wait_until_through(self, lake: Lake, names: Names, summary: Summary, devices: Collection[str]) -> None:
+        """Until the agents of some vehicles are drained and the centre has all that these made."""
+        made = sum(summary.by_device[device] for device in devices)
+        agents = [one for one in self.vehicles if one.device in devices]
+        ends = time.monotonic() + self.plan.settings.timeout_s
         while True:
-            waiting = [one for one in self.vehicles if not one.drained]
-            received = _received(lake)
-            self._poll("records in the centre's table", received, summary.made)
-            if not waiting and received >= summary.made:
-                self.say(f"all {received:,} records are in the centre's table")
+            waiting = [one for one in agents if not one.drained]
+            received = _received(lake, names, devices)
+            self._poll("records in the centre's table", received, made)
+            if not waiting and received >= made:
+                self.say(f"all {received:,} records of {len(agents)} vehicles are in the centre's table")
                 return
             if time.monotonic() > ends:
-                self.say(f"not all came through: {received:,} of {summary.made:,}, {len(waiting)} agents not drained")
+                self.say(f"not all came through: {received:,} of {made:,}, {len(waiting)} agents not drained")
+                return
+
+    def _wait_until_stated(self, lake: Lake, names: Names, billing: DemoBilling, devices: Collection[str]) -> None:
+        """Until vehicles stated that nothing of the period is left: their agents do when nothing came for a minute."""
+        end_us = int(billing.stated_by.timestamp() * 1_000_000)
+        ends = time.monotonic() + self.plan.settings.timeout_s
+        while True:
+            stated = sum(
+                coverage.complete_until_us >= end_us
+                for stream, coverage in lake.coverage().items()
+                if names.get((stream.tenant, stream.device)) in devices
+            )
+            self._poll("vehicles that stated that nothing is left (a heartbeat a minute)", stated, len(devices))
+            if stated >= len(devices):
+                self.say(f"{stated} vehicles stated that nothing of {billing.period} is left")
+                return
+            if time.monotonic() > ends:
+                self.say(f"only {stated} of {len(devices)} vehicles stated that nothing is left")
                 return
 
     def _compute(self, job: DaemonProcess) -> None:
         """Runs the usage job to its end."""
         self.say("computing usage on Spark")
         job.start()
-        ends = time.monotonic() + self.settings.timeout_s
+        ends = time.monotonic() + self.plan.settings.timeout_s
         while job.pid is not None:
             if time.monotonic() > ends:
                 job.stop()
@@ -211,8 +199,16 @@ class DemoScenario:
         time.sleep(_POLL_S)
 
 
-def _received(lake: Lake) -> int:
-    return sum(coverage.received.count for coverage in lake.coverage().values())
+def _received(lake: Lake, names: Names, devices: Collection[str]) -> int:
+    return sum(
+        coverage.received.count
+        for stream, coverage in lake.coverage().items()
+        if names.get((stream.tenant, stream.device)) in devices
+    )
+
+
+def _sender(names: Names, device: str) -> TenantDevice:
+    return TenantDevice(*next(sender for sender, name in names.items() if name == device))
 
 
 def _failed(what: str, lines: Sequence[str]) -> str:

@@ -25,11 +25,13 @@ class CuttableLinks(Server):
     start_timeout_s = 20.0
     stop_timeout_s = 5.0
 
-    def __init__(self, folder: Path, targets: Mapping[str, int], *, ports: PortBook | None = None) -> None:
-        super().__init__("links", folder)
+    def __init__(
+        self, folder: Path, targets: Mapping[str, int], *, name: str = "links", ports: PortBook | None = None
+    ) -> None:
+        super().__init__(name, folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = ports or PortBook(self.folder / "ports.json")
-        self.control = self._ports.port("links.control")
+        self.control = self._ports.port(f"{name}.control")
         self.links = {
             name: CuttableLink(name, self._ports.port(f"link.{name}"), target, self.control)
             for name, target in targets.items()

@@ -11,7 +11,6 @@ from simulator.truth.journal import TruePosition
 from simulator.truth.ledger import PostedCharge, TrueDocument, TrueLedger
 from simulator.truth.made import Made, content_bytes, made_canary, made_event, made_position, made_raw, made_signal
 from simulator.truth.metering import TrueUsage
-from simulator.truth.money import TrueBill, TrueLine
 from simulator.truth.quarter_usage import KnownRecord, quarters_used
 from simulator.truth.quarters import TrueDays, TrueQuarter, month_of, quarters_of
 from simulator.truth.truth import Truth
@@ -20,7 +19,6 @@ __all__ = [
     "KnownRecord",
     "Made",
     "PostedCharge",
-    "TrueBill",
     "TrueCharge",
     "TrueContracts",
     "TrueDays",
@@ -28,7 +26,6 @@ __all__ = [
     "TrueFences",
     "TrueKey",
     "TrueLedger",
-    "TrueLine",
     "TrueOwed",
     "TruePosition",
     "TrueQuarter",

@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
-from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -12,10 +12,9 @@ from simulator.truth.charging import TrueOwed, owed_by
 from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
 from simulator.truth.gates import TrueGate, read_gates
-from simulator.truth.journal import TruePosition, read_journal
+from simulator.truth.journal import Entry, TruePosition, read_journal
 from simulator.truth.made import Made
 from simulator.truth.metering import TrueUsage, gate_usage_of, usage_of, whole_usage_of
-from simulator.truth.money import Customer, TrueBill, TruePrice, bill_of
 from simulator.truth.quarters import TrueDays, TrueQuarter, month_of
 from simulator.truth.shapes import Zones, read_zones
 
@@ -33,81 +32,84 @@ class Truth:
     def __init__(
         self,
         *,
-        records: dict[str, Counter[Made]],
-        positions: dict[str, list[TruePosition]],
+        entries: Mapping[str, list[Entry]],
         zones: Zones,
         gates: tuple[TrueGate, ...] = (),
-        customers: dict[str, Customer],
         period: TruthPeriod,
         senders: dict[str, tuple[str, str]] | None = None,
         contracts: TrueContracts | None = None,
     ) -> None:
-        self._records = records
-        self._positions = positions
+        """`entries`: of each device what it made, in the order of its making."""
+        self._entries = dict(entries)
         self._zones = zones
         self._gates = gates
-        self._customers = customers
         self.period = period
         self._senders = senders or {}
         self._contracts = contracts
+        self._metered: dict[str, list[TrueUsage]] = {}
 
     @classmethod
     def from_folder(cls, folder: Path | str, journal: Path | str = "made.jsonl") -> Self:
         """Read a scenario's folder and the journal (a name in it, or a path of its own). Raises TruthError."""
         folder = Path(folder)
-        customers = _customers(folder)
-        records: dict[str, Counter[Made]] = {}
-        positions: dict[str, list[TruePosition]] = {}
+        entries: dict[str, list[Entry]] = {}
         for entry in read_journal(folder / journal):
-            records.setdefault(entry.device, Counter())[entry.made] += 1
-            if entry.position is not None:
-                positions.setdefault(entry.device, []).append(entry.position)
+            entries.setdefault(entry.device, []).append(entry)
         return cls(
-            records=records,
-            positions=positions,
+            entries=entries,
             zones=read_zones(folder / "fences.geojson"),
             gates=read_gates(folder / "fences.geojson"),
-            customers=customers,
             period=_period(folder),
             senders={name: sender for sender, name in _names(folder).items()},
             contracts=TrueContracts.of_file(path) if (path := folder / "contracts.toml").exists() else None,
         )
 
+    def knowing(self, known: Mapping[str, Counter[Made]]) -> "Truth":
+        """The truth by what is known so far: of each device in `known` these records, of the others all."""
+        entries = dict(self._entries)
+        for device, of_device in known.items():
+            left = Counter(of_device)
+            entries[device] = []
+            for entry in self._entries.get(device, []):
+                if left[entry.made]:
+                    left[entry.made] -= 1
+                    entries[device].append(entry)
+        partly = Truth(
+            entries=entries,
+            zones=self._zones,
+            gates=self._gates,
+            period=self.period,
+            senders=self._senders,
+            contracts=self._contracts,
+        )
+        # Slow to compute, and the same for a device of which all is known.
+        self.usage()
+        partly._metered = {device: rows for device, rows in self._metered.items() if device not in known}
+        return partly
+
     @property
     def devices(self) -> tuple[str, ...]:
         """Every device that made a record, sorted."""
-        return tuple(sorted(self._records))
-
-    @property
-    def accounts(self) -> tuple[str, ...]:
-        """Every account, sorted."""
-        return tuple(sorted(self._customers))
+        return tuple(sorted(self._entries))
 
     def records(self, device: str) -> Counter[Made]:
         """The records that a device made, and how many times each."""
-        # A copy: what a caller subtracts from it must not change the truth.
-        return Counter(self._records.get(device, Counter()))
+        return Counter(entry.made for entry in self._entries.get(device, []))
 
     def positions(self, device: str) -> list[TruePosition]:
         """The fixes that a device made, in the order of their making."""
-        return list(self._positions.get(device, ()))
+        return [entry.position for entry in self._entries.get(device, []) if entry.position is not None]
 
     def usage(self) -> tuple[TrueUsage, ...]:
         """The usage of all devices, sorted by device, quarter and zone; computed once."""
         return self._usage
 
-    def bill(self, account: str) -> TrueBill:
-        """What an account owes for the period. Raises TruthError for an unknown account."""
-        if account not in self._customers:
-            raise TruthError(f"there is no account {account!r}; there are {', '.join(self.accounts)}")
-        return bill_of(self._customers[account], self._usage, self.period.start, self.period.end)
-
     @property
     def payers(self) -> dict[str, TrueDays]:
         """The payers of the contracts and, of each, the days of the month of the period in its own time zone."""
         found = {}
-        for name in self._contracts.payers(self.period.end) if self._contracts else ():
-            account = self._agreed.account(name, self.period.end)
+        for name in self.contracts.payers(self.period.end):
+            account = self.contracts.account(name, self.period.end)
             assert account is not None
             assert account.payer is not None
             found[name] = month_of(account.payer.time_zone, self.period.start.year, self.period.start.month)
@@ -125,40 +127,26 @@ class Truth:
         """What a payer owes by the contracts, of the month of the period. Raises TruthError."""
         if payer not in self.payers:
             raise TruthError(f"there is no payer {payer!r}; there are {', '.join(self.payers)}")
-        return owed_by(self._agreed, payer, self.payers[payer], self.quarters())
+        return owed_by(self.contracts, payer, self.payers[payer], self.quarters())
 
     @property
-    def _agreed(self) -> TrueContracts:
+    def contracts(self) -> TrueContracts:
+        """What was agreed. Raises TruthError for a folder without contracts."""
         if self._contracts is None:
             raise TruthError("the scenario's folder has no contracts.toml")
         return self._contracts
 
     @cached_property
     def _usage(self) -> tuple[TrueUsage, ...]:
-        rows: list[TrueUsage] = []
-        for device, records in self._records.items():
-            positions = self._positions.get(device, [])
-            rows += usage_of(device, positions, self._zones)
-            rows += gate_usage_of(device, positions, self._gates)
-            rows += whole_usage_of(device, records)
-        return tuple(sorted(rows))
-
-
-def _customers(folder: Path) -> dict[str, Customer]:
-    tariffs = {tariff["id"]: tariff for tariff in _read(folder / "tariffs.json")}
-    names = _names(folder)
-    customers: dict[str, Customer] = {}
-    for account in _read(folder / "accounts.json"):
-        try:
-            tariff = tariffs[account["tariff"]]
-            if tariff["currency"] != account["currency"]:
-                raise TruthError(f"account {account['id']}: its tariff is in another currency")
-            prices = tuple(TruePrice(p["meter"], p["zone"], Decimal(p["unit_amount"])) for p in tariff["prices"])
-            devices = tuple(names[vehicle["tenant"], vehicle["device"]] for vehicle in account["vehicles"])
-            customers[account["id"]] = Customer(account["id"], account["name"], account["currency"], devices, prices)
-        except (KeyError, TypeError, ArithmeticError) as error:
-            raise TruthError(f"{folder}: account or tariff cannot be understood: {error!r}") from error
-    return customers
+        for device in self._entries:
+            if device not in self._metered:
+                positions = self.positions(device)
+                self._metered[device] = [
+                    *usage_of(device, positions, self._zones),
+                    *gate_usage_of(device, positions, self._gates),
+                    *whole_usage_of(device, self.records(device)),
+                ]
+        return tuple(sorted(row for rows in self._metered.values() for row in rows))
 
 
 def _names(folder: Path) -> dict[tuple[str, str], str]:

@@ -122,7 +122,7 @@ def test_a_folder_stands_for_the_files_that_it_has_and_a_version_given_twice_is_
 
 def test_what_the_simulator_writes_can_be_published(tmp_path: Path) -> None:
     write_folder(tmp_path, generated_scenario(seed=7, vehicles=4, regions=("eu", "us")))
-    assert {one.kind for one in read_reference([tmp_path])} == {"fence", "tariff", "account"}
+    assert {one.kind for one in read_reference([tmp_path])} == {"fence", "tariff", "account", "legal_entity"}
 
 
 CONTRACT = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import deploy.local
-from cloud_jobs.billing import Account, Period, bill
-from deploy.demo.cli import print_next_command
+from deploy.demo.cli import print_next_commands
 from waybill.commands import SUBCOMMANDS, command_line
 
 
@@ -83,18 +81,15 @@ def test_a_topology_file_that_is_wrong_is_said_at_once_with_78(tmp_path: Path, m
     assert f"{tmp_path}/topology.toml: " in output
 
 
-def test_the_command_that_the_demo_ends_with_stands_on_one_line(
+def test_the_commands_that_the_demo_ends_with_stand_on_one_line_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    account = Account(id="acme", name="Acme", currency="EUR", tariff="t", vehicles=())
-    noon = datetime(2026, 1, 5, tzinfo=UTC)
-    made = bill(account, [], [], period=Period(noon, noon + timedelta(hours=9)), as_of=noon, completeness={})
     monkeypatch.setattr("deploy.demo.cli.console", Console(width=60))
-    print_next_command(made, tmp_path / ("f" * 40))
-    assert any(
-        line.strip().startswith(".venv/bin/waybill bill open ") and line.endswith(" --line 1")
-        for line in capsys.readouterr().out.splitlines()
-    )
+    folder = tmp_path / ("f" * 40)
+    print_next_commands(folder, "WE-00000001")
+    commands = [line.split() for line in capsys.readouterr().out.splitlines() if ".venv/bin/waybill" in line]
+    assert [words[1:3] for words in commands][:2] == [["bill", "list"], ["bill", "show"]]
+    assert all(words[-2:] == ["--lake", f"{folder}/lake"] for words in commands)
 
 
 def test_what_is_shown_is_sorted_and_there() -> None:

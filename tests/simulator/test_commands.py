@@ -46,8 +46,10 @@ def test_the_truth_is_shown_as_tables_and_as_json(tmp_path: Path) -> None:
     (tmp_path / "made.jsonl").write_text(json.dumps(line) + "\n")
     printed = json.loads(run("truth", "--scenario", str(tmp_path), "--json"))
     assert printed["records"] == {"eu-0001": {"position": 0, "signal": 0, "event": 0, "canary": 1, "raw": 0, "all": 1}}
-    assert printed["bills"]["kaze"] == {"account": "kaze", "currency": "JPY", "total_minor": 0, "lines": []}
-    assert "acme owes 0.00 EUR" in run("truth", "--scenario", str(tmp_path))
+    assert printed["owed"]["kaze"] == {"currency": "JPY", "net_minor": 0, "gross_minor": 0, "charges": []}
+    charges = {one["meter"]: (one["device"], one["amount_minor"]) for one in printed["owed"]["acme"]["charges"]}
+    assert charges == {"active day": ("eu-0001", 150), "transmitted": ("eu-0001", 0)}
+    assert "acme owes 1.79 EUR with tax" in run("truth", "--scenario", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The contracts of a generated fleet: the truth and the models of billing read them, and everything has a price."""
 
 import tomllib
-from datetime import UTC, datetime, time
+from collections import Counter
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.billing.contracts import Account, LegalEntity, Tariff
-from simulator import generated_scenario, with_two_tenants
+from simulator import generated_scenario, with_discount, with_two_tenants
 from simulator.fleet_contracts import contracts_toml
 from simulator.toml_text import toml_text
 from simulator.truth import TrueContracts, TrueQuarter, TruthError, month_of, owed_by
@@ -85,3 +86,34 @@ def test_what_the_payers_of_a_drive_owe_can_be_read(tmp_path: Path) -> None:
     assert sum(charge.quantity for charge in charged) == metered > 0
     with pytest.raises(TruthError, match="there is no payer 'acme-leased'; there are acme, kaze"):
         truth.owed("acme-leased")
+
+
+def test_a_discount_is_earned_only_with_what_a_vehicle_does_late(tmp_path: Path) -> None:
+    made = with_two_tenants(generated_scenario(seed=7, vehicles=8, regions=("eu", "us"), duration_s=3600))
+    (vehicle,) = [one for one in made.vehicles if one.device == "us-0003"]
+    scenario = with_discount(made, None, vehicle, 0.5)
+    assert [tariff.discount is None for tariff in scenario.tariffs] == [False, True]
+    truth = run_in(tmp_path, scenario)
+    half = made.start + timedelta(seconds=1800)
+    early = Counter(
+        one for one in truth.records(vehicle.device) if one.time_us and one.time_us < half.timestamp() * 1_000_000
+    )
+    known = truth.knowing({vehicle.device: early})
+    assert known.owed("kaze") == truth.owed("kaze")
+    assert known.records(vehicle.device) == early != truth.records(vehicle.device)
+    before, after = (
+        [
+            charge
+            for charge in owed.charges
+            if charge.about.account == "acme-leased" and (charge.about.meter, charge.about.zone) == ("distance", "")
+        ]
+        for owed in (known.owed("acme"), truth.owed("acme"))
+    )
+    assert {charge.about.price for charge in before} == {charge.about.price for charge in after}
+    assert sum(charge.quantity for charge in after) > sum(charge.quantity for charge in before)
+    assert sum(charge.amount_minor for charge in after) < sum(charge.amount_minor for charge in before)
+
+
+def test_a_vehicle_that_does_nothing_late_earns_no_discount() -> None:
+    (vehicle,) = [one for one in SCENARIO.vehicles if one.device == "us-0003"]
+    assert with_discount(SCENARIO, None, vehicle, 1.0) == SCENARIO

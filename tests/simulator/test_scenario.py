@@ -1,6 +1,7 @@
 """Scenarios: what they hold, what they refuse, and the files they are written to."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,11 @@ def test_the_files_have_the_form_that_is_published(tmp_path: Path) -> None:
     assert fences["type"] == "FeatureCollection"
     assert fences["features"][0]["properties"].keys() == {"id", "priority", "effective_from"}
     assert any(len(feature["geometry"]["coordinates"]) == 2 for feature in fences["features"]), "one has a hole"
-    tariff = json.loads((tmp_path / "tariffs.json").read_text())[0]
-    assert tariff["prices"][0] == {"meter": "distance", "zone": "", "unit": "km", "unit_amount": "0.4500"}
-    account = json.loads((tmp_path / "accounts.json").read_text())[0]
-    assert account["vehicles"][0] == {"tenant": "fleet", "device": "eu-0001", "region": "eu"}
+    contracts = tomllib.loads((tmp_path / "contracts.toml").read_text())
+    price = {"meter": "distance", "zone": "", "unit": "km", "unit_amount": "0.4500"}
+    assert contracts["tariff"][0]["prices"][0] == price
+    assigned = contracts["account"][0]["devices"][0]
+    assert (assigned["tenant"], assigned["device"], assigned["region"]) == ("fleet", "eu-0001", "eu")
     vehicle = json.loads((tmp_path / "vehicles.json").read_text())[0]
     assert vehicle == {"device": "eu-0001", "region": "eu", "account": "acme", "tenant": "fleet", "device_id": ""}
 

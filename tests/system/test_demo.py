@@ -1,10 +1,11 @@
-"""The demo in small, as a user runs it: vehicles to a checked bill, with a cut uplink and a killed agent."""
+"""The demo in small, as a user runs it: vehicles to checked invoices, with cut links and a killed agent."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
 
-def test_a_small_fleet_ends_in_bills_that_equal_the_truth_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "waybill", "demo", "--vehicles", "4", "--drive-s", "15", "--json"]
     done = subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True, timeout=540, check=False)
@@ -24,10 +25,18 @@ def test_a_small_fleet_ends_in_bills_that_equal_the_truth_and_leaves_no_process(
     assert records["made"] == records["stored"] == records["forwarded"] == records["ingested"] > 1000
     assert records["lost"] == records["unexpected"] == 0
     assert set(found["devices"]) == {"eu-0001", "eu-0002", "us-0001", "us-0002"}
-    assert {bill["currency"] for bill in found["bills"].values()} == {"EUR", "JPY"}
-    assert all(bill["total_minor"] == bill["truth_minor"] > 0 for bill in found["bills"].values())
-    accounts = json.loads((folder / "scenario" / "accounts.json").read_text())
-    owned = {(one["tenant"], one["device"]) for account in accounts for one in account["vehicles"]}
+    # a silent vehicle, of which an operator decided, and which came back after the invoices were issued
+    assert "fleet/us-0001: " in found["not_final_at_first"]
+    assert {one["state"] for one in found["devices"].values()} == {"complete"}
+    invoices = {one["payer"]: one for one in found["documents"] if one["type"] == "invoice"}
+    notes = [one for one in found["documents"] if one["type"] != "invoice"]
+    assert {payer: one["number"] for payer, one in invoices.items()} == {"acme": "WE-00000001", "kaze": "WJ-00000001"}
+    assert [(one["payer"], one["number"]) for one in notes] == [("acme", "WE-00000002")]
+    assert all(one["gross_minor"] == one["truth_minor"] and not one["differing_charges"] for one in found["documents"])
+    assert {one["currency"] for one in found["posted"].values()} == {"EUR", "JPY"}
+    assert all(one["gross_minor"] == one["truth_minor"] > 0 for one in found["posted"].values())
+    accounts = tomllib.loads((folder / "scenario" / "contracts.toml").read_text())["account"]
+    owned = {(one["tenant"], one["device"]) for account in accounts for one in account["devices"]}
     assert owned == {(tenant, device) for tenant in ("fleet", "kaze") for device in ("eu-0001", "us-0001")}
     left = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or [])]
     assert left == []
