@@ -76,5 +76,5 @@ bench-wire: python  ## What a batch costs to write, judge and read, and the wors
 bench-gateway: python  ## What one gateway holds in memory for 100,000 devices, and what a batch costs it
 	@$(PYTHON) -m benchmarks.gateway
 
-bench-billing: python  ## What a month costs to rate, from rows of usage to charges, on one core
+bench-billing: setup  ## What billing costs: a month rated, closed and issued, one large payer, one invoice shown
 	@$(PYTHON) -m benchmarks.billing

@@ -25,6 +25,12 @@ def close(
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
     ] = None,
+    usage_only: Annotated[
+        bool,
+        typer.Option(
+            "--usage-only", help="Do not hold usage against the records that it counts; `waybill reconcile` does."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each closing as a line of JSON.")] = False,
 ) -> None:
     """Compute what all payers owe for a period, and whether that is final. `waybill bill issue` numbers it.
@@ -45,7 +51,7 @@ def close(
     log_to_standard_error()
     payers = None if payer is None else [payer_id(one) for one in payer]
     with cloud_errors_as_messages("cloud-jobs"):
-        closings = run_close(settings, days_of(period), payers, snapshot)
+        closings = run_close(settings, days_of(period), payers, snapshot, against_records=not usage_only)
     if as_json:
         for one in closings:
             typer.echo(json.dumps(closing_values(one), sort_keys=True))

@@ -24,9 +24,16 @@ _TASKS_PER_CORE: Final = 4
 
 
 def run_close(
-    settings: CloudSettings, days: Days, payers: Collection[str] | None, snapshot_id: str | None
+    settings: CloudSettings,
+    days: Days,
+    payers: Collection[str] | None,
+    snapshot_id: str | None,
+    *,
+    against_records: bool = True,
 ) -> list[Closing]:
     """Closes some days for some payers, or for all, at a snapshot or at a new one; the closings, by payer.
+
+    `against_records`: see `close_period`.
 
     Raises LakeError, UnknownSnapshot, UnknownPayer, CommitConflict, CommitFailed, StoreUnavailable.
     """
@@ -39,15 +46,25 @@ def run_close(
         run = ClosingRun(name=token_hex(8), snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
         spark = start_spark("waybill-close", settings.spark, settings.location)
         try:
-            return close_on_spark(spark, lake, snapshot, days, payers, run=run)
+            return close_on_spark(spark, lake, snapshot, days, payers, run=run, against_records=against_records)
         finally:
             spark.stop()
 
 
 def close_on_spark(
-    spark: SparkSession, lake: Lake, snapshot: Snapshot, days: Days, payers: Collection[str] | None, *, run: ClosingRun
+    spark: SparkSession,
+    lake: Lake,
+    snapshot: Snapshot,
+    days: Days,
+    payers: Collection[str] | None,
+    *,
+    run: ClosingRun,
+    against_records: bool = True,
 ) -> list[Closing]:
     """The same in a session that is there. Raises as `close_period`."""
     # more tasks than cores: a payer with a great fleet holds up no other
     tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
-    return close_period(lake, snapshot, days, payers, run=run, run_tasks=partial(run_on_executors, spark), tasks=tasks)
+    on_executors = partial(run_on_executors, spark)
+    return close_period(
+        lake, snapshot, days, payers, run=run, run_tasks=on_executors, tasks=tasks, against_records=against_records
+    )

@@ -1,55 +1,49 @@
-"""`make bench-billing`: what it costs to rate a month, from rows of usage to charges, on one core.
+"""`make bench-billing`: billing's figures beside what is asked. `python -m benchmarks.billing PART...`: parts of it.
 
-Payers are rated in groups, as a task of the closing does. Made-up usage and contracts are not counted.
+`rating`: from rows of usage to charges, on one core; `close`: a month of many payers closed and issued;
+`large-account`: memory for one payer with many devices; `show`: an invoice in a register of many.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
-import time
+import tempfile
+from pathlib import Path
 
-from benchmarks.billing.fleets import contracts, usage
-from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate
+from benchmarks.billing import closing, rating, showing
+from benchmarks.billing.lakes import Fleet
+from benchmarks.centre.table import print_rows, quiet
 
-GROUP = 500
-FULL_DEVICES = 1_000_000
-LIMIT_S = 300
+PARTS = ("rating", "close", "large-account", "show")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--payers", type=int, default=10_000)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.billing", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, if none is named")
+    parser.add_argument("--payers", type=int, default=10_000, help="of `rating` and `close`")
     parser.add_argument("--devices", type=int, default=10, help="of each payer")
-    parser.add_argument("--rows", type=int, default=10, help="of usage, of each device")
-    parser.add_argument("--daily-cap", action="store_true", help="prices that look at each day by itself")
+    parser.add_argument("--rows", type=int, default=30, help="of usage, of each device")
+    parser.add_argument("--months", type=int, default=1, help="of usage in the lake; one of them is closed")
+    parser.add_argument("--scattered", action="store_true", help="devices that are neighbours have other payers")
+    parser.add_argument("--daily-cap", action="store_true", help="`rating` with prices that look at each day by itself")
+    parser.add_argument("--large", type=int, default=10_000, help="devices of the one payer of `large-account`")
+    parser.add_argument("--register", type=int, default=100_000, help="payers in the register of `show`")
+    parser.add_argument("--issued-months", type=int, default=12, help="months in the register of `show`")
     asked = parser.parse_args()
-    spent = {"cells": 0.0, "charges": 0.0}
-    charges = cells = 0
-    books = PriceBooks()
-    for first in range(0, asked.payers, GROUP):
-        payers = min(GROUP, asked.payers - first)
-        agreed = contracts(first, payers, asked.devices, daily_cap=asked.daily_cap)
-        table = usage(first, payers, asked.devices, asked.rows)
-        began = time.process_time()
-        found = cells_of_usage(agreed, table)
-        used = time.process_time()
-        rated = [rate(contract, *of, books) for contract, of in zip(agreed, found, strict=True)]
-        spent["cells"] += used - began
-        spent["charges"] += time.process_time() - used
-        cells += sum(len(of.cells) for of in found)
-        charges += sum(len(one.charges) for one in rated)
-    devices, rows = asked.payers * asked.devices, asked.payers * asked.devices * asked.rows
-    whole = sum(spent.values())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{asked.payers:,} payers, {devices:,} devices, {rows:,} rows of usage: {cells:,} cells, {charges:,} charges")
-    for name, seconds in spent.items():
-        print(f"  {name:<22} {seconds:8.1f} s of one core   {seconds / rows * 1e6:8.1f} s for a million rows")
-    print(f"  together               {whole:8.1f} s               {whole / rows * 1e6:8.1f} s for a million rows")
-    full = whole * FULL_DEVICES / devices
-    met = "met" if full < LIMIT_S else "NOT MET"
-    print(f"  for {FULL_DEVICES:,} devices  {full:8.1f} s   asked < {LIMIT_S} s   {met}")
-    print(f"  largest resident memory {peak:7.0f} MiB")
+    quiet()
+    parts = asked.parts or PARTS
+    fleet = Fleet(asked.payers, asked.devices, asked.rows, asked.months, asked.scattered)
+    with tempfile.TemporaryDirectory(prefix="bench-billing-") as name:
+        folder = Path(name)
+        if "rating" in parts:
+            print_rows("Rating a month", rating.rows(asked))
+        if "close" in parts:
+            print_rows("A month closed and issued, Spark on two cores", closing.month(folder / "close", fleet))
+        if "large-account" in parts:
+            large = Fleet(payers=1, devices=asked.large, rows=asked.rows)
+            print_rows("One payer with many devices", closing.large_account(folder / "large", large))
+        if "show" in parts:
+            print_rows("One invoice of many", showing.rows(folder / "show", asked.register, asked.issued_months))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import Assignment, Tariff, Vat
 from cloud_jobs.billing.rating import AccountTerms, RatingContract, TariffInForce
@@ -16,6 +17,7 @@ from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE
 START, END = datetime(2026, 2, 28, 23, tzinfo=UTC), datetime(2026, 3, 31, 22, tzinfo=UTC)
 HOURS = (END - START) // timedelta(hours=1)
 ALWAYS = datetime(2026, 1, 1, tzinfo=UTC)
+TENANT = "fleet"
 ZONES = ("", "depot", "port", WHOLE_DEVICE)
 ZONE_SHARES = (0.4, 0.15, 0.15, 0.3)
 
@@ -60,7 +62,7 @@ def contracts(first: int, payers: int, devices: int, *, daily_cap: bool) -> list
                     account=f"payer-{payer:06}",
                     tariffs=versions,
                     devices=tuple(
-                        Assignment(tenant="fleet", device=_name(payer, number), region="eu", begin=ALWAYS)
+                        Assignment(tenant=TENANT, device=_name(payer, number), region="eu", begin=ALWAYS)
                         for number in range(devices)
                     ),
                 ),
@@ -87,20 +89,27 @@ def usage(first: int, payers: int, devices: int, rows: int) -> pa.Table:
     device, zone, hour = device[order], zone[order], hour[order]
     names = np.array([_name(first + payer, number) for payer in range(payers) for number in range(devices)])
     whole = zone == ZONES.index(WHOLE_DEVICE)
-    most = {"distance_mm": 12_000_000, "duration_ms": 900_001, "entries": 2, "events": 2, "content_bytes": 4_000}
     columns: dict[str, Any] = {
-        "tenant": pa.array(["fleet"] * count),
+        "tenant": pa.array([TENANT] * count),
         "device": pa.array(names).take(pa.array(device)),
         "hour": pa.array(int(START.timestamp()) * 1_000_000 + hour * 3_600_000_000).cast(USAGE.field("hour").type),
         "zone": pa.array(ZONES).take(pa.array(zone)),
         "digest": pa.array([f"{number:016x}" for number in range(count)]),
         "commit_number": pa.array(np.ones(count, np.int64)),
+        **quantities(random, zone, whole),
     }
+    return pa.table(columns)
+
+
+def quantities(random: np.random.Generator, zone: NDArray[np.int64], whole: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """The columns of QUANTITIES for rows with these zones (numbers of ZONES); `whole`: rows of the whole device."""
+    count, found = len(zone), {}
+    most = {"distance_mm": 12_000_000, "duration_ms": 900_001, "entries": 2, "events": 2, "content_bytes": 4_000}
     for name in QUANTITIES:
         values = random.integers(0, most.get(name, 1), (count, QUARTERS))
         values[whole != (name in {"events", "content_bytes"})] = 0
         if name == "entries":
             values[zone == ZONES.index("")] = 0
         offsets = pa.array(np.arange(count + 1, dtype=np.int32) * QUARTERS)
-        columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
-    return pa.table(columns)
+        found[name] = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 
 from cloud_jobs.billing.errors import BadPeriod
 
@@ -56,6 +57,8 @@ class Period:
         return f"{stamp(self.start)}/{stamp(self.end)}"
 
 
+# the hours of a month are few, and the charges that name them are many
+@lru_cache(maxsize=4096)
 def stamp(moment: datetime) -> str:
     """A moment in UTC as ISO 8601 text that ends in Z, with fractions only if there are any."""
     text = moment.astimezone(UTC).isoformat(timespec="microseconds" if moment.microsecond else "seconds")

@@ -6,7 +6,7 @@ Only files that can hold such rows are opened, by the bounds in the log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -26,14 +26,20 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def usage_rows(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], first: datetime, last: datetime
+    lake: Lake,
+    snapshot: LakeState,
+    devices: Collection[TenantDevice],
+    first: datetime,
+    last: datetime,
+    *,
+    columns: Sequence[str] = TABLES["usage"].schema.names,
 ) -> pa.Table:
     """The usage in force at a snapshot, of hours that have a moment between the two, both included.
 
-    One row of USAGE for each tenant, device, hour and zone, in their order. Raises LakeError, also for two rows of one
-    key and one commit that differ.
+    One row of USAGE for each tenant, device, hour and zone, in their order; all of its columns, or some with the key
+    and the commit number. Raises LakeError, also for two rows of one key and one commit that differ.
     """
-    empty = TABLES["usage"].schema.empty_table()
+    empty = TABLES["usage"].schema.empty_table().select([*columns])
     if not devices:
         return empty
     begin, end = first.astimezone(UTC) - _HOUR + timedelta.resolution, last.astimezone(UTC)
@@ -52,6 +58,15 @@ def usage_rows(
             parts = stored_rows(files, "usage", path, empty.schema.names, wanted)
             found += [of_devices(rows, devices).cast(empty.schema) for rows in parts]
     return rows_in_force(pa.concat_tables(found))
+
+
+def usage_rows_each(lake: Lake, snapshot: LakeState, first: datetime, last: datetime) -> int:
+    """About how many rows of usage a device has between the two moments, by the logs alone. Raises LakeError."""
+    with lake.damage_as_error("usage"):
+        stored = StoredFiles.of(lake.open("usage"), "usage")
+        rows = sum(stored.of_days(first.astimezone(UTC).date(), last.astimezone(UTC).date()).row_counts)
+    streams = sum(file.rows for file in lake.coverage_manifest(snapshot.ingest_commit).files)
+    return -(-rows // max(streams, 1))
 
 
 def reference_rows(
@@ -106,6 +121,11 @@ def conflicts(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]
 
 def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:
     """Of rows with a tenant and a device those of some devices."""
+    asked = {one.tenant for one in devices}
+    if len(asked) == 1:
+        names = pa.array(sorted({one.device for one in devices}), pa.string())
+        is_theirs = pc.is_in(rows["device"].cast(pa.string()), names)
+        return rows.filter(pc.and_(is_theirs, pc.equal(rows["tenant"], *asked)))
     tenants, names = (_encoded(rows[name]) for name in ("tenant", "device"))
     count = max(len(names.dictionary), 1)
     codes = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), count), names.indices.cast(pa.int64()))

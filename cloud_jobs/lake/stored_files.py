@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -113,9 +114,7 @@ def stored_rows(
     with pq.ParquetFile(path, filesystem=files) as file:
         there = [name for name in asked if name in file.schema_arrow.names]
         for number in row_groups(file.metadata, ranges):
-            rows = _typed(file.read_row_group(number, columns=there), table, path, asked)
-            for name, limit in ranges.items():
-                rows = _within(rows, name, limit)
+            rows = _within(_typed(file.read_row_group(number, columns=there), table, path, asked), ranges)
             if rows.num_rows:
                 yield rows.select([*columns])
 
@@ -141,12 +140,16 @@ def _typed(rows: pa.Table, table: str, path: str, columns: Sequence[str]) -> pa.
     return pa.table(arrays, names=[*columns])
 
 
-def _within(rows: pa.Table, name: str, limit: Range) -> pa.Table:
-    kind = rows.schema.field(name).type
-    low, high = limit
-    if low is not None:
-        rows = rows.filter(pc.greater_equal(rows[name], pa.scalar(low, kind)))
-    return rows if high is None else rows.filter(pc.less_equal(rows[name], pa.scalar(high, kind)))
+def _within(rows: pa.Table, ranges: Mapping[str, Range]) -> pa.Table:
+    found = []
+    for name, (low, high) in ranges.items():
+        kind = rows.schema.field(name).type
+        if low is not None:
+            found.append(pc.greater_equal(rows[name], pa.scalar(low, kind)))
+        if high is not None:
+            found.append(pc.less_equal(rows[name], pa.scalar(high, kind)))
+    # at once: each filter copies what it keeps
+    return rows.filter(reduce(pc.and_, found)) if found else rows
 
 
 def stored_values(files: FileSystem, table: str, path: str, column: str, values: Sequence[Any]) -> Iterator[pa.Array]:

@@ -17,14 +17,19 @@ _DIGEST: Final = "digest"
 
 def canonical_bytes(document: Document) -> bytes:
     """Sorted keys, no blanks, UTF-8, one line feed at the end."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return text.encode() + b"\n"
+    return canonical_text(document).encode() + b"\n"
 
 
-def sealed(content: Document) -> Document:
-    """The document with the digest of all else that is in it."""
+def canonical_text(document: Document) -> str:
+    """`canonical_bytes` as text, without the line feed."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+
+
+def sealed(content: Document, text: str | None = None) -> Document:
+    """The document with the digest of all else that is in it; `text`: its canonical text, for a caller that has it."""
     assert _DIGEST not in content
-    return {**content, _DIGEST: hashlib.sha256(canonical_bytes(content)).hexdigest()}
+    made = canonical_text(content) if text is None else text
+    return {**content, _DIGEST: hashlib.sha256(made.encode() + b"\n").hexdigest()}
 
 
 def read_document(content: bytes) -> Document:

@@ -18,8 +18,19 @@ _UNUSABLE: Final = re.compile(
     + "".join(chr(plane + last) for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF))
     + "]"
 )
+# how JSON writes controls; a text with a backslash before such a letter looks alike, and is looked at closely
+_ESCAPED: Final = re.compile(r"\\[bfnrtu]")
 _WITH_BUYERS_VAT: Final = {VatCategory.REVERSE_CHARGE: "BR-AE-02", VatCategory.INTRA_COMMUNITY: "BR-IC-02"}
 _WITH_SELLERS_VAT_ID: Final = {VatCategory.INTRA_COMMUNITY: "BR-IC-02", VatCategory.EXPORT: "BR-G-02"}
+
+
+def check_text_of(value: Any, text: str) -> None:
+    """`check_texts` of plain values whose JSON, with ends of lines and controls escaped, is `text`: looked at once."""
+    # most are: of ASCII only the escaped controls and DEL are not to be used
+    if text.isascii() and "\\" not in text and "\x7f" not in text:
+        return
+    if _UNUSABLE.search(text) or _ESCAPED.search(text):
+        check_texts(value)
 
 
 def check_texts(value: Any, where: str = "") -> None:

@@ -13,8 +13,8 @@ from typing import Final
 
 from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer
 from cloud_jobs.billing.contracts.account import VatCategory
-from cloud_jobs.billing.documents.canonical import FORMAT, Document, sealed
-from cloud_jobs.billing.documents.checks import check_kind, check_parties, check_texts
+from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_text, sealed
+from cloud_jobs.billing.documents.checks import check_kind, check_parties, check_text_of
 from cloud_jobs.billing.documents.errors import MissingFact
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents.lines import amount, lines_and_annex
@@ -81,8 +81,9 @@ def document(
         "snapshot": snapshot,
         "certificates": _certificates(certificates),
     }
-    check_texts(made)
-    return sealed(made)
+    text = canonical_text(made)
+    check_text_of(made, text)
+    return sealed(made, text)
 
 
 def head(made: Document) -> Document:

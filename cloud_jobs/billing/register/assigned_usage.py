@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -53,18 +52,36 @@ def held_usage(
 ) -> defaultdict[str, Counter[tuple[str, Meter]]]:
     """`assigned_usage` of devices of which it is known whose they are."""
     sums: defaultdict[str, Counter[tuple[str, Meter]]] = defaultdict(Counter)
-    for device, rows in _by_device(usage):
-        first = rows["hour"].cast(pa.int64()).to_numpy() // _QUARTER_US
-        quarters = first[:, None] + np.arange(_QUARTERS)
-        # rows of the whole device count what has no zone, and those of zones the rest
-        whole = pc.equal(rows["zone"], WHOLE_DEVICE).to_numpy(zero_copy_only=False)[:, None]
+    if not usage.num_rows:
+        return sums
+    usage = usage.combine_chunks()
+    devices, starts = _by_device(usage)
+    first = usage["hour"].cast(pa.int64()).to_numpy() // _QUARTER_US
+    lows, highs = np.minimum.reduceat(first, starts), np.maximum.reduceat(first, starts) + _QUARTERS
+    counted = _counted(usage)
+    whole = {meter: np.add.reduceat(values.sum(axis=1), starts) for meter, values in counted.items()}
+    ends = [*starts[1:].tolist(), usage.num_rows]
+    for at, (device, begin, end) in enumerate(zip(devices, starts.tolist(), ends, strict=True)):
         for one in held.get(device, ()):
-            inside = (one.begin <= quarters) & (quarters < one.end)
-            for name, meter in METER_OF.items():
-                counted = inside & (whole == (meter in WITHOUT_ZONE))
-                if total := int(_values(rows[name])[counted].sum()):
+            if one.begin <= lows[at] and highs[at] <= one.end:
+                found = {meter: int(values[at]) for meter, values in whole.items()}
+            else:
+                quarters = first[begin:end, None] + np.arange(_QUARTERS)
+                inside = (one.begin <= quarters) & (quarters < one.end)
+                found = {meter: int(values[begin:end][inside].sum()) for meter, values in counted.items()}
+            for meter, total in found.items():
+                if total:
                     sums[one.payer][one.account, meter] += total
     return sums
+
+
+def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
+    """What each row counts of each meter, by quarters."""
+    # rows of the whole device count what has no zone, and those of zones the rest
+    whole = pc.equal(usage["zone"], WHOLE_DEVICE).to_numpy(zero_copy_only=False)[:, None]
+    return {
+        meter: np.where(whole == (meter in WITHOUT_ZONE), _values(usage[name]), 0) for name, meter in METER_OF.items()
+    }
 
 
 def held_by(contracts: Sequence[RatingContract]) -> dict[TenantDevice, list[Held]]:
@@ -79,22 +96,16 @@ def held_by(contracts: Sequence[RatingContract]) -> dict[TenantDevice, list[Held
     return found
 
 
-def _by_device(usage: pa.Table) -> list[tuple[TenantDevice, pa.Table]]:
-    if not usage.num_rows:
-        return []
-    usage = usage.combine_chunks()
-    tenant, device = usage["tenant"].combine_chunks(), usage["device"].combine_chunks()
-    changes = np.zeros(usage.num_rows, np.bool_)
-    changes[0] = True
-    if usage.num_rows > 1:
-        same = pc.and_(pc.equal(tenant[1:], tenant[:-1]), pc.equal(device[1:], device[:-1]))
-        changes[1:] = ~same.to_numpy(zero_copy_only=False)
+def _by_device(usage: pa.Table) -> tuple[list[TenantDevice], NDArray[np.int64]]:
+    """The devices in their order, and where the rows of each begin."""
+    tenant, device = (usage[name].combine_chunks() for name in ("tenant", "device"))
+    changes = np.ones(usage.num_rows, np.bool_)
+    same = pc.and_(pc.equal(tenant[1:], tenant[:-1]), pc.equal(device[1:], device[:-1]))
+    changes[1:] = ~same.to_numpy(zero_copy_only=False)
     # rows of one device follow on each other: the rows in force are sorted
-    starts = [*np.flatnonzero(changes).tolist(), usage.num_rows]
-    return [
-        (TenantDevice(tenant[begin].as_py(), device[begin].as_py()), usage.slice(begin, end - begin))
-        for begin, end in pairwise(starts)
-    ]
+    starts = np.flatnonzero(changes)
+    names = (column.take(pa.array(starts)).to_pylist() for column in (tenant, device))
+    return [TenantDevice(*name) for name in zip(*names, strict=True)], starts
 
 
 def _values(column: pa.ChunkedArray) -> NDArray[np.int64]:

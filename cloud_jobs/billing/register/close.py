@@ -42,11 +42,15 @@ from cloud_jobs.billing.register.posting import commit_made
 from cloud_jobs.billing.register.rows import certificate_rows, charge_rows, closing_row
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
+from cloud_jobs.lake.schemas import QUANTITIES, TABLES
+from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows, usage_rows_each
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import Lake
 
+RATED_COLUMNS: Final = ("tenant", "device", "hour", "zone", *QUANTITIES, "digest", "commit_number")
+"""What rating takes of a row of usage; the digest stands for the others."""
+RECORDS_COLUMNS: Final = ("seq_ranges", "day")
+"""What else is taken to hold a row against the records that it counts."""
 _WITHIN: Final = timedelta(days=2)
 """No local day is further than this from the day of the same name in UTC."""
 _MOMENT: Final = timedelta(microseconds=1)
@@ -93,11 +97,12 @@ class _UsageReader:
         # payers of several time zones: what is read is cut to each one's own days by rating
         first = min(one.period.start for one in contracts)
         last = max(one.period.end for one in contracts) - _MOMENT
-        for devices in device_parts(contracts):
+        columns = (*RATED_COLUMNS, *RECORDS_COLUMNS) if self.against_records else RATED_COLUMNS
+        for devices in device_parts(contracts, usage_rows_each(self.lake, self.snapshot, first, last)):
             # a device may have several payers in one period, one after the other
             names = sorted({payer for device in devices for payer in payers_of[device]})
             of_part = [agreed[name] for name in names]
-            rows = usage_rows(self.lake, self.snapshot, devices, first, last)
+            rows = usage_rows(self.lake, self.snapshot, devices, first, last, columns=columns)
             for name, found in zip(names, cells_of_usage(of_part, rows), strict=True):
                 used[name].cells += found.cells
                 used[name].metered.update(found.metered)

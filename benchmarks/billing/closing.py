@@ -1,0 +1,90 @@
+"""What a month costs from rows of usage to numbered invoices: `cloud-jobs close` and `waybill bill issue`, as they are.
+
+Each command is a process of its own, with Spark on two cores of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.billing.lakes import Fleet, billable_lake
+from benchmarks.billing.processes import Ran, imported_mib, ran
+from benchmarks.centre.table import Figure
+
+FULL = Fleet(payers=100_000, devices=10, rows=30)
+"""A million devices."""
+LIMIT_S = 600
+MEMORY_MIB = 300
+SHOW_S = 1
+REGISTER = ("benchmarks.billing.register_command",)
+_PERIOD = ("--period", "2026-03")
+_REGISTER = "cloud_jobs.billing.register.commands"
+_SETTINGS = """
+lake = "{lake}"
+checkpoints = "{lake}-checkpoints"
+
+[[clusters]]
+name = "hq"
+service_url = "pulsar://127.0.0.1:6650"
+admin_url = "http://127.0.0.1:8080"
+
+[spark]
+master = "local[2]"
+"""
+
+
+def month(folder: Path, fleet: Fleet) -> Iterator[Figure]:
+    """Closing and issue of a month, beside what is asked for FULL."""
+    _, closed, issued = closed_and_issued(folder, fleet)
+    size = f"{fleet.payers:,} payers, {fleet.all_devices:,} devices, {fleet.all_rows:,} rows"
+    for name, took in (("close", closed), ("issue", issued)):
+        a_million = took.seconds / fleet.all_rows * 1e6
+        yield Figure(
+            f"{name}; {size}",
+            "",
+            f"{took.seconds:.1f} s ({took.cpu_s:.1f} s of cores), {a_million:.1f} s for a million rows; {_held(took)}",
+        )
+    full = (closed.seconds + issued.seconds) * FULL.all_devices / fleet.all_devices
+    what = "both" if fleet.all_devices >= FULL.all_devices else "both, not run: by the ratio of devices"
+    yield Figure(f"{what}; {FULL.payers:,} payers, {FULL.all_devices:,} devices", f"< {LIMIT_S} s", f"{full:.0f} s")
+
+
+def large_account(folder: Path, fleet: Fleet) -> Iterator[Figure]:
+    """One payer with many devices: what each process holds above one that imported the same and did nothing."""
+    lake, closed, issued = closed_and_issued(folder, fleet)
+    number = json.loads((folder / "issued.json").read_bytes())["documents"][0]["number"]
+    shown = ran([*REGISTER, "show", number, "--lake", str(lake), "--json"], folder / "shown.json")
+    register, job = (imported_mib(name, folder) for name in (_REGISTER, "cloud_jobs.closing_job"))
+    asked = f"at most {MEMORY_MIB} MiB above the import"
+    for name, mib, empty, seconds in (
+        ("close, driver", closed.own_mib, job, closed.seconds),
+        ("close, worker", closed.worker_mib, job, closed.seconds),
+        ("issue", issued.own_mib, register, issued.seconds),
+        ("show", shown.own_mib, register, shown.seconds),
+    ):
+        what = f"{name}; one payer, {fleet.devices:,} devices"
+        yield Figure(what, asked, f"{mib - empty:.0f} MiB ({mib:.0f} in all), {seconds:.1f} s with start")
+
+
+def closed_and_issued(folder: Path, fleet: Fleet) -> tuple[Path, Ran, Ran]:
+    """The folder of a new lake, and what closing and issue of its month took; what they printed is in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lake, settings = folder / "lake", folder / "cloud.toml"
+    billable_lake(lake, fleet)
+    settings.write_text(_SETTINGS.format(lake=lake), encoding="utf-8")
+    closed = ran(
+        ["cloud_jobs", "close", "--config", str(settings), *_PERIOD, "--usage-only", "--json"], folder / "closed.json"
+    )
+    issued = ran([*REGISTER, "issue", "--lake", str(lake), *_PERIOD, "--json"], folder / "issued.json")
+    documents = json.loads((folder / "issued.json").read_bytes())["documents"]
+    assert len(documents) == fleet.payers, f"{len(documents)} of {fleet.payers} invoices"
+    return lake, closed, issued
+
+
+def _held(took: Ran) -> str:
+    held = [f"process {took.own_mib:.0f} MiB"]
+    held += [f"largest Python worker {took.worker_mib:.0f} MiB"] if took.worker_mib else []
+    held += [f"JVM {took.jvm_mib:.0f} MiB"] if took.jvm_mib else []
+    return ", ".join(held)
