@@ -15,6 +15,7 @@ from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
 from deploy.demo.billing import DemoBilling
 from deploy.demo.document_audit import DocumentAudit, PostedAudit, audit_documents, audit_posted, true_ledger
+from deploy.demo.proof import DemoProof
 from simulator.truth import (
     Made,
     TrueUsage,
@@ -90,6 +91,7 @@ class Audit:
     malformed: int
     usage_rows: int
     usage_differing: int
+    proof: DemoProof | None
 
     @property
     def equal(self) -> bool:
@@ -101,16 +103,20 @@ class Audit:
             and bool(self.devices)
             and bool(self.documents)
             and bool(self.reason)
+            and self.proof is not None
+            and self.proof.stations_agree
+            and self.proof.line_agrees
             and self.conflicts == self.malformed == self.usage_differing == 0
         )
 
 
-def audit(
+def audit(  # noqa: PLR0917 - what each step of the demo found
     billing: DemoBilling,
     states: Sequence[Truth],
     agents: Mapping[str, tuple[str, dict[str, Any]]],
     names: Names,
     reason: str,
+    proof: DemoProof | None,
 ) -> Audit:
     """Compares the lake with the truth. `states`: what was known at the issue, and at each adjustment after it.
 
@@ -142,6 +148,7 @@ def audit(
         malformed=sum(counted["malformed"]),
         usage_rows=usage,
         usage_differing=differing,
+        proof=proof,
     )
 
 

@@ -32,6 +32,7 @@ class DemoBilling:
     period: str
     snapshot: Snapshot | None = None
     closings: list[Closing] = field(default_factory=list)
+    invoices: Sequence[IssuedDocument] = ()
 
     @property
     def days(self) -> Days:

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -124,12 +124,14 @@ def _print(audit: Audit, folder: Path, place: LakePlace) -> None:
     console.print(verdict_table(audit))
     # an S3 server of the stack has ended with it
     if place is LakePlace.FOLDER:
-        print_next_commands(folder, next((one.issued.number for one in audit.documents if one.issued), ""))
+        issued = [one.issued.number for one in audit.documents if one.issued]
+        shown = [f"bill show {number}" for number in issued[:1]]
+        explained = [] if audit.proof is None else [audit.proof.command]
+        print_next_commands(folder, ["bill list", *shown, *explained])
 
 
-def print_next_commands(folder: Path, number: str) -> None:
+def print_next_commands(folder: Path, commands: Iterable[str]) -> None:
     """How to go on. The commands are not wrapped: one that is cannot be copied."""
-    lake = f"--lake {folder}/lake"
-    console.print("\nThe register is still there:", f"  .venv/bin/waybill bill list {lake}", sep="\n", soft_wrap=True)
-    if number:
-        console.print(f"  .venv/bin/waybill bill show {number} {lake}", soft_wrap=True)
+    console.print("\nThe register is still there:")
+    for command in commands:
+        console.print(f"  .venv/bin/waybill {command} --lake {folder}/lake", soft_wrap=True)

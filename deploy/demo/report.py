@@ -81,6 +81,12 @@ def verdict_table(audit: Audit) -> Table:
         )
         for one in audit.posted
     ]
+    if (proof := audit.proof) is not None:
+        counted = f"{len(proof.reconciled.comparisons)} comparisons, {proof.reconciled.outcome.value}"
+        rows += [
+            ("device = region = centre = usage = charges = documents", counted, proof.stations_agree),
+            (f"line {proof.explained.line} of {proof.explained.number} computed again", "", proof.line_agrees),
+        ]
     for what, figure, holds in rows:
         table.add_row(what, figure, _verdict(holds))
     return table
@@ -98,6 +104,8 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "devices": {one.device: {"state": one.state, "equal": one.equal} for one in audit.devices},
         "usage": {"rows": audit.usage_rows, "differing": audit.usage_differing},
         "not_final_at_first": audit.reason,
+        "reconciled": None if audit.proof is None else audit.proof.reconciled.outcome.value,
+        "explained": None if audit.proof is None else audit.proof.line_agrees,
         "documents": [_document_values(one) for one in audit.documents],
         "posted": {
             one.payer: {"currency": one.currency, "gross_minor": one.posted_minor, "truth_minor": one.owed_minor}

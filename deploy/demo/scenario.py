@@ -30,6 +30,7 @@ from deploy.demo.processes import (
     start_vehicles,
     usage_job,
 )
+from deploy.demo.proof import DemoProof, prove
 from deploy.local import DaemonProcess, LocalStack
 from simulator import Scenario, Summary, read_folder, write_folder
 from simulator.truth import Made, Truth
@@ -76,11 +77,12 @@ class DemoScenario:
         ingest.stop()
         self._compute(usage_job(self.stack, config, "usage-late"))
         self._adjust(billing)
+        proof = self._prove(billing, settings)
         self.say("comparing with the truth")
         truth = Truth.from_folder(self._folder)
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
         states = [truth.knowing({self.plan.silent: known}), truth]
-        return audit(billing, states, agents, names, reason)
+        return audit(billing, states, agents, names, reason, proof)
 
     @property
     def _folder(self) -> Path:
@@ -122,7 +124,8 @@ class DemoScenario:
         self.say("closed again, and issued: waybill bill issue")
         billing.close()
         self.show(closings_table(billing.closings))
-        self.show(documents_table(billing.issue()))
+        billing.invoices = billing.issue()
+        self.show(documents_table(billing.invoices))
 
     def _come_back(self, lake: Lake, names: Names, summary: Summary, billing: DemoBilling) -> None:
         vehicle = next(one for one in self.vehicles if one.device == self.plan.silent)
@@ -143,6 +146,16 @@ class DemoScenario:
             self.show(documents_table(notes))
         else:
             self.say("nothing to adjust: what came late changes no amount")
+
+    def _prove(self, billing: DemoBilling, settings: CloudSettings) -> DemoProof | None:
+        """All stations side by side, and a line of the first invoice taken apart; None: nothing was issued."""
+        if not billing.invoices:
+            return None
+        self.say(f"waybill reconcile --period {billing.period}, and waybill bill explain of a line")
+        proof = prove(billing, billing.invoices[0].number, settings.tracks)
+        for table in proof.tables():
+            self.show(table)
+        return proof
 
     def _wait_until_through(self, lake: Lake, names: Names, summary: Summary, devices: Collection[str]) -> None:
         """Until the agents of some vehicles are drained and the centre has all that these made."""

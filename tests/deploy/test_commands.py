@@ -86,9 +86,9 @@ def test_the_commands_that_the_demo_ends_with_stand_on_one_line_each(
 ) -> None:
     monkeypatch.setattr("deploy.demo.cli.console", Console(width=60))
     folder = tmp_path / ("f" * 40)
-    print_next_commands(folder, "WE-00000001")
+    print_next_commands(folder, ["bill list", "bill show WE-00000001"])
     commands = [line.split() for line in capsys.readouterr().out.splitlines() if ".venv/bin/waybill" in line]
-    assert [words[1:3] for words in commands][:2] == [["bill", "list"], ["bill", "show"]]
+    assert [words[1:3] for words in commands] == [["bill", "list"], ["bill", "show"]]
     assert all(words[-2:] == ["--lake", f"{folder}/lake"] for words in commands)
 
 

@@ -35,6 +35,7 @@ def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_proce
     assert all(one["gross_minor"] == one["truth_minor"] and not one["differing_charges"] for one in found["documents"])
     assert {one["currency"] for one in found["posted"].values()} == {"EUR", "JPY"}
     assert all(one["gross_minor"] == one["truth_minor"] > 0 for one in found["posted"].values())
+    assert (found["reconciled"], found["explained"]) == ("equal", True)
     accounts = tomllib.loads((folder / "scenario" / "contracts.toml").read_text())["account"]
     owned = {(one["tenant"], one["device"]) for account in accounts for one in account["devices"]}
     assert owned == {(tenant, device) for tenant in ("fleet", "kaze") for device in ("eu-0001", "us-0001")}

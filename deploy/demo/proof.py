@@ -1,0 +1,65 @@
+"""What an auditor asks for at the end of the demo: do all stations agree, and does a line come apart into records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.console import RenderableType
+
+from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.explain.issued_line import ExplainedLine, explain_line
+from cloud_jobs.explain.terminal import line_tables
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.reconcile import ComparisonOutcome, Reconciled, reconcile
+from cloud_jobs.reconcile.terminal import reconciled_table
+from deploy.demo.billing import DemoBilling
+from geo.spatial import TrackSettings
+
+_HOURS_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class DemoProof:
+    """All stations of the period side by side, and one line of an invoice taken apart."""
+
+    reconciled: Reconciled
+    explained: ExplainedLine
+
+    @property
+    def stations_agree(self) -> bool:
+        """Whether device, region, centre, usage, charges and documents have the same."""
+        return self.reconciled.outcome is ComparisonOutcome.EQUAL
+
+    @property
+    def line_agrees(self) -> bool:
+        """Whether records, fences and prices give the line once more."""
+        return self.explained.explanation.agrees is True
+
+    @property
+    def command(self) -> str:
+        """What shows the line, but for the lake."""
+        key = self.explained.explanation.charge.key
+        return f"bill explain {self.explained.number} {self.explained.line} --device {key.tenant}/{key.device}"
+
+    def tables(self) -> tuple[RenderableType, RenderableType]:
+        """What `waybill reconcile` and `waybill bill explain` print."""
+        return reconciled_table(self.reconciled), line_tables(self.explained, _HOURS_SHOWN)
+
+
+def prove(billing: DemoBilling, number: str, tracks: TrackSettings) -> DemoProof:
+    """Reconciles the period, and explains a document's greatest charge for distance in a zone. Raises CloudError."""
+    now = datetime.now(UTC)
+    reconciled = reconcile(billing.lake, take_snapshot(billing.lake, now), billing.days, now=now)
+    register = Register(billing.lake)
+    made = issued_document(register, number)
+    lines = {
+        line["invoice_line_identifier"]
+        for line in made["lines"]
+        if line["kind"] == "usage" and line["meter"] == "distance" and line["zone"]
+    } or {line["invoice_line_identifier"] for line in made["lines"] if line["kind"] == "usage"}
+    entry = max((one for one in made["annex"] if one["line"] in lines), key=lambda one: one["amount_minor"])
+    device = TenantDevice(entry["tenant"], entry["device"])
+    return DemoProof(reconciled, explain_line(register, number, entry["line"], device, tracks=tracks))
