@@ -133,14 +133,17 @@ def _posted(
         return
     last = ordered[-1]
     net, tax = (sum(getattr(one, name) for one in ordered) for name in ("net_minor", "tax_minor"))
-    basis = closings.get(RegisterKey(payer, last.closing))
+    basis = None if last.is_void else closings.get(RegisterKey(payer, last.closing))
     if last.is_void:
         yield Comparison(Station.INVOICED, "posted", payer, 0, net, "void")
         yield Comparison(Station.INVOICED, "tax posted", payer, 0, tax, "void")
         return
     note = ", ".join(one.number for one in ordered)
-    yield Comparison(Station.INVOICED, "posted", payer, None if basis is None else basis.net_minor, net, note)
-    yield Comparison(Station.INVOICED, "tax posted", payer, None if basis is None else basis.tax_minor, tax, note)
+    if basis is None:
+        yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{note}: the closing is not there")
+        return
+    yield Comparison(Station.INVOICED, "posted", payer, basis.net_minor, net, note)
+    yield Comparison(Station.INVOICED, "tax posted", payer, basis.tax_minor, tax, note)
     if newest is not None and newest.id != last.closing:
         note = f"the newest closing is {newest.id} ({newest.outcome.value}): adjust"
         yield Comparison(Station.INVOICED, "newest closing posted", payer, newest.net_minor, net, note)

@@ -96,18 +96,21 @@ def summed(comparisons: Iterable[Comparison], place: str) -> list[Comparison]:
 
     What is not known is in no sum.
     """
-    sums: dict[tuple[Station, str], list[int | None]] = {}
+    # what was merely counted is no part of a sum that is compared
+    sums: dict[tuple[Station, str, bool], tuple[int, int]] = {}
     wrong: dict[tuple[Station, str], list[Comparison]] = {}
     for one in comparisons:
         key = one.station, one.name
         if one.outcome in {ComparisonOutcome.UNKNOWN, ComparisonOutcome.DIFFERENT}:
             wrong.setdefault(key, []).append(one)
         if one.found is not None:
-            before = sums.setdefault(key, [None, 0])
-            if one.expected is not None:
-                before[0] = (before[0] or 0) + one.expected
-            before[1] = (before[1] or 0) + one.found
-    totals = [Comparison(*key, place, both[0], both[1]) for key, both in sums.items()]
+            is_compared = one.expected is not None
+            expected, found = sums.get((*key, is_compared), (0, 0))
+            sums[*key, is_compared] = expected + (one.expected or 0), found + one.found
+    totals = [
+        Comparison(station, name, place, expected if is_compared else None, found)
+        for (station, name, is_compared), (expected, found) in sums.items()
+    ]
     return [*totals, *(one for found in wrong.values() for one in named(found))]
 
 

@@ -11,7 +11,7 @@ from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.operations import Days
-from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
+from cloud_jobs.billing.register.payer_groups import payer_groups
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import reference_rows
@@ -113,7 +113,7 @@ def _parts(
         for contract in group:
             for device in contract.devices:
                 of_device.setdefault(device, []).append(contract)
-        for some in device_parts(group):
+        for some in parts(sorted(of_device), _DEVICES_AT_ONCE):
             its = {one.id: one for device in some for one in of_device[device]}
             yield DevicePart(some, [rating_contract(one) for _, one in sorted(its.items())], hours)
     for rest in parts(others, _DEVICES_AT_ONCE):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from cloud_jobs.billing.contracts import Assignment, Vat
+from cloud_jobs.billing.contracts.account import VatCategory
 from cloud_jobs.billing.meters import Meter
-from cloud_jobs.billing.rating import RatingContract, cells_of_usage
-from cloud_jobs.billing.register.assigned_usage import Held, assigned_usage, held_by, held_usage
+from cloud_jobs.billing.rating import AccountTerms, RatingContract, cells_of_usage
+from cloud_jobs.billing.register.assigned_usage import assigned_usage
 from cloud_jobs.billing.register.metered_records import COUNTED, DayDifference, compare_records
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES
@@ -22,6 +24,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage.basis import row_digest
 
 _MOMENT: Final = timedelta(microseconds=1)
+_NO_VAT: Final = Vat(category=VatCategory.ZERO)
 Owed = tuple[str, str, Meter]
 """A payer, an account, a meter."""
 
@@ -111,23 +114,47 @@ def _sold(contract: RatingContract) -> dict[tuple[str, Meter], set[bool]]:
 
 
 def _add_unassigned(found: CountedUsage, part: DevicePart, rows: pa.Table) -> None:
-    held: dict[TenantDevice, list[Held]] = {device: [] for device in part.devices}
+    held: dict[TenantDevice, list[Assignment]] = {device: [] for device in part.devices}
     span: dict[TenantDevice, tuple[datetime, datetime]] = {}
-    names = {f"{device.tenant}/{device.device}": device for device in part.devices}
     for contract in part.contracts:
-        for device, assigned in held_by([contract]).items():
-            if device in held:
-                name = f"{device.tenant}/{device.device}"
-                held[device] += [one._replace(payer="", account=name) for one in assigned]
+        for one in (one for terms in contract.accounts for one in terms.devices):
+            begin, end = max(one.begin, contract.start), min(one.end or contract.end, contract.end)
+            if one.of_device in held and begin < end:
+                held[one.of_device].append(_assignment(one.of_device, begin, end))
                 # by the clocks of who pays for it: the hours beside its period are of others
-                span.setdefault(device, (contract.start, contract.end))
-    whole = {device: [Held.of(*span.get(device, part.hours), "", name)] for name, device in names.items()}
-    for (name, meter), quantity in held_usage(whole, rows)[""].items():
+                span.setdefault(one.of_device, (contract.start, contract.end))
+    whole = {device: [_assignment(device, *span.get(device, part.hours))] for device in part.devices}
+    for (device, meter), quantity in _by_device(whole, rows, part.hours).items():
         found.meters[meter] += quantity
-        found.nobody[names[name], meter] += quantity
-    for (name, meter), quantity in held_usage(held, rows)[""].items():
-        found.nobody[names[name], meter] -= quantity
+        found.nobody[device, meter] += quantity
+    for key, quantity in _by_device(held, rows, part.hours).items():
+        found.nobody[key] -= quantity
     found.nobody = Counter({key: quantity for key, quantity in found.nobody.items() if quantity})
+
+
+def _by_device(
+    assigned: Mapping[TenantDevice, Sequence[Assignment]], rows: pa.Table, hours: tuple[datetime, datetime]
+) -> dict[tuple[TenantDevice, Meter], int]:
+    """What each device used while it is assigned: as if each were an account of its own."""
+    names = {f"{device.tenant}/{device.device}": device for device in assigned}
+    every = RatingContract(
+        payer="",
+        currency="",
+        time_zone="UTC",
+        start=hours[0],
+        end=hours[1],
+        vat=_NO_VAT,
+        accounts=tuple(
+            AccountTerms(account=name, tariffs=(), devices=tuple(assigned[one])) for name, one in names.items()
+        ),
+    )
+    found = assigned_usage([every], rows)[""]
+    return {(names[name], meter): quantity for (name, meter), quantity in found.items()}
+
+
+def _assignment(device: TenantDevice, begin: datetime, end: datetime) -> Assignment:
+    # as the lake has it: a device that nobody agreed upon may have any name
+    return Assignment.model_construct(tenant=device.tenant, device=device.device, region="", begin=begin, end=end)
 
 
 def _damaged(rows: pa.Table) -> list[str]:
