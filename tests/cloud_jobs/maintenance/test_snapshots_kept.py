@@ -35,7 +35,8 @@ def lake(tmp_path: Path) -> Lake:
 def go_on(lake: Lake, at: int) -> None:
     """A micro-batch of two devices, usage that follows upon that of before, and another version of a tariff."""
     take_in(lake, new_ingest(lake), [batch(3 * at + 1, 3 * at + 2), batch(at + 1, device="e")])
-    meter(lake, {"seq_ranges": f'{{"7":[[1,{at + 1}]]}}'}, {"zone": f"z{at}"}, {"device": "e", "entries": at})
+    entries = [at, 0, 0, 0]
+    meter(lake, {"seq_ranges": f'{{"7":[[1,{at + 1}]]}}'}, {"zone": f"z{at}"}, {"device": "e", "entries": entries})
     lake.append("reference", [row_of("tariff", "t", json.dumps({"at": at}), at)])
 
 
