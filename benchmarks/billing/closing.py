@@ -18,7 +18,7 @@ FULL = Fleet(payers=100_000, devices=10, rows=30)
 LIMIT_S = 600
 MEMORY_MIB = 300
 SHOW_S = 1
-REGISTER = ("benchmarks.billing.register_command",)
+REGISTER = ("waybill", "bill")
 _PERIOD = ("--period", "2026-03")
 _REGISTER = "cloud_jobs.billing.register.commands"
 _SETTINGS = """
