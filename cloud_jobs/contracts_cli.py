@@ -56,7 +56,7 @@ def check(
     from cloud_jobs.bills_of_usage import rated_by_usage
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.lake.tables import Lake
-    from cloud_jobs.reference_files import is_former_account, read_placed
+    from cloud_jobs.reference_files import read_placed
 
     published: list[dict[str, Any]] = []
     rated: Rated | None = None
@@ -70,9 +70,7 @@ def check(
         _say(list(error.faults), [], None, Counter(), as_json=as_json)
         raise typer.Exit(1) from None
     stated = [
-        {"kind": version.kind, "id": version.id, "body": version.body, "place": place}
-        for place, version in placed
-        if not is_former_account(version)
+        {"kind": version.kind, "id": version.id, "body": version.body, "place": place} for place, version in placed
     ]
     checked = check_contracts(published, stated, datetime.now(UTC), rated)
     # without a lake what is not in the files may be published already

@@ -38,8 +38,7 @@ def publish(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="GeoJSON of fences and gates, TOML of contracts, JSON lists of tariffs and of accounts, or folders "
-            "with fences.geojson and contracts."
+            help="GeoJSON of fences and gates, TOML of contracts, or folders with fences.geojson and contracts."
         ),
     ],
     *,
@@ -48,21 +47,19 @@ def publish(
 ) -> None:
     """Check files, and publish every version in them; if one has a fault, all faults are named and none is published.
 
-    Versions are checked alone, and accounts against each other and against the tariffs of the same files: one vehicle
-    in two accounts, a tariff that is not there or in another currency. What is published already is not looked at.
+    Each version is checked alone. What contracts say against each other, and against those that are published already,
+    is said by `waybill reference check --lake`.
 
     A job that reads fences, tariffs or accounts takes them over at its next run. Of the publications of a version the
     latest holds: a file that is published again puts its versions in force again.
 
-    Example: cloud-jobs reference publish fences.geojson tariffs.json accounts.json --config cloud.toml
+    Example: cloud-jobs reference publish fences.geojson contracts.toml --config cloud.toml
     """
     from cloud_jobs import reference_files, reference_publisher
     from cloud_jobs.reference_messages import TOPICS
 
     settings = load_settings(config)
     versions = reference_files.read_reference(files)
-    for warning in reference_files.warnings(versions):
-        typer.echo(f"cloud-jobs reference: warning: {warning}", err=True)
     reference_publisher.publish(settings.service_urls, versions, settings.access)
     counts = Counter(version.kind for version in versions)
     if as_json:

@@ -3,18 +3,13 @@
 BillingError
 ├── BadReference         an account or a tariff is not what the format says, or contradicts itself
 ├── UnknownCurrency      no currency of that name in ISO 4217's table
-├── NoTariffInForce      usage of an hour for which the account's tariff has no version
 ├── ContradictoryUsage   two rows say different things about one device, hour and zone at one time
 ├── UnpricedZone         usage of a zone that the tariff has no price for, of a meter that it has prices for elsewhere
 ├── NoTermsInForce       usage of a device whose account has no tariff at that moment
 ├── MissingRate          a tariff in a currency without a rate into the payer's
 ├── AssignedTwice        a device that two accounts pay for at one moment
 ├── BadUsage             a table of usage that is not what its schema says
-├── NotTheSameBill       an adjustment between bills of other accounts, periods or currencies
-├── BadPeriod            a period that cannot be read or is empty
-├── UnknownLine          a bill has no line of that number
-├── NotMetered           no usage was ever computed
-└── UnknownAccount       no account of that id was published, or it was not collected yet
+└── BadPeriod            a period that cannot be read or is empty
 
 A table that is missing or is not what the format says is a `LakeError`; both are a `CloudError`.
 """
@@ -41,15 +36,6 @@ class UnknownCurrency(BillingError):
     def __init__(self, currency: str) -> None:
         super().__init__(f"no currency {currency!r} in ISO 4217; use its three capital letters, for instance EUR")
         self.currency = currency
-
-
-class NoTariffInForce(BillingError):
-    """Usage that cannot be priced. Nothing is billed at zero in silence."""
-
-    def __init__(self, tariff: str, hour: datetime) -> None:
-        super().__init__(f"tariff {tariff!r} has no version in force at {hour.isoformat()}; publish one effective then")
-        self.tariff = tariff
-        self.hour = hour
 
 
 class ContradictoryUsage(BillingError):
@@ -123,35 +109,5 @@ class BadUsage(BillingError):
     """Rows of usage that cannot be rated, whatever they mean."""
 
 
-class NotTheSameBill(BillingError):
-    """Only two states of one bill have a difference."""
-
-
 class BadPeriod(BillingError):
-    """A period is `2026`, `2026-03`, `2026-03-05`, or `FROM/TO` in ISO 8601, UTC, on whole hours."""
-
-
-class UnknownLine(BillingError):
-    """The bill has no such line."""
-
-    def __init__(self, number: int, lines: int) -> None:
-        super().__init__(f"the bill has no line {number}; its lines are numbered 1 to {lines}")
-        self.number = number
-
-
-class NotMetered(BillingError):
-    """Nobody has computed usage in this lake: a bill would be of nothing, whatever was driven."""
-
-    def __init__(self, lake: str) -> None:
-        super().__init__(f"usage was never computed in the lake {lake}; run `cloud-jobs usage --config FILE` first")
-
-
-class UnknownAccount(BillingError):
-    """No account of that id was collected by then."""
-
-    def __init__(self, account: str, as_of: datetime, there: Sequence[str]) -> None:
-        super().__init__(
-            f"no account {account!r} was collected by {as_of.isoformat()}; there are: {', '.join(there) or 'none'}. "
-            "What is published is collected by the next run of `cloud-jobs usage --config FILE`"
-        )
-        self.account = account
+    """A period is `2026`, `2026-03`, `2026-03-05`, or `2026-03-05/2026-03-19`: local days."""

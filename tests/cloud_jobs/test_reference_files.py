@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from cloud_jobs.errors import ReferenceFileError
-from cloud_jobs.reference_files import read_reference, warnings
+from cloud_jobs.reference_files import read_reference
 from simulator import generated_scenario, write_folder
 from tests.cloud_jobs.publications import rows_of
 
 RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
 FENCE = {"type": "Feature", "properties": {"id": "a"}, "geometry": {"type": "Polygon", "coordinates": [RING]}}
-ACCOUNT = {"id": "acme", "name": "Acme", "currency": "EUR", "tariff": "t", "vehicles": []}
-TARIFF = {"id": "t", "currency": "EUR", "effective_from": "2026-01-01T00:00:00Z", "prices": []}
 
 
 def file_of(folder: Path, name: str, content: Any) -> Path:
@@ -32,19 +30,8 @@ def file_of(folder: Path, name: str, content: Any) -> Path:
         ("fences.geojson", [FENCE, FENCE | {"geometry": None}], "feature 2"),
         ("fences.geojson", "{", "line 1"),
         ("zones.json", {"type": "FeatureCollection", "features": [{"type": "Feature", "id": 3}]}, "line 1"),
-        ("tariffs.json", "{}", "line 1"),
-        ("tariffs.json", '["a"]', "entry 1: is neither a tariff"),
-        ("tariffs.json", [TARIFF, TARIFF | {"currency": "EURO"}], "entry 2: currency: no currency 'EURO'"),
-        ("tariffs.json", [TARIFF, TARIFF | {"id": ""}], "entry 2: a tariff has no id"),
-        (
-            "tariffs.json",
-            [TARIFF, TARIFF | {"currency": "USD"}],
-            "entry 2: tariff 't' from 2026-01-01T00:00:00Z is given",
-        ),
-        ("accounts.json", "[{}]", "entry 1: is neither"),
-        ("accounts.json", [ACCOUNT | {"colour": "red"}], "entry 1: account: colour: "),
-        ("accounts.json", "[" * 100_000, "cannot be read"),
-        ("accounts.json", "no JSON", "line 1 column 1"),
+        ("tariffs.json", '[{"id": "t", "prices": []}]', "it has no geometry"),
+        ("zones.json", "no JSON", "line 1"),
     ],
 )
 def test_a_fault_is_named_with_its_file_and_place(tmp_path: Path, name: str, content: Any, fault: str) -> None:
@@ -63,60 +50,13 @@ def test_all_faults_of_all_files_are_named_together(tmp_path: Path) -> None:
     assert [fault.split(": ")[0] for fault in refused.value.faults] == [str(files[at]) for at in (0, 0, 1, 2)]
 
 
-KAZE = ACCOUNT | {"id": "kaze", "vehicles": [{"tenant": "t", "device": "v1", "region": "eu"}]}
-ACME = ACCOUNT | {
-    "vehicles": [{"tenant": t, "device": d, "region": "us"} for t, d in (("t", "v0"), ("s", "v1"), ("t", "v1"))]
-}
-
-
-@pytest.mark.parametrize(
-    ("entries", "fault"),
-    [
-        (
-            [TARIFF, ACME, KAZE],
-            "entry 3: vehicle 'v1' of tenant 't', of account 'kaze', is also one of 'acme' (FILE: entry 2); both ",
-        ),
-        (
-            [ACCOUNT | {"currency": "JPY"}, TARIFF],
-            "entry 1: account 'acme' pays in JPY, and its tariff 't' is in EUR (",
-        ),
-        (
-            [ACCOUNT, TARIFF, TARIFF | {"currency": "USD", "effective_from": "2027-01-01T00:00:00Z"}],
-            "entry 1: account 'acme' pays in EUR, and its tariff 't' is in USD (FILE: entry 3)",
-        ),
-        ([ACCOUNT | {"tariff": "x"}, TARIFF], "entry 1: account 'acme' has tariff 'x', which is not in these files; "),
-        (
-            [TARIFF, TARIFF | {"effective_from": "2026-01-01T01:00:00+01:00", "currency": "USD"}],
-            "entry 2: tariff 't' from 2026-01-01T01:00:00+01:00 is given twice, with two contents",
-        ),
-    ],
-)
-def test_what_versions_say_against_each_other_is_named_with_both_places(
-    tmp_path: Path, entries: list[dict[str, Any]], fault: str
-) -> None:
-    file = file_of(tmp_path, "all.json", entries)
-    with pytest.raises(ReferenceFileError) as refused:
-        read_reference([file])
-    (said,) = refused.value.faults
-    assert said.startswith(f"{file}: {fault.replace('FILE', str(file))}")
-
-
-def test_an_account_alone_is_published_with_a_warning_that_its_tariff_is_needed(tmp_path: Path) -> None:
-    alone = read_reference([file_of(tmp_path, "accounts.json", [ACCOUNT])])
-    assert warnings(alone) == [
-        "account 'acme' has tariff 't', which is not in these files; it must be published too",
-    ]
-    assert not warnings(read_reference([file_of(tmp_path, "both.json", [ACCOUNT, TARIFF])]))
-
-
-def test_a_folder_stands_for_the_files_that_it_has_and_a_version_given_twice_is_one(tmp_path: Path) -> None:
+def test_a_folder_stands_for_its_fences_and_contracts_and_a_version_given_twice_is_one(tmp_path: Path) -> None:
     fences = file_of(tmp_path, "fences.geojson", FENCE)
-    both = file_of(tmp_path, "both.json", [TARIFF, ACCOUNT])
-    found = read_reference([tmp_path, fences, both, both])
+    rates = file_of(tmp_path, "rates.toml", CONTRACT)
+    found = read_reference([tmp_path, fences, rates])
     assert [(one.kind, one.key) for one in found] == [
         ("fence", "a@"),
-        ("tariff", "t@2026-01-01T00:00:00Z"),
-        ("account", "acme@"),
+        ("exchange_rate", "usd-eur@2025-12-31T23:00:00Z"),
     ]
 
 
@@ -156,13 +96,6 @@ def test_a_fault_in_toml_has_its_file_and_line(tmp_path: Path) -> None:
         f"{wrong}:10: exchange_rate 'usd-eur' from 2025-12-31T23:00:00Z is given twice, with two contents ({wrong}:2)"
     )
     assert twice in faults
-
-
-def test_a_folder_stands_for_its_contracts_unless_it_has_those_of_the_former_form(tmp_path: Path) -> None:
-    file_of(tmp_path, "rates.toml", CONTRACT)
-    assert [version.kind for version in read_reference([tmp_path])] == ["exchange_rate"]
-    file_of(tmp_path, "tariffs.json", [TARIFF])
-    assert [version.kind for version in read_reference([tmp_path])] == ["tariff"]
 
 
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

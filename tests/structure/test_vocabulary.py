@@ -30,11 +30,6 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 
-# A class name that stands twice on purpose, and why.
-TWICE: dict[str, str] = dict.fromkeys(
-    ("Account", "Price", "Tariff"), "the contracts replace the reference data of the bill, which goes with it"
-)
-
 # A file that needs a word which is not used, and why.
 NEEDED: dict[tuple[str, str], str] = {
     ("cloud_jobs/maintenance/sorted_files.py", "tell"): "a stream's name for where its writer is",
@@ -114,12 +109,8 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_no_public_class_name_stands_for_two_things() -> None:
-    twice = {name: paths for name, paths in classes().items() if len(paths) > 1 and name not in TWICE}
+    twice = {name: paths for name, paths in classes().items() if len(paths) > 1}
     assert twice == {}
-
-
-def test_each_exception_is_still_needed() -> None:
-    assert [name for name in TWICE if len(classes().get(name, [])) < 2] == []
 
 
 def test_each_name_of_the_glossary_is_in_the_code() -> None:

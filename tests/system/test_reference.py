@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +16,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app
-from cloud_jobs.billing.lake_reader import tariff_versions
+from cloud_jobs.billing.contracts import usable_contract
+from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.publication_id import PROPERTY, next_publication_id
 from cloud_jobs.reference import CollectedReference, collect, publications_in, quarantined_messages
@@ -73,8 +73,8 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     assert collect(spark, lake, options).added == 0
     mine = [row for row in publications_in(lake) if row["id"].startswith(name)]
     assert [row["id"] for row in mine] == [f"{name}-twice", name, name, name]
-    (held,), refused = tariff_versions(lake, name, datetime.now(UTC))
-    assert (str(held.prices[0].unit_amount), refused) == ("0.45", ())
+    found = in_force(mine, usable_contract)
+    assert ([str(one.made.prices[0].unit_amount) for one in found.held], found.refused) == (["0.45"], ())
     bad = [row for row in quarantined_messages(lake) if row["key"] == name]
     assert len(bad) == 2
     for result in results:

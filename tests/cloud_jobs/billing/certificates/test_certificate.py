@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import CertificateState, ClosedState, Decision, DeviceCounts, certify
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate
-from cloud_jobs.billing.period import Period
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from telemetry import IntervalSet, Tombstone, new_epoch
 from tests.cloud_jobs.billing.certificates.histories import BEGIN_US, DAY_US, DAYS, Buffer, buffers, ingested
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEVICE = TenantDevice("acme", "d")
-JANUARY, AUGUST, SEPTEMBER = (Period.parse(f"2026-{month}") for month in ("01", "08", "09"))
+JANUARY, AUGUST, SEPTEMBER = (BillingPeriod.parse(f"2026-{month}", "UTC") for month in ("01", "08", "09"))
 COMPLETE = (CertificateState.COMPLETE, CertificateState.DECLARED_LOSS)
 ORDER = [*COMPLETE, CertificateState.SILENT, CertificateState.OPEN]
 
@@ -40,7 +40,7 @@ def stream(
     return Coverage(IntervalSet(received), (), top, *times)
 
 
-def state(period: Period, streams: dict[int, Coverage], *decisions: Decision) -> CertificateState:
+def state(period: BillingPeriod, streams: dict[int, Coverage], *decisions: Decision) -> CertificateState:
     return certify(DEVICE, period.start, period.end, streams, decisions=decisions).state
 
 
@@ -160,7 +160,7 @@ def test_a_buffer_that_was_replaced_before_the_period_says_nothing_of_it() -> No
         epoch_of("2026-07-25"): stream((1, 50), stated="2026-10-02"),
     }
     assert state(SEPTEMBER, streams) is CertificateState.COMPLETE
-    july = Period.parse("2026-07")
+    july = BillingPeriod.parse("2026-07", "UTC")
     assert state(july, streams) is CertificateState.OPEN
 
 
