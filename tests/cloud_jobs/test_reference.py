@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from cloud_jobs.billing.contracts import usable_contract
+from cloud_jobs.billing.contracts import Tariff, usable_contract
 from cloud_jobs.errors import CommitConflict, LakeError
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake import shared_append
@@ -38,6 +38,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def price(lake: Lake) -> str:
     (held,) = in_force(publications_in(lake), usable_contract).held
+    assert isinstance(held.made, Tariff)
     return str(held.made.prices[0].unit_amount)
 
 
