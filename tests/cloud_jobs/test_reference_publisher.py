@@ -222,10 +222,10 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     code, text, _ = run("show", "--json")
     shown = json.loads(text)
     assert code == 0
-    assert [(row["kind"], row["id"], row["effective_from"], row["problem"][:28]) for row in shown["versions"]] == [
+    assert [(row["kind"], row["id"], row["effective_from"], row["problem"][:38]) for row in shown["versions"]] == [
         ("account", "acme", "", ""),
         ("tariff", "t", "2026-01-01T00:00:00Z", ""),
-        ("tariff", "t", "2026-01-01T00:00:00Z", "topic 3:1:-1: no currency 'N"),
+        ("tariff", "t", "2026-01-01T00:00:00Z", "topic 3:1:-1: currency: no currency 'N"),
     ]
     assert [row["publication_id"] for row in shown["versions"]] == [publication_id(at) for at in (2, 0, 1)]
     assert [row["published_at"][-10:] for row in shown["versions"]] == ["T00:02:00Z", "T00:00:00Z", "T00:01:00Z"]
