@@ -21,10 +21,28 @@ from cloud_jobs.publication_id import PROPERTY
 from cloud_jobs.reference import store
 from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
+from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
 
-ACCOUNT = {"id": "acme", "name": "Acme", "currency": "EUR", "tariff": "t", "vehicles": []}
-TARIFF = {"id": "t", "currency": "EUR", "effective_from": "2026-01-01T00:00:00Z", "prices": []}
+ACCOUNT = account("acme", tariff="t")
+TARIFF = tariff(id="t")
+CONTRACTS = """
+[[tariff]]
+id = "t"
+effective_from = 2026-01-01T00:00:00Z
+currency = "EUR"
+[[tariff.prices]]
+meter = "distance"
+unit = "km"
+unit_amount = "0.45"
+
+[[account]]
+id = "acme"
+effective_from = 2026-01-01T00:00:00Z
+name = "Acme"
+parent = "group"
+tariff = "t"
+"""
 VERSIONS = [make_version("tariff", TARIFF), make_version("account", ACCOUNT)]
 
 
@@ -106,7 +124,10 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Cluster]:
 def test_the_first_cluster_that_answers_takes_all(clusters: dict[str, Cluster]) -> None:
     assert publish(list(clusters), VERSIONS) == 2
     topics = clusters["pulsar://dr:6650"].topics
-    assert [topics[name].messages[0].key for name in ("tariffs", "accounts")] == ["t@2026-01-01T00:00:00Z", "acme@"]
+    assert [topics[name].messages[0].key for name in ("tariffs", "accounts")] == [
+        "t@2026-01-01T00:00:00Z",
+        "acme@2026-01-01T00:00:00Z",
+    ]
     with pytest.raises(ReferenceNotPublished, match="pulsar://hq:6650"):
         publish(["pulsar://hq:6650"], VERSIONS)
 
@@ -202,12 +223,12 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
         done = CliRunner().invoke(app, ["reference", *words, "--config", str(config)])
         return done.exit_code, done.stdout, done.stderr
 
-    good, bad = tmp_path / "both.json", tmp_path / "bad.json"
-    good.write_text(json.dumps([TARIFF, ACCOUNT]))
+    good, bad = tmp_path / "both.toml", tmp_path / "bad.json"
+    good.write_text(CONTRACTS)
     bad.write_text("[{}]")
     code, _, said = run("publish", str(good), str(bad))
     assert (code, clusters["pulsar://dr:6650"].ids) == (1, [])
-    assert f"{bad}: entry 1: " in said
+    assert f"{bad}: line 1: " in said
     assert run("publish", str(good))[:2] == (0, "published: 1 account, 1 tariff\n")
     assert run("publish", str(good), "--json")[0] == 0
 
@@ -223,7 +244,7 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     shown = json.loads(text)
     assert code == 0
     assert [(row["kind"], row["id"], row["effective_from"], row["problem"][:38]) for row in shown["versions"]] == [
-        ("account", "acme", "", ""),
+        ("account", "acme", "2026-01-01T00:00:00Z", ""),
         ("tariff", "t", "2026-01-01T00:00:00Z", ""),
         ("tariff", "t", "2026-01-01T00:00:00Z", "topic 3:1:-1: currency: no currency 'N"),
     ]
