@@ -26,7 +26,8 @@ from simulator import (
 )
 
 Say = Callable[[str], None]
-_DRAIN_S = 2.0
+_DELIVERED_S = 30.0
+"""The drive stands still meanwhile; the link is cut at once when all that came so far is delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +127,11 @@ class DemoDrive:
     def _silence(self) -> None:
         vehicle = next(one for one in self.vehicles if one.device == self.plan.silent)
         assert vehicle.link is not None, "it was started with a link of its own"
-        # Between two batches: of a gap the centre would know, and of silence it does not know what is behind it.
-        ends = time.monotonic() + _DRAIN_S
-        while not vehicle.drained and time.monotonic() < ends:
+        # Between two batches: of a gap the centre would know, and of silence it does not know what is behind it. On a
+        # busy machine the agent may not have delivered anything yet, and nobody could decide about a device that
+        # nothing was ever heard of.
+        ends = time.monotonic() + _DELIVERED_S
+        while not (vehicle.drained and vehicle.status()["acknowledged"]) and time.monotonic() < ends:
             time.sleep(0.01)
         vehicle.link.cut()
         self.say(f"{vehicle.device} lost its link: from here on it is silent, and stores")
