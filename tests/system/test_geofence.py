@@ -229,7 +229,8 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
             end = time.monotonic() + 240
             while lake.open(TABLE).version() < 1 and time.monotonic() < end:
                 time.sleep(0.2)
-            assert reference("publish", str(folder)) == {"published": {"fence": 1, "tariff": 0, "account": 0}}
+            published = reference("publish", str(folder))["published"]
+            assert {kind: count for kind, count in published.items() if count} == {"fence": 1}
             first = [row for _, row in messages(stack, topic, 1, 120) if row["place"] == f"square-{place}"]
             ingest(lake, inside[2:])
             every = [row for _, row in messages(stack, topic, 2, 120) if row["place"] == f"square-{place}"]
