@@ -22,6 +22,8 @@ from telemetry import Batch, Canary, IntervalSet, Position, Record, Tombstone, e
 from tests.pulsar_clients import open_client
 from tests.telemetry.test_wire import framed
 
+MARKERS = 10
+"""More of them than Pulsar writes while a few messages are sent."""
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 EPOCH = 7
@@ -154,7 +156,9 @@ def test_what_the_ingest_has_not_taken_is_its_lag(centre: IngestCentre) -> None:
     centre.ingest()
     centre.send(batch(2), batch(3))
     (lag,) = topic_lags(centre.settings)
-    # the last micro-batch of a run that ended is acknowledged by the next run
-    assert lag.backlog == 3
+    # The last micro-batch of a run that ended is acknowledged by the next run. On a slow machine Pulsar has put its own
+    # markers of replicated subscriptions between the messages, and counts them.
+    assert lag.backlog is not None
+    assert 3 <= lag.backlog <= 3 + MARKERS
     assert lag.oldest is not None
     assert abs((datetime.now(UTC) - lag.oldest).total_seconds()) < 600

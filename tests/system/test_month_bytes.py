@@ -122,6 +122,7 @@ def lake_in(store: ObjectStore, prefix: str) -> Lake:
     return Lake(Location.of(f"s3://{store.bucket}/{prefix}", access, {}))
 
 
+@pytest.mark.nightly
 def test_a_month_in_any_order_on_spark_and_in_an_object_store_is_billed_to_the_same_bytes(
     month: Month,
     reference: dict[str, list[str]],
