@@ -156,7 +156,7 @@ def test_what_the_ingest_has_not_taken_is_its_lag(centre: IngestCentre) -> None:
     centre.ingest()
     centre.send(batch(2), batch(3))
     (lag,) = topic_lags(centre.settings)
-    # The last micro-batch of a run that ended may be acknowledged by the next run alone. On a slow machine Pulsar has put
+    # The last micro-batch of a run that ended may be acknowledged by the next run alone. On a slow machine Pulsar puts
     # its own markers of replicated subscriptions between the messages, and counts them.
     assert lag.backlog is not None
     assert 2 <= lag.backlog <= 3 + MARKERS
