@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from cloud_jobs.in_force import InForce, in_force
 from cloud_jobs.reference_files import usable
+from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import row_of
 
 TARIFF = {"id": "t", "currency": "EUR", "effective_from": "2026-01-01T00:00:00Z", "prices": []}
-ACCOUNT = {"id": "a", "name": "A", "currency": "EUR", "tariff": "t", "vehicles": []}
+ACCOUNT = account("t")
 
 
 def tariff(price: str, **more: Any) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_the_archive_has_each_file_of_the_packages_and_nothing_compiled(tmp_path
     with zipfile.ZipFile(write_project_archive(tmp_path)) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0] for name in names} == set(PROJECT_PACKAGES)
-    assert "cloud_jobs/billing/templates/invoice.html.j2" in names
+    assert "cloud_jobs/billing/documents/templates/document.html.j2" in names
     assert [name for name in names if name.endswith(".pyc")] == []
 
 
