@@ -40,7 +40,7 @@ class BoundCheckpoints:
     def check(self) -> None:
         """Raises OtherLake if the note says that they are of another lake, or of a state of it that was lost.
 
-        No note: none. What is older than `maintenance.as_of_days` is not known to be lost. Raises LakeError.
+        No note: none. What is older than `maintenance.history_days` is not known to be lost. Raises LakeError.
         """
         # before the lake is looked at: a commit that is made from here on is no later state
         noted = self._noted()

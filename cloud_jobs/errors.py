@@ -5,13 +5,12 @@ CloudError
 ├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, a folder they do not see
 ├── LakeError           a table is missing, damaged, or not what this version writes
 │   ├── UnknownSnapshot  no snapshot of that id was taken
-│   ├── NotKept         what a table was at a moment is not known any more
 │   └── OtherRecords    a derived table was computed from other records than those that are there
 ├── OtherLake           the checkpoints are not those of this lake as it is
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
 ├── ClockError          this machine's clock is not that of the store: nothing is deleted or erased by it
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
-├── ClockBehind         this machine's clock is behind the lake's commits: what it computed would be of the past
+├── ClockBehind         this machine's clock is behind the lake's commits: what is published now is far ahead to it
 ├── Fenced              another writer has written to the records: this one must stop
 ├── CommitFailed        a commit was not made, or nobody knows; what it was for is done again
 ├── CommitConflict      another run of the same job has written its table: this one must stop
@@ -52,10 +51,6 @@ class ExecutorsNotReady(CloudError):
 
 class LakeError(CloudError):
     """A table of the lake is missing, cannot be read, or has another schema than this version writes."""
-
-
-class NotKept(LakeError):
-    """What a table was at a moment is not known: the commits of then are no longer kept."""
 
 
 class UnknownSnapshot(LakeError):
@@ -115,12 +110,12 @@ class StoreUnavailable(CloudError):
 
 
 class ClockBehind(CloudError):
-    """This machine's clock is behind the newest commit of the records; what it stamps would seem known long ago."""
+    """This machine's clock is far behind the newest commit of the records; by it, publications of now are refused."""
 
     def __init__(self, now: datetime, committed: datetime) -> None:
         super().__init__(
             f"this machine's clock says {now.isoformat(timespec='seconds')}, and the newest commit of the records is "
-            f"of {committed.isoformat(timespec='seconds')}: nothing was computed. Set the clock right, or that of who "
+            f"of {committed.isoformat(timespec='seconds')}: nothing was collected. Set the clock right, or that of who "
             "made the commit; the next commit counts then"
         )
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from cloud_jobs.lake.knowledge_time import check_not_behind
+from cloud_jobs.errors import ClockBehind
 from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 100
 """Of what cannot be used so many are named in a line of the log."""
-_HELD_COLUMNS: Final = ["publication_id", "digest", "collected_at", "commit_number"]
+_HELD_COLUMNS: Final = ["publication_id", "digest", "commit_number"]
 _FAR_AHEAD: Final = "it was published by a clock more than a day ahead; publish it again by one that is right"
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
 
     Raises ClockBehind, CommitConflict.
     """
-    check_not_behind(lake, datetime.now(UTC))
+    _check_clock(lake, datetime.now(UTC))
     messages = {
         kind: (
             spark.read.format("pulsar")
@@ -104,20 +104,24 @@ def store(
     contradicting: list[Row] = []
 
     def missing(table: list[Row]) -> list[Row]:
-        # what a clock collected that was far ahead is known to no bill: such a publication is taken once more
-        held = [row for row in table if row["collected_at"] <= began + MAX_LEAD]
         digests = {row["publication_id"]: row["digest"] for row in table}
-        new, contradicting[:] = _compared(digests, {row["publication_id"] for row in held}, publications)
-        # later for each commit, whatever the clocks of two collectors say
-        moment = max([began, *(row["collected_at"] + timedelta(microseconds=1) for row in held)])
+        new, contradicting[:] = _compared(digests, publications)
         number = 1 + max((row["commit_number"] for row in table), default=0)
-        return [row | {"collected_at": moment, "commit_number": number} for row in new]
+        return [row | {"collected_at": began, "commit_number": number} for row in new]
 
     added = append_missing(lake, "reference", _HELD_COLUMNS, missing, pause=pause)
     quarantined += contradicting
     _quarantine(lake, quarantined, now, pause)
     named = tuple(named_message(row) for row in quarantined)
     return CollectedReference(lake.open("reference").count(), len(added), named)
+
+
+def _check_clock(lake: Lake, now: datetime) -> None:
+    # what was published a minute ago would be refused for good, as by a clock far ahead
+    latest = lake.open("records").history(1)
+    committed = max((datetime.fromtimestamp(one["timestamp"] / 1000, UTC) for one in latest), default=now)
+    if committed > now + MAX_LEAD:
+        raise ClockBehind(now, committed)
 
 
 def _refused(lake: Lake) -> dict[str, dict[str, str]]:
@@ -142,9 +146,9 @@ def _quarantined(row: Row, refused: Mapping[str, Mapping[str, str]], now: dateti
     return None
 
 
-def _compared(digests: dict[str, str], held: set[str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+def _compared(digests: dict[str, str], publications: Iterable[Row]) -> tuple[list[Row], list[Row]]:
     """Of publications those with an id that is not held, each once, and rows for those that say another thing."""
-    new, contradicting = list[Row](), list[Row]()
+    new, contradicting, held = list[Row](), list[Row](), {*digests}
     for row in publications:
         name = row["publication_id"]
         try:

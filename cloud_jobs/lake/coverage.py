@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import NamedTuple
 
 from telemetry import IntervalSet, Tombstone
@@ -36,14 +35,6 @@ class Statement(NamedTuple):
 
     stated_us: int
     head: int
-
-
-class Completeness(StrEnum):
-    """Whether the centre accounts for every record that was made."""
-
-    COMPLETE = "complete"
-    DECLARED_LOSS = "complete with declared loss"
-    OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +91,6 @@ class Coverage:
         through = self.covered_through
         until_us = max((stated_us for stated_us, head in later if head <= through), default=known_us)
         return self if until_us == known_us else replace(self, complete_until_us=until_us)
-
-    @property
-    def state(self) -> Completeness:
-        """Whether this stream is complete."""
-        return completeness([self])
-
-
-def completeness(streams: Iterable[Coverage]) -> Completeness:
-    """The state of a device, given all its streams. Nothing heard of it at all is open: it may have driven."""
-    streams = list(streams)
-    if not streams or any(stream.missing for stream in streams):
-        return Completeness.OPEN
-    lost = any(stream.declared_lost for stream in streams)
-    return Completeness.DECLARED_LOSS if lost else Completeness.COMPLETE
 
 
 def _merged_tombstones(known: tuple[Tombstone, ...], more: tuple[Tombstone, ...]) -> tuple[Tombstone, ...]:

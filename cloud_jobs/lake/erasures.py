@@ -72,10 +72,10 @@ def _boundaries(rows: pa.Table, erasures: Erasures) -> pa.Array:
     return pa.array(before, RECORDS.field("device_time").type).take(pc.index_in(codes, value_set=found))
 
 
-def read_erasures(lake: Lake, as_of: datetime | None = None) -> Erasures:
-    """The erasures as they are now, or those that were declared by a moment. Raises LakeError."""
-    rows = lake.rows(TABLE, ["tenant", "device", "before", "erased_at"]).to_pylist()
-    return Erasures(Erasure(*row.values()) for row in rows if (at := row.pop("erased_at")) and (as_of or at) >= at)
+def read_erasures(lake: Lake) -> Erasures:
+    """All erasures that were declared. Raises LakeError."""
+    rows = lake.rows(TABLE, ["tenant", "device", "before"]).to_pylist()
+    return Erasures(Erasure(*row.values()) for row in rows)
 
 
 def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:

@@ -137,15 +137,14 @@ USAGE = pa.schema(
     ]
 )
 """Metered quantities, never changed, only followed: for each tenant, device, hour and zone the row that was committed
-last is in force, and as of an earlier moment the last of those computed by then: `computed_at` of a later commit is
-never earlier, whatever the clock said. A zone that a device left altogether gets a row of zeros.
+last is in force. A zone that a device left altogether gets a row of zeros.
 
 Of each quantity QUARTERS numbers, one for each quarter of the hour in order; none is null. The zone "" is outside all
 zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate.
 `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
 where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
 `cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table
-brought the row, counted from 1, as in each derived table."""
+brought the row, counted from 1, as in each derived table. `computed_at`: by the clock of the run, for people."""
 
 GEOFENCE_EVENTS = pa.schema(
     [
@@ -208,7 +207,7 @@ REFERENCE = pa.schema(
 )
 """Fences, tariffs and accounts: each publication that reached the centre, once, under the id that its body gives. In
 order of `publication_id`, which its publisher drew. `published_at`: as its message says; `collected_at`: when the
-centre knew it, later for each commit. `digest`: of kind and body; `place`: topic and message id, where it was read.
+centre took it, by its clock. `digest`: of kind and body; `place`: topic and message id, where it was read.
 `commit_number`: which commit of this table brought the row, counted from 1."""
 
 REFERENCE_QUARANTINE = pa.schema(

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,13 +18,12 @@ from pyarrow.fs import FileSystem
 from pyarrow.parquet import filters_to_expression
 
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.as_of import load_as_of
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
 from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
-from cloud_jobs.lake.transactions import newest_number, stated, upon_what_is_there
+from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
 
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
@@ -43,7 +41,6 @@ COVERS: Final = "covers"
 """Under which name a derived table states the ingest number up to which it covers the records."""
 FENCES: Final = "fences"
 """Under which name a derived table states the number of the fences that it was computed with."""
-COMPUTED_AT: Final = "computed_at"
 """Under which name a derived table states from when on its newest rows are known, in microseconds since 1970."""
 
 Condition = tuple[str, str, Any]
@@ -111,17 +108,14 @@ class Lake:
         columns: Sequence[str] | None = None,
         *,
         where: Sequence[Condition] = (),
-        as_of: datetime | None = None,
     ) -> pa.Table:
-        """Rows of a table, in no order, as they are or as they were at a moment: none from before its first commit.
+        """Rows of a table for which all conditions of `where` hold, in no order.
 
-        All conditions of `where` hold for them. A column that the table did not have yet is null.
+        A column that the table did not have yet is null.
         """
         with self.damage_as_error(table):
             opened = self.open(table)
             asked = columns or TABLES[table].schema.names
-            if as_of is not None and not load_as_of(opened, self.files(table), as_of, datetime.now(UTC)):
-                return TABLES[table].schema.empty_table().select(asked)
             return _matching(self.dataset(table, opened), asked, where, _in_each_log(table))
 
     def dataset(self, table: str, opened: DeltaTable) -> FileSystemDataset:
@@ -139,11 +133,9 @@ class Lake:
         """The files of the coverage, beside the tables."""
         return CoverageLog(self.files("coverage"))
 
-    def coverage(
-        self, devices: Collection[TenantDevice] | None = None, as_of: datetime | None = None
-    ) -> dict[DeviceStream, Coverage]:
-        """What the centre has of the streams of some devices, or of all, as it is or was at a moment."""
-        return self.coverage_at(self.ingest_commit(as_of), devices)
+    def coverage(self, devices: Collection[TenantDevice] | None = None) -> dict[DeviceStream, Coverage]:
+        """What the centre has of the streams of some devices, or of all."""
+        return self.coverage_at(self.ingest_commit(), devices)
 
     def coverage_at(
         self, number: int | None, devices: Collection[TenantDevice] | None = None
@@ -153,20 +145,10 @@ class Lake:
         with self.damage_as_error("coverage"):
             return dict(from_rows(rows))
 
-    def ingest_commit(self, as_of: datetime | None = None) -> int | None:
-        """The number of the newest commit of the ingest, as it is or was at a moment; None: there was none."""
+    def ingest_commit(self) -> int | None:
+        """The number of the newest commit of the ingest; None: there is none."""
         with self.damage_as_error("records"):
-            opened = self.open("records")
-            if as_of is not None and not load_as_of(opened, self.files("records"), as_of, datetime.now(UTC)):
-                return None
-            return newest_number(opened, INGEST)
-
-    def stated(self, table: str, name: str, as_of: datetime) -> int | None:
-        """What a table stated at a moment under a name (see `transactions.stated`); None: nothing."""
-        with self.damage_as_error(table):
-            opened = self.open(table)
-            there = load_as_of(opened, self.files(table), as_of, datetime.now(UTC))
-            return stated(opened, name) if there else None
+            return newest_number(self.open("records"), INGEST)
 
     def coverage_manifest(self, number: int | None) -> Manifest:
         """The files of the coverage as of a commit of the ingest; none as of None."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +13,8 @@ from settings import Settings
 
 class MaintenanceSettings(Settings):
     """How files are merged, and how long what nobody needs any more stays."""
+
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"as_of_days": "history_days"}
 
     file_mb: int = Field(default=128, ge=1, le=4096, description="about how big a file of a day that is past becomes")
     memory_mb: int = Field(default=1024, ge=64, le=65_536, description="about what a merge may hold in memory")
@@ -27,8 +30,11 @@ class MaintenanceSettings(Settings):
     removed_files_kept_hours: int = Field(
         default=24, ge=0, le=24 * 400, description="how long a file that was replaced stays for those who still read it"
     )
-    as_of_days: int = Field(
-        default=7, ge=1, le=400, description="how far back the lake is known as of a moment; commits are kept so long"
+    history_days: int = Field(
+        default=7,
+        ge=1,
+        le=400,
+        description="how long commits in the logs, and coverage that was replaced, stay",
     )
     log_interval_s: float = Field(
         default=3600.0,
@@ -46,6 +52,6 @@ class MaintenanceSettings(Settings):
 
     @model_validator(mode="after")
     def _removed_before_forgotten(self) -> Self:
-        if self.removed_files_kept_hours > self.as_of_days * 24:
-            raise ValueError("removed_files_kept_hours cannot exceed as_of_days: the log says what was removed")
+        if self.removed_files_kept_hours > self.history_days * 24:
+            raise ValueError("removed_files_kept_hours cannot exceed history_days: the log says what was removed")
         return self

@@ -171,7 +171,7 @@ class Maintenance:
 
     def _erase(self, made: MaintenanceRun, erasures: Sequence[Erasure], *, dry_run: bool) -> None:
         after_jobs = self._settings.erase_after_jobs
-        covered = covered_by_jobs(self._lake, self._now()) if after_jobs else everything(self._lake)
+        covered = covered_by_jobs(self._lake) if after_jobs else everything(self._lake)
         planned = self._declare(made, erasures, covered, dry_run=dry_run)
         if not dry_run:
             self._rewriter.reached(MaintenancePoint.DECLARED)

@@ -87,14 +87,14 @@ def sweep_clocks(lake: Lake, settings: MaintenanceSettings, now: datetime) -> No
 
 
 def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> int:
-    """Deletes files of the coverage that no moment within `as_of_days` and no snapshot needs.
+    """Deletes files of the coverage that no moment within `history_days` and no snapshot needs.
 
     Raises LakeError, OSError, ValueError.
     """
     newest = lake.ingest_commit()
     if newest is None:
         return 0
-    oldest = now - timedelta(days=settings.as_of_days)
+    oldest = now - timedelta(days=settings.history_days)
     # an attempt writes before it commits
     before = oldest - timedelta(seconds=settings.orphan_age_s)
     # a snapshot that is taken from here on is of a commit that is within those days
@@ -105,7 +105,7 @@ def sweep_coverage(lake: Lake, settings: MaintenanceSettings, now: datetime) -> 
 def _set_retention(opened: DeltaTable, settings: MaintenanceSettings) -> None:
     """Writes into the table how long its commits, and what it knows of replaced files, are kept."""
     wanted = {
-        "delta.logRetentionDuration": f"interval {settings.as_of_days} days",
+        "delta.logRetentionDuration": f"interval {settings.history_days} days",
         "delta.deletedFileRetentionDuration": f"interval {max(1, settings.removed_files_kept_hours)} hours",
         # of commits; this run does it
         "delta.enableExpiredLogCleanup": "false",

@@ -91,7 +91,7 @@ def compute_group(
             return GroupResult((), 0, 0, too_late)
         metering = _meter_rules(rules.features, rules.settings)
         metered = meter(group_records(records_folder, devices, group, touched, rules.settings), metering)
-        in_force = usage_in_force(usage_folder, devices, group.usage, touched, stamp)
+        in_force = usage_in_force(usage_folder, devices, group.usage, touched)
         rows = rows_to_follow(metered, in_force, devices.names, metering.versions, stamp)
         files = write_data_files(usage_folder, rows, stamp.computed_at, table="usage")
         return GroupResult(tuple(files), rows.num_rows, len(touched), too_late)

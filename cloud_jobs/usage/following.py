@@ -20,7 +20,7 @@ from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours, hour_of
 from geo.spatial.ragged import Ints
 
 HOUR_US: Final = HOUR_MS * 1000
-_COLUMNS: Final = ("zone", "digest", "seq_ranges", "commit_number", "computed_at")
+_COLUMNS: Final = ("zone", "digest", "seq_ranges", "commit_number")
 
 UsageKey = tuple[int, int, str]
 """The place of a device in its group, the hour since 1970, and the zone."""
@@ -34,9 +34,9 @@ class Stamp(NamedTuple):
 
 
 class RowInForce(NamedTuple):
-    """What is in force for a key. `digest`: None of a row that is known only from later on than those of this run."""
+    """What is in force for a key."""
 
-    digest: str | None
+    digest: str
     is_zeros: bool
 
 
@@ -65,7 +65,7 @@ def rows_to_follow(
 
 
 def usage_in_force(
-    files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints, stamp: Stamp
+    files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints
 ) -> dict[UsageKey, RowInForce]:
     """What is in force for the touched hours: of each key the row that was committed last."""
     hours = hour_of(touched)
@@ -79,14 +79,12 @@ def usage_in_force(
             mine = (place >= 0) & among(device_hours(np.maximum(place, 0), hour), touched)
             kept = rows.filter(pa.array(mine))
             columns = (kept[name].to_pylist() for name in _COLUMNS)
-            for at, number, zone, digest, ranges, commit, known in zip(
+            for at, number, zone, digest, ranges, commit in zip(
                 place[mine].tolist(), hour[mine].tolist(), *columns, strict=True
             ):
                 key = at, number, zone
                 if key not in latest or latest[key][0] < commit:
-                    is_known = known <= stamp.computed_at
-                    row = RowInForce(digest if is_known else None, is_known and ranges == NO_RECORDS)
-                    latest[key] = commit, row
+                    latest[key] = commit, RowInForce(digest, ranges == NO_RECORDS)
     return {key: row for key, (_, row) in latest.items()}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import structlog
@@ -20,9 +20,8 @@ from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
 from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.frames import run_on_executors
-from cloud_jobs.lake.knowledge_time import KnowledgeTime, knowledge_time
 from cloud_jobs.lake.stored_files import StoredFiles
-from cloud_jobs.lake.tables import COMPUTED_AT, FENCES, Lake
+from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, compute_group
@@ -34,7 +33,6 @@ from geo.spatial import ENGINE_VERSION, TrackSettings
 TABLE = "usage"
 ENGINE: Final = "engine"
 """Under which name the table states the version of the engine that all of its rows in force were computed by."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _log = structlog.get_logger(__name__)
 _TASKS_PER_CORE: Final = 4
 _FEW_FILES: Final = 16
@@ -74,18 +72,14 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     """Brings the usage table up to the records and the fences as they are now. Running it again changes nothing.
 
     The rows, the ingest number up to which they cover the records, and the fences that they were computed with are one
-    commit: a crash leaves all or none. Raises ClockBehind, and CommitConflict when another run has
-    written meanwhile; nothing is written then.
+    commit: a crash leaves all or none. Raises CommitConflict when another run has written meanwhile; nothing is written
+    then.
     """
     increment = next_increment(lake, TABLE)
     published = fences_in(lake)
     gap_ms = round(settings.max_gap_s * 1000)
     # the first run computes every hour that there is, whatever the fences
-    known = _known_from(lake, increment, datetime.now(UTC))
     changes = changes_since(lake, increment.opened, published.features, gap_ms) if increment.since else []
-    if known.was_ahead:
-        _log.warning("usage was stamped by a clock that was ahead: all is computed again", job=TABLE)
-        changes = [EVERYTHING]
     if increment.since and stated(increment.opened, ENGINE) != ENGINE_VERSION:
         _log.info("the engine is another one: all is computed again", job=TABLE, engine_version=ENGINE_VERSION)
         changes = [EVERYTHING]
@@ -94,7 +88,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
         return UsageRun(increment.until, *behind, 0, 0, 0, 0, 0, published.refused)
     rules = Rules(tuple(published.features), settings, tuple(changes))
     wanted = wanted_files(increment.stored, (increment.since + 1, increment.until), changes, settings.margin_ms)
-    stamp = Stamp(increment.commit_number, known.moment)
+    stamp = Stamp(increment.commit_number, datetime.now(UTC))
     # after the records were opened: a version without the erased positions is never without the erasure
     erasures = read_erasures(lake)
     work = compute_group(lake.files("records"), lake.files(TABLE), rules, stamp)
@@ -103,11 +97,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     commit_written(
         increment,
         [file for result in results for file in result.files],
-        states={
-            FENCES: note_fences(lake, published.features),
-            COMPUTED_AT: _microseconds(stamp.computed_at),
-            ENGINE: ENGINE_VERSION,
-        },
+        states={FENCES: note_fences(lake, published.features), ENGINE: ENGINE_VERSION},
     )
     return UsageRun(
         increment.until,
@@ -119,16 +109,6 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
         hours_erased,
         published.refused,
     )
-
-
-def _known_from(lake: Lake, increment: Increment, now: datetime) -> KnowledgeTime:
-    """From when on the rows of a run are known; of a later commit never earlier, but for a clock that was far ahead."""
-    before = stated(increment.opened, COMPUTED_AT)
-    return knowledge_time(lake, None if before is None else _EPOCH + timedelta(microseconds=before), now)
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _computed(

@@ -93,24 +93,6 @@ def test_another_content_under_a_known_id_is_quarantined_and_changes_nothing(lak
     assert (price(lake), len(ids(lake)), len(quarantined_messages(lake))) == ("4.50", 2, 1)
 
 
-def test_each_commit_is_known_later_than_the_one_before_it_whatever_the_clocks_of_collectors_say(lake: Lake) -> None:
-    moments = iter([AT, AT - timedelta(hours=1), AT])
-    for message in (A, B, AGAIN):
-        store(lake, {"tariff": [message]}, now=lambda: next(moments))
-    known = [row["collected_at"] for row in publications_in(lake)]
-    assert known == [AT + timedelta(microseconds=at) for at in range(3)]
-
-
-def test_what_a_collector_took_whose_clock_was_a_year_ahead_is_known_again_after_the_next_one(lake: Lake) -> None:
-    store(lake, {"tariff": [A]}, now=lambda: AT)
-    store(lake, {"tariff": [A, B]}, now=lambda: AT + timedelta(days=365))
-    found = store(lake, {"tariff": [A, B, AGAIN, tariff("9", 1)]}, now=lambda: AT + timedelta(minutes=1))
-    assert (found.added, len(found.quarantined)) == (2, 1)
-    known = [row for row in publications_in(lake) if row["collected_at"] <= AT + timedelta(minutes=2)]
-    assert [row["publication_id"] for row in known] == sorted({row["publication_id"] for row in publications_in(lake)})
-    assert (price(lake), store(lake, {"tariff": [A, B]}, now=lambda: AT + timedelta(minutes=3)).added) == ("0.45", 0)
-
-
 def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lake: Lake) -> None:
     last = tariff("9", 1, properties=[(PROPERTY, "ffffffff-ffff-7fff-bfff-ffffffffffff")])
     ahead = AT + timedelta(days=365)

@@ -324,7 +324,7 @@ def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
     assert set(coverage) == {DeviceStream(*device, EPOCH) for device in DEVICES}
     for one in coverage.values():
         assert (one.received, one.declared_lost) == (IntervalSet([(1, SEQS)]), IntervalSet([(SEQS + 1, SEQS + 2)]))
-        assert (one.head, one.state) == (SEQS + 5, "open")
+        assert (one.head, one.missing) == (SEQS + 5, IntervalSet([(SEQS + 3, SEQS + 5)]))
 
 
 def test_what_real_executors_lack_is_named(on_cluster: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

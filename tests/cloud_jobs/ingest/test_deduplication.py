@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
-from cloud_jobs.lake.coverage import Completeness, Coverage, DeviceStream
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from telemetry import Header, IntervalSet, Tombstone
 from tests.strategies import interval_sets
 
@@ -116,24 +116,18 @@ def test_every_name_up_to_the_head_is_received_lost_or_missing(history: list[Hea
         assert (coverage.received | coverage.declared_lost | coverage.missing).gaps(1, coverage.head) == IntervalSet()
         assert not coverage.received & coverage.declared_lost
         assert not coverage.missing & (coverage.received | coverage.declared_lost)
-        assert (coverage.state is Completeness.OPEN) == bool(coverage.missing)
 
 
 def test_a_record_that_comes_after_its_tombstone_is_let_in_and_no_longer_lost() -> None:
     buried = Header("a", 7, 5, IntervalSet([(1, 3)]), (Tombstone(4, 5, "quota"),))
     late = Header("a", 7, 5, IntervalSet([(4, 4)]))
     known, _, _ = run([buried], [])
-    assert known[DeviceStream("acme", "a", 7)].state is Completeness.DECLARED_LOSS
+    assert known[DeviceStream("acme", "a", 7)].declared_lost == IntervalSet([(4, 5)])
     known, accepted, _ = run([buried, late], [])
     coverage = known[DeviceStream("acme", "a", 7)]
-    assert (accepted, coverage.declared_lost, coverage.state) == (
-        4,
-        IntervalSet([(5, 5)]),
-        Completeness.DECLARED_LOSS,
-    )
+    assert (accepted, coverage.declared_lost, coverage.missing) == (4, IntervalSet([(5, 5)]), IntervalSet())
 
 
 def test_a_head_beyond_what_came_leaves_the_device_open() -> None:
     known, _, _ = run([Header("a", 7, 9, IntervalSet([(1, 3)]))], [])
     assert known[DeviceStream("acme", "a", 7)].missing == IntervalSet([(4, 9)])
-    assert known[DeviceStream("acme", "a", 7)].state is Completeness.OPEN

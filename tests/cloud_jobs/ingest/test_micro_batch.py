@@ -19,7 +19,7 @@ from cloud_jobs.ingest import duplicates
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
 from cloud_jobs.ingest.parts import write_part
-from cloud_jobs.lake.coverage import Completeness, DeviceStream
+from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files
@@ -90,7 +90,8 @@ def test_tombstones_and_heads_are_committed_without_any_record(lake: Lake) -> No
     version = lake.open("records").version()
     take_in(lake, writer, [batch(head=4, lost=(Tombstone(3, 4, "age"),))])
     assert lake.open("records").version() == version + 1
-    assert coverage(lake).state is Completeness.DECLARED_LOSS
+    assert coverage(lake).declared_lost == IntervalSet([(3, 4)])
+    assert not coverage(lake).missing
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
@@ -113,7 +114,8 @@ def test_devices_of_two_tenants_with_one_id_and_epoch_never_meet(lake: Lake) -> 
     assert check(lake) == IntervalSet([(1, 4)])
     assert check(lake, tenant="other") == IntervalSet([(2, 4)])
     other = coverage(lake, DeviceStream("other", "d", 7))
-    assert (other.head, other.state, coverage(lake).missing) == (4, Completeness.DECLARED_LOSS, IntervalSet([(5, 5)]))
+    assert (other.head, other.missing) == (4, IntervalSet())
+    assert (other.declared_lost, coverage(lake).missing) == (IntervalSet([(1, 1)]), IntervalSet([(5, 5)]))
     (conflict,) = lake.rows("quarantine").to_pylist()
     assert (conflict["cause"], conflict["tenant"], conflict["device"], conflict["seq"]) == ("conflict", "other", "d", 3)
 
@@ -269,7 +271,7 @@ def test_a_stale_ingest_that_brings_only_duplicates_takes_no_tombstone_and_no_he
     stale = new_ingest(lake)
     take_in(lake, new_ingest(lake), [batch(1, head=9, lost=(Tombstone(3, 4, "age"),))])
     before = coverage(lake)
-    assert before.state is Completeness.OPEN
+    assert before.missing
     with pytest.raises(Fenced):
         take_in(lake, stale, [batch(1, 2)])
     assert coverage(lake) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake.coverage import Completeness, Coverage, Statement, completeness
+from cloud_jobs.lake.coverage import Coverage, Statement
 from telemetry import IntervalSet, Tombstone
 from tests.strategies import interval_sets
 
@@ -36,13 +36,6 @@ def test_every_seq_up_to_the_head_is_received_declared_lost_or_missing(coverage:
     parts = coverage.received, coverage.declared_lost, coverage.missing
     assert (parts[0] | parts[1] | parts[2]).gaps(1, coverage.head) == IntervalSet()
     assert sum(part.count for part in parts) == (parts[0] | parts[1] | parts[2]).count
-
-
-@given(st.lists(coverages(), max_size=3))
-def test_a_device_is_as_complete_as_its_worst_stream_and_open_without_any(streams: list[Coverage]) -> None:
-    order = [Completeness.COMPLETE, Completeness.DECLARED_LOSS, Completeness.OPEN]
-    worst = max((stream.state for stream in streams), key=order.index, default=Completeness.OPEN)
-    assert completeness(streams) is worst
 
 
 def test_a_stream_is_complete_until_the_latest_statement_whose_head_is_covered() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from cloud_jobs.errors import LakeError, NotKept
+from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.schemas import REFERENCE, TABLES, USAGE, without
-from cloud_jobs.lake.tables import INGEST, Condition, Lake
-from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
+from cloud_jobs.lake.tables import Condition, Lake
 from telemetry import IntervalSet, Tombstone
 from tests.system.lake_of_fixes import cover
 from tests.usage_rows import usage_row
@@ -68,7 +64,6 @@ OPENINGS: list[Callable[[Lake, str], object]] = [
     lambda lake, table: lake.open(table),
     lambda lake, table: lake.open(table, 0),
     lambda lake, table: lake.rows(table),
-    lambda lake, table: lake.rows(table, ["device"], as_of=datetime.now(UTC)),
     lambda lake, table: lake.check(table),
 ]
 
@@ -90,22 +85,10 @@ def test_a_column_that_a_table_did_not_have_yet_is_null_in_its_rows(tmp_path: Pa
     lake = made_by_another_version(tmp_path, "reference", old)
     row = {name: value for name, value in published("a").items() if name != "place"}
     write_deltalake(lake.path("reference"), pa.Table.from_pylist([row], schema=old), mode="append")
-    before = datetime.now(UTC)
     assert [row["place"] for row in lake.rows("reference").to_pylist()] == [None]
     lake.create()
     lake.append("reference", [published("b", "1:1")])
     assert {row["id"]: row["place"] for row in lake.rows("reference").to_pylist()} == {"a": None, "b": "1:1"}
-    assert [row["place"] for row in lake.rows("reference", as_of=before).to_pylist()] == [None]
-
-
-def test_rows_are_those_of_a_moment_and_none_from_before_the_table(lake: Lake) -> None:
-    lake.append("reference", [published("a")])
-    between = datetime.now(UTC)
-    lake.append("reference", [published("b")])
-    assert lake.rows("reference", ["id"], as_of=between)["id"].to_pylist() == ["a"]
-    assert sorted(lake.rows("reference", ["id"])["id"].to_pylist()) == ["a", "b"]
-    assert lake.rows("reference", as_of=between - timedelta(days=1)).num_rows == 0
-    assert lake.rows("reference", where=[("id", "=", "b")]).num_rows == 1
 
 
 def merged(lake: Lake, *rows: dict[str, Any]) -> None:
@@ -222,59 +205,6 @@ def test_coverage_is_that_of_the_devices_asked_for_and_what_became_known_of_a_st
     assert found["acme", "d", 1].received == IntervalSet([(1, 5)])  # type: ignore[index]  # a stream is a tuple
     assert sorted(lake.coverage()) == [("acme", "d", 1), ("acme", "d", 2), ("acme", "e", 1)]
     assert lake.coverage([]) == {}
-
-
-def committed_a_second_apart(lake: Lake) -> None:
-    """As if version n of the records had been committed n seconds after MOMENT."""
-    for log in sorted((Path(lake.path("records")) / "_delta_log").glob("*.json")):
-        stamp = int((MOMENT + timedelta(seconds=int(log.stem))).timestamp() * 1000)
-        text = re.sub(r'"timestamp":\d+', f'"timestamp":{stamp}', log.read_text())
-        log.write_text(re.sub(r'"committed_us","version":\d+', f'"committed_us","version":{stamp}000', text))
-
-
-def test_coverage_is_that_of_a_moment_and_none_from_before_the_table(lake: Lake) -> None:
-    for seq in range(1, 6):
-        cover(lake, known("d", 1, (seq, seq)))
-    committed_a_second_apart(lake)
-    assert lake.coverage(as_of=MOMENT - timedelta(seconds=1)) == lake.coverage(as_of=MOMENT) == {}
-    for seq in range(1, 6):
-        assert lake.coverage(as_of=MOMENT + timedelta(seconds=seq + 0.5)) == known("d", 1, (1, seq))
-
-
-@given(st.lists(st.integers(-7_200, 7_200), min_size=1, max_size=12), st.integers(-7_300, 7_300))
-@settings(max_examples=10, deadline=None)
-def test_what_was_known_at_a_moment_stays_so_whatever_the_clocks_of_later_commits_say(
-    tmp_path_factory: pytest.TempPathFactory, offsets: list[int], asked: int
-) -> None:
-    lake = Lake(tmp_path_factory.mktemp("lake") / "lake")
-    lake.create()
-    for log in (Path(lake.path("records")) / "_delta_log").glob("*.json"):
-        log.write_text(re.sub(r'"timestamp":\d+', '"timestamp":1', log.read_text()))
-    first, then = 0, None
-    for at, offset in enumerate(offsets, 1):
-        opened = lake.open("records")
-        previous = newest_number(opened, INGEST)
-        number = next_number(previous)
-        now = MOMENT + timedelta(seconds=offset)
-        commit_files(opened, "records", [], writer=INGEST, previous=previous, number=number, now=now)
-        if at % 3 == 0:
-            lake.open("records").alter.set_table_properties({"delta.checkpointInterval": str(40 + at)})
-        found = counter_of(lake.ingest_commit(MOMENT + timedelta(seconds=asked)))
-        if then is None and max(offsets[:at]) > asked:
-            first, then = at - 1, at
-        assert found == (at if then is None else first)
-
-
-def test_a_moment_whose_commits_are_no_longer_kept_is_not_known(lake: Lake) -> None:
-    cover(lake, known("d", 1, (1, 1)))
-    cover(lake, known("d", 1, (2, 2)))
-    committed_a_second_apart(lake)
-    lake.open("records").create_checkpoint()
-    for version in (0, 1):
-        (Path(lake.path("records")) / "_delta_log" / f"{version:020}.json").unlink()
-    with pytest.raises(NotKept, match=r"what .* was at .* is unknown"):
-        lake.coverage(as_of=MOMENT + timedelta(seconds=1))
-    assert lake.coverage(as_of=MOMENT + timedelta(seconds=2)) == lake.coverage() == known("d", 1, (1, 2))
 
 
 def test_coverage_whose_files_are_damaged_is_named(lake: Lake) -> None:

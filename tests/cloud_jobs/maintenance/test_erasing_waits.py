@@ -9,7 +9,7 @@ import pytest
 
 from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.erasures import Erasure, read_erasures
-from cloud_jobs.lake.tables import COMPUTED_AT, Lake
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.job import MaintenanceRun
 from telemetry import Batch, IntervalSet, Position, Record, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, coverage, new_ingest, new_lake, seqs_in_table, take_in
@@ -43,15 +43,6 @@ def test_positions_that_usage_has_not_read_are_not_erased_nor_declared(lake: Lak
     computed(lake)
     made = erase(lake, ERASURE)
     assert (made.is_whole, made.positions_erased, seqs_in_table(lake)) == (True, 3, [])
-
-
-def test_what_usage_computed_by_a_clock_that_was_ahead_waits_until_it_is_computed_again(lake: Lake) -> None:
-    for ahead, erased in ((timedelta(days=30), 0), (timedelta(minutes=30), 3)):
-        known_us = round((datetime.now(UTC) + ahead).timestamp() * 1e6)
-        commit_written(next_increment(lake, "usage"), [], states={COMPUTED_AT: known_us})
-        made = erase(lake, ERASURE)
-        assert (made.positions_erased, made.is_whole) == (erased, bool(erased))
-        assert all("run `cloud-jobs usage`, and this again" in error for error in made.errors)
 
 
 def test_positions_of_all_devices_wait_too(lake: Lake) -> None:

@@ -71,7 +71,7 @@ def test_every_read_at_a_snapshot_is_the_same_bytes_after_months_of_ingest_and_m
             go_on(lake, at)
         take_in(lake, new_ingest(lake), [batch(2, word=f"other {month}")])
         grow_old(lake)
-        made = run(lake, as_of_days=1, removed_files_kept_hours=0, hot_days=1, once_each=True)
+        made = run(lake, history_days=1, removed_files_kept_hours=0, hot_days=1, once_each=True)
         assert made.is_whole
         assert made.coverage_files > 0
     merged = {table.table for table in made.tables if table.merges}
@@ -103,12 +103,12 @@ def test_coverage_that_no_snapshot_needs_goes_and_that_of_each_snapshot_stays(la
     found = [coverage(lake, one) for one in kept]
     manifests = folder_of(lake) / "coverage" / "manifests"
     grow_old(lake)
-    assert run(lake, as_of_days=1).coverage_files > 0
+    assert run(lake, history_days=1).coverage_files > 0
     assert [coverage(lake, one) for one in kept] == found
     # those of the snapshots, and the newest; the one before it is that of a snapshot
     numbers = {*(one.ingest_commit for one in kept), lake.ingest_commit()}
     assert {path.name for path in manifests.iterdir()} == {f"{number:016x}.json" for number in numbers}
-    assert run(lake, as_of_days=1).coverage_files == 0
+    assert run(lake, history_days=1).coverage_files == 0
 
 
 def test_nothing_is_swept_while_the_coverage_of_a_snapshot_cannot_be_read(lake: Lake) -> None:
@@ -120,7 +120,7 @@ def test_nothing_is_swept_while_the_coverage_of_a_snapshot_cannot_be_read(lake: 
     path.write_text("{")
     grow_old(lake)
     files = {*(folder_of(lake) / "coverage").rglob("*")}
-    assert any("coverage" in error for error in run(lake, as_of_days=1).all_errors)
+    assert any("coverage" in error for error in run(lake, history_days=1).all_errors)
     assert {*(folder_of(lake) / "coverage").rglob("*")} == files
     path.write_bytes(there)
     assert coverage(lake, one)
@@ -133,7 +133,7 @@ def test_the_manifest_of_a_snapshot_says_nothing_of_how_old_manifests_are_that_w
         if at == 5:
             commit = lake.ingest_commit()
     grow_old(lake)
-    assert run(lake, as_of_days=1).coverage_files > 0
+    assert run(lake, history_days=1).coverage_files > 0
     assert commit is not None
     kept = commits_of_snapshots(lake)
     assert not lake.coverage_log.never_had(commit, kept)

@@ -12,7 +12,7 @@ import pytest
 from pyarrow.fs import FileSelector
 
 from cloud_jobs.applied_fences import fences_number, note_fences
-from cloud_jobs.errors import CommitFailed, NotKept
+from cloud_jobs.errors import CommitFailed
 from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
@@ -103,16 +103,13 @@ def test_the_log_keeps_the_commits_of_the_days_that_can_be_asked_for(lake: Lake)
         if seq == 12:
             # the commits of the last days are read upon one that is older
             lake.open("records").create_checkpoint()
-    now = datetime.now(UTC)
     take_in(lake, writer, [batch(15)])
     long_ago = [path for path in log.iterdir() if path.name[:20].isdigit() and int(path.name[:20]) < 13]
     make_older(long_ago, 30 * DAY_S)
-    made = run(lake, as_of_days=7)
+    made = run(lake, history_days=7)
     assert (made.tables[0].log_files or 99) < 14
     assert check(lake) == IntervalSet([(1, 15)])
-    assert lake.coverage(as_of=now)
-    with pytest.raises(NotKept):
-        lake.coverage(as_of=now - timedelta(days=20))
+    assert lake.coverage()
 
 
 def test_logs_and_coverage_are_listed_now_and_then_and_by_no_look_at_the_status(
@@ -160,10 +157,10 @@ def test_what_crashes_left_in_logs_and_beside_the_tables_goes_when_it_is_old(lak
 
 
 def test_how_long_the_log_is_kept_is_written_into_the_table_once(lake: Lake) -> None:
-    run(lake, as_of_days=3)
+    run(lake, history_days=3)
     version = lake.open("records").version()
     assert lake.open("records").metadata().configuration["delta.logRetentionDuration"] == "interval 3 days"
-    run(lake, as_of_days=3)
+    run(lake, history_days=3)
     assert lake.open("records").version() == version
 
 

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.errors import ClockBehind
-from cloud_jobs.lake import knowledge_time
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import QUANTITIES
 from cloud_jobs.lake.tables import Lake
@@ -210,49 +208,6 @@ def test_what_a_run_finds_unchanged_is_not_written_again(lake: Lake) -> None:
     run = compute(lake)
     # of equal times the first fix counts: of the device as a whole each record
     assert (run.touched_hours > 0, run.rows) == (True, 1)
-
-
-def set_clock(monkeypatch: pytest.MonkeyPatch, ahead: timedelta) -> None:
-    real = knowledge_time.knowledge_time
-    monkeypatch.setattr(job, "knowledge_time", lambda lake, before, now: real(lake, before, now + ahead))
-
-
-def test_a_clock_that_goes_back_does_not_move_a_later_commit_before_an_earlier_one(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_clock(monkeypatch, -timedelta(minutes=50))
-    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.02, 0.02)])
-    assert compute(lake).rows
-    rows = sorted(lake.rows("usage").to_pylist(), key=lambda row: (row["commit_number"], row["computed_at"]))
-    assert [row["computed_at"] for row in rows] == sorted(row["computed_at"] for row in rows)
-
-
-def test_a_clock_that_is_far_behind_computes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_clock(monkeypatch, -timedelta(hours=3))
-    ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.02, 0.02)])
-    with pytest.raises(ClockBehind, match="this machine's clock says"):
-        compute(lake)
-
-
-def test_what_a_clock_stamped_that_was_a_year_ahead_is_known_again_after_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = lake_of(tmp_path / "lake", [square("square")])
-    ingest(lake, [LakeFix("d", 1, START, 0.005, -0.005), LakeFix("d", 3, START + timedelta(minutes=4), 0.005, 0.015)])
-    ingest(lake, drive("acme", "eu-1", [(600, 5, at) for at in range(-10, 20)]))
-    with monkeypatch.context() as wrong:
-        set_clock(wrong, timedelta(days=365))
-        compute(lake)
-    # what was metered by the wrong clock in the square is none any more
-    ingest(lake, [LakeFix("d", 2, START + timedelta(minutes=2), 0.02, 0.005)])
-    compute(lake)
-    rows, now = lake.rows("usage").to_pylist(), datetime.now(UTC)
-    whole = in_force(lake)
-    known = {
-        tuple(row[name] for name in ("tenant", "device", "hour", "zone")) for row in rows if row["computed_at"] < now
-    }
-    assert (set(whole) - known, "square" in {key[3] for key in whole if key[1] == "d"}) == (set(), False)
-    assert not compute(lake)
 
 
 def test_a_late_fix_opens_files_of_its_own_days_alone_however_long_the_history(

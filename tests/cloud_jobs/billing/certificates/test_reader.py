@@ -143,7 +143,7 @@ def test_certificates_of_a_snapshot_are_the_same_bytes_after_months_of_maintenan
         meter(lake, {})
     take_in(lake, new_ingest(lake), [of_day(2, word="other")])
     grow_old(lake)
-    assert run(lake, as_of_days=1, removed_files_kept_hours=0, hot_days=1).is_whole
+    assert run(lake, history_days=1, removed_files_kept_hours=0, hot_days=1).is_whole
     assert [found.digest() for found in certificates_from(lake, one, [D, E], PERIOD).values()] == before
     now = certificates_from(lake, take_snapshot(lake, NOW), [D, E], PERIOD)
     assert not {found.digest() for found in now.values()} & {*before}
