@@ -34,8 +34,10 @@ test: setup  ## Unit tests, and beside them the system tests on the real servers
 unit: python  ## The tests that need no server
 	@$(PYTEST) -m "not system and not nightly" -q
 
+# a process has one Spark: where executors are started, no other test may have started it
 nightly: setup  ## The long forms of the proofs
-	@$(PYTEST) -m nightly --timeout 7200
+	@$(PYTEST) -m "nightly and not own_servers" --timeout 7200
+	@$(PYTEST) -m "nightly and own_servers" --timeout 7200
 
 drills: setup  ## Each drill, and the centre lost twice more at its worst moments: every record counted; LAKE=s3
 	@exec $(PYTHON) tests/run_parts.py then '$(PYTHON) -m waybill drill failback --lake $(LAKE)' \

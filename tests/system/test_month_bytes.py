@@ -6,7 +6,6 @@ usage between, by another cluster's topic, in one task or many, here, on Spark o
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -17,8 +16,7 @@ from pyspark.sql import SparkSession
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.spark import SparkSettings, start_spark
-from deploy.local import ObjectStore, PortBook, SparkCluster, SparkClusterSettings
+from deploy.local import ObjectStore
 from simulator.month import Adjust, ArrivedBatch, Close, Decide, Deliver, Issue, Month, Publish, hard_month
 from telemetry import Batch, decode, encode
 from tests.system.billed_month import Centre, billed, owed, posted
@@ -39,8 +37,12 @@ def month() -> Month:
 
 @pytest.fixture(scope="module")
 def reference(month: Month, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    return billed_in_order(month, tmp_path_factory.mktemp("reference"))
+
+
+def billed_in_order(month: Month, folder: Path) -> dict[str, list[str]]:
     """The month in its own order, in a folder and one process."""
-    centre = Centre(Lake(tmp_path_factory.mktemp("reference")))
+    centre = Centre(Lake(folder))
     bill(centre, month, None)
     found = billed(centre)
     assert {name: len(rows) for name, rows in found.items() if name in {"certificates", "closings", "documents"}} == {
@@ -143,35 +145,6 @@ def test_a_month_in_any_order_and_in_any_tasks_is_billed_to_the_same_bytes(
     centre = Centre(Lake(tmp_path), tasks=dice.randrange(1, 5), cluster=dice.choice(["hq", "dr"]))
     bill(centre, month, dice)
     assert billed(centre) == reference
-
-
-@pytest.mark.nightly
-def test_a_month_on_two_executors_is_billed_to_the_same_bytes(
-    month: Month,
-    reference: dict[str, list[str]],
-    store: ObjectStore,
-    tmp_path: Path,
-) -> None:
-    cluster = SparkCluster(tmp_path, SparkClusterSettings(), PortBook(tmp_path / "ports.json"))
-    try:
-        for server in (cluster.master, *cluster.workers):
-            server.start()
-            server.wait()
-        settings = SparkSettings.model_validate(tomllib.loads(cluster.job_settings())["spark"])
-        lake = lake_in(store, "executors")
-        running = start_spark("waybill-tests", settings, lake.location)
-        try:
-            # one process has one session: this is no other one that was there before
-            assert running.sparkContext.master == cluster.master.url
-            assert len(cluster.workers) == 2
-            centre = Centre(lake, running)
-            bill(centre, month, Random(8))
-            assert billed(centre) == reference
-        finally:
-            running.stop()
-    finally:
-        for server in (*cluster.workers, cluster.master):
-            server.kill()
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])
