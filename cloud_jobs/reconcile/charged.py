@@ -14,7 +14,7 @@ from cloud_jobs.billing.rating import Charge, ChargeKind
 from cloud_jobs.billing.register.closing import Closing, ClosingState, RegisterKey
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
-from cloud_jobs.billing.register.ledger import IssuedDocument, check_numbers
+from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedInvoice, check_numbers
 from cloud_jobs.billing.register.operations import Days
 from cloud_jobs.billing.register.rows import document_from
 from cloud_jobs.billing.register.tables import Register
@@ -122,31 +122,55 @@ def compare_numbers(register: Register) -> Iterator[Comparison]:
 def _posted(
     payer: str, newest: Closing | None, closings: Mapping[RegisterKey, Closing], documents: Sequence[IssuedDocument]
 ) -> Iterator[Comparison]:
-    ordered = sorted(documents, key=lambda one: (one.key.legal_entity, one.counter))
-    if newest is None and not ordered:
+    numbers = ", ".join(one.number for one in documents)
+    try:
+        standing = Ledger(documents).standing(payer)
+    except RegisterDamaged as fault:
+        yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{numbers}: {fault}")
         return
-    if not ordered:
-        nothing = newest is not None and not newest.charges and newest.outcome is not ClosingState.BLOCKED
-        net = 0 if newest is None else newest.net_minor
-        why = "nothing to issue" if nothing else "not issued"
-        yield Comparison(Station.INVOICED, "posted", payer, net, 0 if nothing else None, why)
+    net, tax = (sum(getattr(one, name) for one in documents) for name in ("net_minor", "tax_minor"))
+    if not standing:
+        yield from _not_posted(payer, newest, net, tax, numbers)
         return
-    last = ordered[-1]
-    net, tax = (sum(getattr(one, name) for one in ordered) for name in ("net_minor", "tax_minor"))
-    basis = None if last.is_void else closings.get(RegisterKey(payer, last.closing))
-    if last.is_void:
-        yield Comparison(Station.INVOICED, "posted", payer, 0, net, "void")
-        yield Comparison(Station.INVOICED, "tax posted", payer, 0, tax, "void")
-        return
-    note = ", ".join(one.number for one in ordered)
+    (posted,) = standing
+    basis = closings.get(RegisterKey(payer, posted.closing))
     if basis is None:
-        yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{note}: the closing is not there")
+        yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{numbers}: the closing is not there")
         return
-    yield Comparison(Station.INVOICED, "posted", payer, basis.net_minor, net, note)
-    yield Comparison(Station.INVOICED, "tax posted", payer, basis.tax_minor, tax, note)
-    if newest is not None and newest.id != last.closing:
-        note = f"the newest closing is {newest.id} ({newest.outcome.value}): adjust"
-        yield Comparison(Station.INVOICED, "newest closing posted", payer, newest.net_minor, net, note)
+    yield Comparison(Station.INVOICED, "posted", payer, basis.net_minor, net, numbers)
+    yield Comparison(Station.INVOICED, "tax posted", payer, basis.tax_minor, tax, numbers)
+    if newest is not None and newest.id != basis.id:
+        yield from _newer(payer, newest, posted, net, tax)
+
+
+def _not_posted(payer: str, newest: Closing | None, net: int, tax: int, voided: str) -> Iterator[Comparison]:
+    """Nothing was issued, or what was issued is void: then nothing is owed, or it is still to be issued."""
+    if voided:
+        yield Comparison(Station.INVOICED, "posted by what is void", payer, 0, net, voided)
+        yield Comparison(Station.INVOICED, "tax posted by what is void", payer, 0, tax, voided)
+    if newest is None:
+        return
+    nothing = not newest.charges and newest.outcome is not ClosingState.BLOCKED
+    why = "nothing to issue" if nothing else f"void ({voided}), and not issued anew" if voided else "not issued"
+    yield Comparison(Station.INVOICED, "posted", payer, newest.net_minor, 0 if nothing else None, why)
+
+
+def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: int) -> Iterator[Comparison]:
+    """What is posted beside a closing that is newer than the one that it is of."""
+    number = posted.invoice.number
+    closing = f"the newest closing is {newest.id} ({newest.outcome.value})"
+    if newest.outcome is ClosingState.BLOCKED:
+        why = f"{closing}: {'; '.join(newest.reasons[:3])}"
+        yield Comparison(Station.INVOICED, "newest closing posted", payer, None, None, why)
+        return
+    agreed = newest.key.legal_entity, newest.currency
+    if agreed != (posted.invoice.key.legal_entity, posted.invoice.currency):
+        why = f"{closing}, of the seller {agreed[0]} in {agreed[1]}: void {number}, and issue anew"
+        yield Comparison(Station.INVOICED, "seller and currency of the newest closing", payer, 1, 0, why)
+        return
+    why = f"{closing}: adjust"
+    yield Comparison(Station.INVOICED, "newest closing posted", payer, newest.net_minor, net, why)
+    yield Comparison(Station.INVOICED, "tax of the newest closing posted", payer, newest.tax_minor, tax, why)
 
 
 def _made_again(

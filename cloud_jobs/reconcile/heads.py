@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -27,6 +27,10 @@ _STATE: Final = {CertificateState.OPEN: "open", CertificateState.SILENT: "silent
 _Integers = NDArray[np.int64]
 
 
+Hours = tuple[datetime, datetime]
+"""The first moment of a period, and the first one after it."""
+
+
 class Heads(NamedTuple):
     """What the coverage says of all streams. `received`: by device, in order; `devices`: all that were heard of."""
 
@@ -35,23 +39,28 @@ class Heads(NamedTuple):
 
 
 def compare_heads(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice] | None, start: datetime, end: datetime
+    lake: Lake,
+    snapshot: LakeState,
+    devices: Collection[TenantDevice] | None,
+    hours: Hours,
+    hours_of: Mapping[TenantDevice, Hours],
 ) -> Heads:
     """Every record below a stated head was received or declared lost, of each stream that may hold some of the period.
 
-    `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. Raises LakeError.
+    `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. `hours_of`: the period
+    by the clocks of those who pay for a device; `hours`: that of the others, which holds all these. Raises LakeError.
     """
     rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit), devices)
     made = np.maximum(rows["head"].to_numpy(), rows["stated_head"].to_numpy())
     received, lost = received_counts(rows), _lost(rows)
     missing = made - received - lost
     # whose streams do not all reach the end: a few, whose certificates say why
-    late = rows["complete_until_us"].to_numpy() < (end - _EPOCH) // timedelta(microseconds=1)
+    late = rows["complete_until_us"].to_numpy() < (hours[1] - _EPOCH) // timedelta(microseconds=1)
     asked = {*_devices(rows.filter(pa.array(late)))}
     by = _by_device(rows, received)
     if devices is not None:
         asked |= {*devices} - by.keys()
-    wrong = [*_not_closed(lake, snapshot, asked, start, end)]
+    wrong = [*_not_closed(lake, snapshot, {device: hours_of.get(device, hours) for device in asked})]
     of_wrong = sum(one.missing.count for one in wrong)
     found, known = int(received.sum()), [*_wrong_ones(wrong)]
     note = f"{int(lost.sum()):,} declared lost"
@@ -91,16 +100,14 @@ def _by_device(rows: pa.Table, received: _Integers) -> dict[TenantDevice, int]:
     return {TenantDevice(row["tenant"], row["device"]): row["received_sum"] for row in found}
 
 
-def _not_closed(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], start: datetime, end: datetime
-) -> Iterator[DeviceCertificate]:
+def _not_closed(lake: Lake, snapshot: LakeState, hours_of: Mapping[TenantDevice, Hours]) -> Iterator[DeviceCertificate]:
     decided = by_device(decisions(lake, snapshot))
-    for asked in parts(sorted(devices), _AT_ONCE):
+    for asked in parts(sorted(hours_of), _AT_ONCE):
         streams: dict[TenantDevice, dict[int, Coverage]] = defaultdict(dict)
         for stream, known in coverage(lake, snapshot, asked).items():
             streams[stream.of_device][stream.epoch] = known
         for device in asked:
-            made = certify(device, start, end, streams[device], decisions=decided.get(device, ()))
+            made = certify(device, *hours_of[device], streams[device], decisions=decided.get(device, ()))
             if made.state in _STATE:
                 yield made
 

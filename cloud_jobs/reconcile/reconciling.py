@@ -75,10 +75,11 @@ def reconcile(
     hours = _hours(days, contracts)
     mine = sorted({device for one in contracts for device in one.devices})
     devices = None if payers is None else mine
-    heads = compare_heads(lake, snapshot, devices, *hours)
+    hours_of = _hours_of(contracts)
+    heads = compare_heads(lake, snapshot, devices, hours, hours_of)
     found = [*heads.comparisons]
     if payers is None and (never_heard := [*({*mine} - heads.received.keys())]):
-        found += [*compare_heads(lake, snapshot, never_heard, *hours).comparisons[1:]]
+        found += [*compare_heads(lake, snapshot, never_heard, hours, hours_of).comparisons[1:]]
     found += compare_regions(lake, snapshot, devices, sorted(heads.received), hours)
     found += compare_centre(lake, snapshot, devices, heads.received)
     used = CountedUsage()
@@ -87,13 +88,37 @@ def reconcile(
         used.add(one)
     found += _usage(snapshot, used, everyone=payers is None)
     found += _unbilled(lake, snapshot, used, refused, hours[1])
-    register, names = (
-        Register(lake),
-        sorted([*(one.id for one in contracts), *(one.closing.key.payer for one in refused)]),
-    )
-    found += summed(compare_charges(register, snapshot, days, names, used.owed), "all payers")
-    found += [*summed(compare_documents(register, snapshot, days, names), "all payers"), *compare_numbers(register)]
+    register = Register(lake)
+    names = {*(one.id for one in contracts), *(one.closing.key.payer for one in refused)}
+    if payers is None:
+        # who was closed for these days and pays no more: what is posted to it stands until it is taken back
+        names |= {*register.payers(*days)}
+    found += [*_nothing_to_compare(names), *_charges(register, snapshot, days, sorted(names), used)]
     return Reconciled(snapshot, days, found)
+
+
+def _charges(
+    register: Register, snapshot: Snapshot, days: Days, names: Sequence[str], used: CountedUsage
+) -> Iterator[Comparison]:
+    yield from summed(compare_charges(register, snapshot, days, names, used.owed), "all payers")
+    yield from summed(compare_documents(register, snapshot, days, names), "all payers")
+    yield from compare_numbers(register)
+
+
+def _nothing_to_compare(names: Collection[str]) -> Iterator[Comparison]:
+    if not names:
+        why = "nobody pays for these days by what was agreed, and nothing was closed: is the period meant?"
+        yield Comparison(Station.RATED, "payers", "", None, None, why)
+
+
+def _hours_of(contracts: Iterable[PayerContract]) -> dict[TenantDevice, tuple[datetime, datetime]]:
+    """Of each device the period of those who pay for it, by their clocks."""
+    found: dict[TenantDevice, tuple[datetime, datetime]] = {}
+    for contract in contracts:
+        for device in contract.devices:
+            start, end = found.get(device, (contract.period.start, contract.period.end))
+            found[device] = min(start, contract.period.start), max(end, contract.period.end)
+    return found
 
 
 def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, datetime]:
@@ -136,12 +161,10 @@ def _usage(snapshot: Snapshot, used: CountedUsage, *, everyone: bool) -> Iterato
             for one in used.differences
         ]
     )
-    behind = snapshot.ingest_number - snapshot.covers
-    if behind:
-        note = "run `cloud-jobs usage`"
-        yield Comparison(
-            Station.USAGE, "commits of the ingest that usage covers", "", snapshot.ingest_number, snapshot.covers, note
-        )
+    if snapshot.covers < snapshot.ingest_number:
+        # merely counted: they may hold no record of the period, or none at all
+        note = f"of {snapshot.ingest_number:,}; run `cloud-jobs usage`"
+        yield Comparison(Station.USAGE, "commits of the ingest that usage covers", "", None, snapshot.covers, note)
     note = "; ".join(used.damaged[:3])
     yield Comparison(
         Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -114,9 +115,12 @@ class Ledger:
         self._numbering = dict(numbering or {})
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
         self._invoices: dict[str, IssuedDocument] = {}
-        # a file holds them in any order; what is posted follows from the order of the numbers
+        # a file holds them in any order; what is posted to a period of one seller follows from the order of its numbers
         for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
             self._add(document)
+        # only in the end: of two sellers nothing says whose document came first
+        for of_payer in self._posted.values():
+            self._check_apart(of_payer)
 
     def add(self, document: IssuedDocument) -> None:
         """Takes a document that was made by one of the transitions."""
@@ -124,6 +128,7 @@ class Ledger:
         if document.counter != expected:
             raise RegisterDamaged(f"document {document.number} has the counter {document.counter}, not {expected}")
         self._add(document)
+        self._check_apart(self._posted[document.key.payer])
 
     def numbering(self, legal_entity: str) -> Numbering:
         """Where the numbers of a legal entity are."""
@@ -155,7 +160,7 @@ class Ledger:
     def _add(self, document: IssuedDocument) -> None:
         key, of_payer = document.key, self._posted.setdefault(document.key.payer, {})
         if document.type is DocumentType.INVOICE:
-            if any(other.overlaps(key) for other in of_payer):
+            if key in of_payer:
                 raise RegisterDamaged(f"invoice {document.number} is of days of {key.payer} that another invoice has")
             of_payer[key] = _posted(document, document, 0, 0)
             self._invoices[document.number] = document
@@ -170,6 +175,15 @@ class Ledger:
                 raise RegisterDamaged(f"the void {document.number} leaves something posted to its invoice")
         entity = key.legal_entity
         self._numbering[entity] = self.numbering(entity).after(document)
+
+    @staticmethod
+    def _check_apart(of_payer: Mapping[PeriodKey, PostedInvoice]) -> None:
+        """No two invoices that stand have a day in common."""
+        in_order = sorted(of_payer, key=lambda key: key.first_day)
+        for one, other in pairwise(in_order):
+            if one.overlaps(other):
+                number = of_payer[other].invoice.number
+                raise RegisterDamaged(f"invoice {number} is of days of {other.payer} that another invoice has")
 
 
 def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> IssuedDocument:

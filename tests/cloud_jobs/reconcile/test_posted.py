@@ -1,0 +1,111 @@
+"""What is posted beside what is owed, after a void, another rate, another seller, and for who pays no more."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.billing.register.documents_of import DocumentMaker
+from cloud_jobs.billing.register.operations import adjust_period, issue_period, void_invoice
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Reconciled, Station, reconcile
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer
+from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake, clerk
+from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake, publish, state
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    made = metered_lake(tmp_path)
+    made.close("one", days=JANUARY)
+    assert len(made.issue("clerk", JANUARY).documents) == 2
+    return made
+
+
+def compared(billed: BilledLake) -> Reconciled:
+    return reconcile(billed.lake, take_snapshot(billed.lake, NOW), JANUARY, None, now=NOW)
+
+
+def wrong(billed: BilledLake) -> list[Comparison]:
+    bad = {ComparisonOutcome.DIFFERENT, ComparisonOutcome.UNKNOWN}
+    return [one for one in compared(billed).comparisons if one.outcome in bad and one.place != "all payers"]
+
+
+def void(billed: BilledLake, number: str) -> None:
+    void_invoice(billed.register, number, "wrong buyer", books=DocumentMaker(billed.register), clerk=clerk(number))
+
+
+def acme_agrees(billed: BilledLake, **more: Any) -> None:
+    publish(billed, account("acme", device("eu-1", tenant="acme"), payer=payer(**more)))
+    billed.close("two", days=JANUARY)
+
+
+def test_what_is_void_and_not_issued_anew_is_not_equal(billed: BilledLake) -> None:
+    void(billed, "WB-EU-00000001")
+    (found,) = wrong(billed)
+    assert (found.name, found.place, found.expected, found.found) == ("posted", "acme", 154, None)
+    assert "not issued anew" in found.note
+    issue_period(billed.register, JANUARY, None, books=DocumentMaker(billed.register), clerk=clerk("again"))
+    assert compared(billed).outcome is ComparisonOutcome.EQUAL
+
+
+def test_another_rate_of_tax_is_not_equal_until_it_is_posted(billed: BilledLake) -> None:
+    acme_agrees(billed, vat={"category": "S", "rate": "7"})
+    (found,) = wrong(billed)
+    assert (found.name, found.place, found.difference) == ("tax of the newest closing posted", "acme", 18)
+
+
+def test_another_seller_or_currency_is_not_equal_though_the_sums_are(billed: BilledLake) -> None:
+    publish(billed, legal_entity(id="another", number_prefix="AN-"))
+    acme_agrees(billed, legal_entity="another")
+    (found,) = wrong(billed)
+    assert (found.name, found.difference) == ("seller and currency of the newest closing", -1)
+    assert "void WB-EU-00000001" in found.note
+
+
+@pytest.mark.parametrize("seller", ["another", "zeta"])
+def test_the_period_of_a_void_is_issued_by_another_seller_whatever_its_id(billed: BilledLake, seller: str) -> None:
+    void(billed, "WB-EU-00000001")
+    publish(billed, legal_entity(id=seller, number_prefix="AN-"))
+    acme_agrees(billed, legal_entity=seller)
+    books = DocumentMaker(billed.register)
+    done = issue_period(billed.register, JANUARY, None, books=books, clerk=clerk("again"))
+    assert [one.number for one in done.documents] == ["AN-00000001"]
+    # nor is anybody else held up
+    assert not adjust_period(billed.register, JANUARY, None, books=books, clerk=clerk("adjust")).documents
+    assert compared(billed).outcome is ComparisonOutcome.EQUAL
+    void(billed, "AN-00000001")
+    assert [one.place for one in wrong(billed)] == ["acme"]
+
+
+def test_who_was_invoiced_and_pays_no_more_is_compared_too(billed: BilledLake) -> None:
+    publish(billed, account("acme", device("eu-1", tenant="acme"), parent="beta"))
+    found = wrong(billed)
+    assert {one.station for one in found if one.place.startswith("acme")} == {Station.RATED}
+
+
+def test_days_for_which_nobody_pays_and_that_nobody_closed_are_unknown(tmp_path: Path) -> None:
+    made = BilledLake.create(tmp_path)
+    (found,) = wrong(made)
+    assert (found.name, found.outcome) == ("payers", ComparisonOutcome.UNKNOWN)
+
+
+def test_a_heartbeat_that_usage_has_not_seen_makes_nothing_different(billed: BilledLake) -> None:
+    state(billed.lake, "us-9", until=datetime(2026, 2, 3, tzinfo=UTC))
+    assert compared(billed).outcome is ComparisonOutcome.EQUAL
+
+
+def test_a_device_is_held_against_the_period_of_those_who_pay_for_it(billed: BilledLake) -> None:
+    publish(
+        billed,
+        account("acme", device("eu-1", tenant="acme"), payer=payer(time_zone="America/Los_Angeles")),
+        account("beta", device("eu-2", tenant="acme"), payer=payer(time_zone="Asia/Tokyo")),
+    )
+    # all have stated until the midnight of UTC: Tokyo's was before it, that of Los Angeles comes after it
+    days = JANUARY[0], date(2026, 2, 1)
+    found = reconcile(billed.lake, take_snapshot(billed.lake, NOW), days, None, now=NOW).comparisons
+    silent = {one.place for one in found if one.name == "records of a device that is silent"}
+    assert ("acme/eu-1" in silent, "acme/eu-2" in silent) == (True, False)
