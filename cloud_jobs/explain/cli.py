@@ -11,7 +11,6 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
 
@@ -33,9 +32,6 @@ def explain(
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Write the track and the zone's border into this SVG file.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The jobs' settings, if `tracks` are not the usual ones.")
-    ] = None,
     seller: Annotated[str | None, typer.Option(help="The legal entity, if two have this number.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -53,12 +49,10 @@ def explain(
     from cloud_jobs.lake.location import Location
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.result_file import writing_result
-    from geo.spatial import TrackSettings
 
-    tracks = TrackSettings() if config is None else load_settings(config).tracks
     opened, wanted = Lake(Location.of(lake)), None if device is None else _device(device)
     asked = None if hour is None else _hour(hour)
-    found = explain_line(Register(opened), number, line, wanted, tracks=tracks, legal_entity=seller)
+    found = explain_line(Register(opened), number, line, wanted, legal_entity=seller)
     key = found.explanation.charge.key
     hours = [one for one in found.explanation.hours if one.hour == asked]
     if asked is not None and not hours:

@@ -4,6 +4,7 @@ ExplainError
 ├── NoSuchLine        the document has no such line, or not of that device
 ├── SeveralDevices    the line is of more than one device: say which
 ├── NotOfUsage        a cap or a minimum fee: nothing was used for it
+├── TracksUnknown     the snapshot does not say with which track settings its usage was computed
 └── NothingToDraw     there is no track of the line's hours
 """
 
@@ -45,6 +46,16 @@ class NotOfUsage(ExplainError):
     def __init__(self, number: str, line: int, kind: str) -> None:
         super().__init__(
             f"line {line} of {number} is a {kind}: it follows from the other lines of its account, not from records"
+        )
+
+
+class TracksUnknown(ExplainError):
+    """Usage stated no track settings when the snapshot was taken."""
+
+    def __init__(self, snapshot_id: str) -> None:
+        super().__init__(
+            f"snapshot {snapshot_id} does not say with which track settings its usage was computed: no run of"
+            " `cloud-jobs usage` had stated them when it was taken. Run it, and close the period again"
         )
 
 

@@ -17,7 +17,7 @@ from cloud_jobs.billing.rating.price_text import price_text
 from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.explain.errors import NoSuchLine, NotOfUsage, SeveralDevices
+from cloud_jobs.explain.errors import NoSuchLine, NotOfUsage, SeveralDevices, TracksUnknown
 from cloud_jobs.explain.explanation import Explanation, explain, with_hours_again
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
@@ -58,13 +58,12 @@ def explain_line(
     line: int,
     device: TenantDevice | None = None,
     *,
-    tracks: TrackSettings,
     legal_entity: str | None = None,
 ) -> ExplainedLine:
     """The charge of a device on a line of a document: its hours, and each of them computed again from its records.
 
-    Of a note what is owed by its closing is explained. `tracks`: the settings that usage was computed with. Raises
-    UnknownDocument, NoSuchLine, SeveralDevices, NotOfUsage, RegisterDamaged, LakeError.
+    Of a note what is owed by its closing is explained. Raises UnknownDocument, NoSuchLine, SeveralDevices, NotOfUsage,
+    TracksUnknown, RegisterDamaged, LakeError.
     """
     lake = register.lake
     entry, _ = register.document(number, legal_entity)
@@ -77,7 +76,7 @@ def explain_line(
     snapshot = read_snapshot(lake, closing.snapshot_id)
     contract = _contract(lake, snapshot, closing, key.account)
     found = _explained(lake, snapshot, contract, charge)
-    rules = MeterRules(published_fences(reference_rows(lake, snapshot, "fence")).features, tracks)
+    rules = MeterRules(published_fences(reference_rows(lake, snapshot, "fence")).features, _tracks(snapshot))
     erased = read_erasures(lake).before(key.tenant, key.device)
     again, found = _again(lake, snapshot, found, rules, erased)
     return ExplainedLine(
@@ -91,6 +90,13 @@ def explain_line(
         again=again,
         rules=rules,
     )
+
+
+def _tracks(snapshot: Snapshot) -> TrackSettings:
+    """What usage was computed with, whatever the jobs' settings say today."""
+    if snapshot.usage_tracks is None:
+        raise TracksUnknown(snapshot.id)
+    return TrackSettings.model_validate(json.loads(snapshot.usage_tracks))
 
 
 def _key_of(made: Document, number: str, line: int, device: TenantDevice | None) -> ChargeKey:

@@ -246,6 +246,7 @@ SNAPSHOTS = pa.schema(
         pa.field("ingest_commit", pa.int64()),
         pa.field("usage_commit", pa.int64()),
         pa.field("usage_fences", pa.int64()),
+        pa.field("usage_tracks", pa.string()),
         pa.field("covers", pa.int64(), nullable=False),
         pa.field("reference_commit", pa.int64(), nullable=False),
         pa.field("erasures_number", pa.int64(), nullable=False),

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from cloud_jobs.errors import UnknownSnapshot
+from cloud_jobs.lake.applied_tracks import applied_tracks
 from cloud_jobs.lake.derived import covering
 from cloud_jobs.lake.shared_append import Row, append_missing
 from cloud_jobs.lake.tables import FENCES, QUARANTINED, Lake, row_fault_as_error
@@ -31,12 +32,14 @@ class LakeState:
 
     `ingest_commit`, `usage_commit`: with their random bits, so that another history of the lake is another snapshot.
     `covers`: the ingest number up to which usage covers the records, never beyond `ingest_number`. `usage_fences`: the
-    number of the fences that usage was last computed with, as its table states it.
+    number of the fences that usage was last computed with, as its table states it. `usage_tracks`: the track settings
+    that it was computed with (JSON); None: it stated none.
     """
 
     ingest_commit: int | None = None
     usage_commit: int | None = None
     usage_fences: int | None = None
+    usage_tracks: str | None = None
     covers: int = 0
     reference_commit: int = 0
     erasures_number: int = 0
@@ -129,6 +132,7 @@ def _newest(lake: Lake) -> LakeState:
         ingest_commit=covered.newest,
         usage_commit=newest_number(usage, "usage"),
         usage_fences=stated(usage, FENCES),
+        usage_tracks=applied_tracks(lake, usage),
         covers=covered.since or 0,
         reference_commit=_highest(lake, "reference", "commit_number"),
         # after the records: positions are gone from no version of them without the erasure that says so

@@ -41,7 +41,8 @@ COVERS: Final = "covers"
 """Under which name a derived table states the ingest number up to which it covers the records."""
 FENCES: Final = "fences"
 """Under which name a derived table states the number of the fences that it was computed with."""
-"""Under which name a derived table states from when on its newest rows are known, in microseconds since 1970."""
+TRACKS: Final = "tracks"
+"""Under which name usage states the number of the track settings that it was computed with."""
 
 Condition = tuple[str, str, Any]
 """A column, an operator as `pyarrow.parquet` has it (`=`, `<`, `>=`, `in`), and a value of the column's type."""

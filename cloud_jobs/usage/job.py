@@ -18,10 +18,11 @@ from cloud_jobs.applied_fences import changes_since, note_fences
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
+from cloud_jobs.lake.applied_tracks import note_tracks
 from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.lake.stored_files import StoredFiles
-from cloud_jobs.lake.tables import FENCES, Lake
+from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
 from cloud_jobs.lake.transactions import stated
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, compute_group
@@ -80,6 +81,11 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     gap_ms = round(settings.max_gap_s * 1000)
     # the first run computes every hour that there is, whatever the fences
     changes = changes_since(lake, increment.opened, published.features, gap_ms) if increment.since else []
+    # written before any commit states it, and again if somebody removed it
+    tracks = note_tracks(lake, settings.model_dump())
+    if increment.since and stated(increment.opened, TRACKS) != tracks:
+        _log.info("the track settings are others: all is computed again", job=TABLE, **settings.model_dump())
+        changes = [EVERYTHING]
     if increment.since and stated(increment.opened, ENGINE) != ENGINE_VERSION:
         _log.info("the engine is another one: all is computed again", job=TABLE, engine_version=ENGINE_VERSION)
         changes = [EVERYTHING]
@@ -97,7 +103,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     commit_written(
         increment,
         [file for result in results for file in result.files],
-        states={FENCES: note_fences(lake, published.features), ENGINE: ENGINE_VERSION},
+        states={FENCES: note_fences(lake, published.features), TRACKS: tracks, ENGINE: ENGINE_VERSION},
     )
     return UsageRun(
         increment.until,

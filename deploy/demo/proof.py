@@ -16,7 +16,6 @@ from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import ComparisonOutcome, Reconciled, reconcile
 from cloud_jobs.reconcile.terminal import reconciled_table
 from deploy.demo.billing import DemoBilling
-from geo.spatial import TrackSettings
 
 _HOURS_SHOWN = 6
 
@@ -49,7 +48,7 @@ class DemoProof:
         return reconciled_table(self.reconciled), line_tables(self.explained, _HOURS_SHOWN)
 
 
-def prove(billing: DemoBilling, number: str, tracks: TrackSettings) -> DemoProof:
+def prove(billing: DemoBilling, number: str) -> DemoProof:
     """Reconciles the period, and explains a document's greatest charge for distance in a zone. Raises CloudError."""
     now = datetime.now(UTC)
     reconciled = reconcile(billing.lake, take_snapshot(billing.lake, now), billing.days, now=now)
@@ -62,4 +61,4 @@ def prove(billing: DemoBilling, number: str, tracks: TrackSettings) -> DemoProof
     } or {line["invoice_line_identifier"] for line in made["lines"] if line["kind"] == "usage"}
     entry = max((one for one in made["annex"] if one["line"] in lines), key=lambda one: one["amount_minor"])
     device = TenantDevice(entry["tenant"], entry["device"])
-    return DemoProof(reconciled, explain_line(register, number, entry["line"], device, tracks=tracks))
+    return DemoProof(reconciled, explain_line(register, number, entry["line"], device))

@@ -77,7 +77,7 @@ class DemoScenario:
         ingest.stop()
         self._compute(usage_job(self.stack, config, "usage-late"))
         self._adjust(billing)
-        proof = self._prove(billing, settings)
+        proof = self._prove(billing)
         self.say("comparing with the truth")
         truth = Truth.from_folder(self._folder)
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
@@ -147,12 +147,12 @@ class DemoScenario:
         else:
             self.say("nothing to adjust: what came late changes no amount")
 
-    def _prove(self, billing: DemoBilling, settings: CloudSettings) -> DemoProof | None:
+    def _prove(self, billing: DemoBilling) -> DemoProof | None:
         """All stations side by side, and a line of the first invoice taken apart; None: nothing was issued."""
         if not billing.invoices:
             return None
         self.say(f"waybill reconcile --period {billing.period}, and waybill bill explain of a line")
-        proof = prove(billing, billing.invoices[0].number, settings.tracks)
+        proof = prove(billing, billing.invoices[0].number)
         for table in proof.tables():
             self.show(table)
         return proof

@@ -58,7 +58,7 @@ def invoiced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
 
 def line_of(invoiced: tuple[BilledLake, str], line: int, device: TenantDevice = TRUCK) -> ExplainedLine:
     billed, number = invoiced
-    return explain_line(billed.register, number, line, device, tracks=TrackSettings())
+    return explain_line(billed.register, number, line, device)
 
 
 def run(invoiced: tuple[BilledLake, str], *arguments: str) -> Result:
@@ -100,12 +100,18 @@ def test_the_picture_shows_the_border_and_what_was_metered(invoiced: tuple[Bille
     assert "#c2410c" in {part.attrib.get("stroke") for part in drawn.iter("{http://www.w3.org/2000/svg}polyline")}
 
 
-def test_other_settings_of_tracks_do_not_give_the_line_again(invoiced: tuple[BilledLake, str]) -> None:
-    billed, number = invoiced
+def test_settings_of_tracks_that_were_changed_after_the_closing_change_no_explanation(
+    invoiced: tuple[BilledLake, str], spark: SparkSession
+) -> None:
+    billed, _ = invoiced
     other = TrackSettings(max_gap_s=30)
-    found = explain_line(billed.register, number, 1, TRUCK, tracks=other).explanation
-    assert found.agrees is False
-    assert (found.quantity_agrees, found.digest_agrees) == (True, True)
+    # a fix each minute: with this gap there is no segment at all
+    assert compute_usage(spark, billed.lake, other).rows > 0
+    assert line_of(invoiced, 1).explanation.agrees is True
+    (closing,) = billed.close("other tracks", days=JANUARY)
+    # nothing but the days is left, and nothing of it is posted
+    assert closing.net_minor < billed.register.documents()[0].net_minor
+    compute_usage(spark, billed.lake, TrackSettings())
 
 
 def test_what_came_after_the_closing_changes_no_explanation(
