@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
 from typing import Final
@@ -17,6 +16,7 @@ from cloud_jobs.billing.register.operations import Days
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot, take_snapshot
+from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import start_spark
 
@@ -37,11 +37,12 @@ def run_close(
 
     Raises LakeError, UnknownSnapshot, UnknownPayer, CommitConflict, CommitFailed, StoreUnavailable.
     """
-    lake, now = settings.tables, datetime.now(UTC)
+    lake = settings.tables
     with settings.location.errors_named():
         # before Spark, which takes seconds to start
         lake.check("records")
         lake.create()
+        now = checked_time(lake)
         snapshot = take_snapshot(lake, now) if snapshot_id is None else read_snapshot(lake, snapshot_id)
         run = ClosingRun(name=token_hex(8), snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
         spark = start_spark("waybill-close", settings.spark, settings.location)

@@ -8,7 +8,7 @@ CloudError
 │   └── OtherRecords    a derived table was computed from other records than those that are there
 ├── OtherLake           the checkpoints are not those of this lake as it is
 ├── LocationError       where the lake is cannot be used: its text, its address, its credentials
-├── ClockError          this machine's clock is not that of the store: nothing is deleted or erased by it
+├── ClockError          this machine's clock is not that of the store: nothing is deleted, erased or dated by it
 ├── StoreUnavailable    the object store does not answer; what was committed is there, and what was not is not
 ├── ClockBehind         this machine's clock is behind the lake's commits: what is published now is far ahead to it
 ├── Fenced              another writer has written to the records: this one must stop

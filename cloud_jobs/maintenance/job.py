@@ -19,6 +19,7 @@ from cloud_jobs.errors import CommitConflict, CommitFailed, LakeError
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.store_clock import check_clock, store_time
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import compact
 from cloud_jobs.maintenance.config import MaintenanceSettings
@@ -29,7 +30,6 @@ from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run, read
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.once_each import keep_once_each
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
-from cloud_jobs.maintenance.store_clock import check_clock, store_time
 from cloud_jobs.maintenance.sweeping import sweep_clocks, sweep_coverage, sweep_log, sweep_table
 from cloud_jobs.maintenance.table_files import table_files
 

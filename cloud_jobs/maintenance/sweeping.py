@@ -15,9 +15,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileSystem
 
 from cloud_jobs.lake.snapshots import commits_of_snapshots
+from cloud_jobs.lake.store_clock import CLOCK
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
-from cloud_jobs.maintenance.store_clock import CLOCK
 from cloud_jobs.maintenance.table_files import table_files
 
 _LOG: Final = "_delta_log"

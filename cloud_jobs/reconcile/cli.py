@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from rich.console import Console
 
-from cloud_jobs.billing.register.commands import JsonOption, LakeOption, PayersOption, PeriodOption, days_of
+from cloud_jobs.billing.register.commands import (
+    JsonOption,
+    LakeOption,
+    PayersOption,
+    PeriodOption,
+    SnapshotOption,
+    days_of,
+)
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
@@ -30,9 +37,7 @@ def reconcile(
     lake: LakeOption,
     period: PeriodOption,
     payer: PayersOption = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
-    ] = None,
+    snapshot: SnapshotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare what devices, regions, centre, usage, charges and documents have of a period.

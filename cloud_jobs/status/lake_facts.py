@@ -23,12 +23,12 @@ from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.derived import Covering, covering
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.store_clock import store_time
 from cloud_jobs.lake.stored_files import StoredFiles, read_stored
 from cloud_jobs.lake.tables import FENCES, INGEST, Lake
 from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
 from cloud_jobs.maintenance.erasing import searched
 from cloud_jobs.maintenance.last_run import read_last_run
-from cloud_jobs.maintenance.store_clock import store_time
 from cloud_jobs.maintenance.sweeping import listed_data
 from cloud_jobs.maintenance.table_files import table_files
 from cloud_jobs.outbox import Outbox, progress_file

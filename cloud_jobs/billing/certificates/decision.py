@@ -9,15 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
+from cloud_jobs.billing.attribution import attribution_faults
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.period import stamp
 from cloud_jobs.lake.coverage import TenantDevice
-
-MAX_NAME: Final = 200
-MAX_REASON: Final = 2000
-_LEAST_REASON: Final = 3
 
 
 class ClosedState(StrEnum):
@@ -66,12 +63,7 @@ def check_decision(device: TenantDevice, until: datetime, decided_by: str, reaso
     faults = []
     if not device.tenant.strip() or not device.device.strip():
         faults.append("it names no tenant or no device")
-    if not 0 < len(decided_by.strip()) <= MAX_NAME:
-        faults.append(f"it needs the name of who decides, at most {MAX_NAME} characters")
-    if not _LEAST_REASON <= len(reason.strip()) <= MAX_REASON:
-        faults.append(f"it needs a reason, {_LEAST_REASON} to {MAX_REASON} characters")
-    if any(not text.isprintable() for text in (decided_by, reason)):
-        faults.append("name and reason are one line of text each")
+    faults += attribution_faults(decided_by, reason)
     if until.utcoffset() is None:
         faults.append(f"{until.isoformat()} has no offset from UTC")
     elif until.astimezone(UTC) > now:

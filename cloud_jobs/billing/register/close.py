@@ -175,7 +175,7 @@ def contracts_of(
     """What was agreed with each payer for its local days, and the closings of those with whom nothing clear was."""
     contracts = Contracts(reference_rows(lake, snapshot))
     found, refused = [], []
-    for payer in sorted(payers) if payers is not None else _paying(contracts, days):
+    for payer in sorted({*payers}) if payers is not None else _paying(contracts, days):
         period = contracts.period_of(payer, *days)
         try:
             found.append(contracts.contract_of(payer, period))

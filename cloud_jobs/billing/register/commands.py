@@ -5,10 +5,10 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -23,7 +23,7 @@ from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingToAdjust, NothingToIssue
-from cloud_jobs.billing.register.operations import Clerk, Days, Done, adjust_period, issue_period, void_invoice
+from cloud_jobs.billing.register.operations import Books, Clerk, Days, Done, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.terminal import (
     changes_table,
@@ -33,10 +33,11 @@ from cloud_jobs.billing.register.terminal import (
     document_values,
     documents_table,
 )
-from cloud_jobs.billing.register.writing import write_issued
+from cloud_jobs.billing.register.writing import Unwritten, write_issued
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
+from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 
 NOT_ALL: Final = 3
@@ -71,9 +72,17 @@ PayersOption = Annotated[
     list[str] | None,
     typer.Option("--payer", parser=payer_id, metavar="ID", help="This payer alone; again for more. All if not given."),
 ]
+SellerOption = Annotated[
+    str | None, typer.Option("--seller", metavar="ID", help="The legal entity, if two have this number.")
+]
+SnapshotOption = Annotated[
+    str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
+]
 ByOption = Annotated[str | None, typer.Option("--by", help="Who asks for it; the name of the login if not given.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print canonical JSON.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Write what was issued into this folder.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write all documents of the period into this folder; those there stay.")
+]
 FormOption = Annotated[
     list[Form] | None, typer.Option("--form", help="The form to write; again for more. JSON if not given.")
 ]
@@ -86,18 +95,18 @@ def close(
     lake: LakeOption,
     period: PeriodOption,
     payer: PayersOption = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
-    ] = None,
+    snapshot: SnapshotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute what is owed for a period, and whether that is final. Nothing is numbered. Exit status 3: not all is.
 
     Example: waybill bill close --lake lake --period 2026-03
     """
-    tables, now = _lake(lake), datetime.now(UTC)
+    tables = _lake(lake)
+    tables.check("records")
     # a lake of before the register has none of its tables
     tables.create()
+    now = checked_time(tables)
     taken = take_snapshot(tables, now) if snapshot is None else read_snapshot(tables, snapshot)
     run = ClosingRun(name=token_hex(8), snapshot=taken.number, snapshot_id=taken.id, now=now)
     closings = close_period(tables, taken, days_of(period), payer, run=run)
@@ -122,10 +131,7 @@ def issue(
 
     Example: waybill bill issue --lake lake --period 2026-03 --out invoices --form pdf --form ubl
     """
-    forms, register = _forms(out, form), Register(_lake(lake))
-    books, clerk = DocumentMaker(register), _clerk(by)
-    done = issue_period(register, days_of(period), payer, books=books, clerk=clerk)
-    _say(done, register, out, forms, as_json=as_json)
+    _post(issue_period, _Asked(_lake(lake), days_of(period), payer, by), _Files(out, form), as_json=as_json)
 
 
 @app.command()
@@ -144,10 +150,7 @@ def adjust(
 
     Example: waybill bill adjust --lake lake --period 2026-03
     """
-    forms, register = _forms(out, form), Register(_lake(lake))
-    books, clerk = DocumentMaker(register), _clerk(by)
-    done = adjust_period(register, days_of(period), payer, books=books, clerk=clerk)
-    _say(done, register, out, forms, as_json=as_json)
+    _post(adjust_period, _Asked(_lake(lake), days_of(period), payer, by), _Files(out, form), as_json=as_json)
 
 
 @app.command()
@@ -157,6 +160,7 @@ def void(
     *,
     lake: LakeOption,
     reason: Annotated[str, typer.Option("--reason", help="Why; it stands on the note.")],
+    seller: SellerOption = None,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -165,7 +169,8 @@ def void(
     Example: waybill bill void WB-EU-00000001 --lake lake --reason "wrong buyer"
     """
     register = Register(_lake(lake))
-    made = void_invoice(register, number, reason, books=DocumentMaker(register), clerk=_clerk(by))
+    clerk = _clerk(register.lake, by)
+    made = void_invoice(register, number, reason, seller, books=DocumentMaker(register), clerk=clerk)
     _print(as_json, [document_values(made)], documents_table([made]))
 
 
@@ -195,7 +200,7 @@ def show(
     number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
     *,
     lake: LakeOption,
-    seller: Annotated[str | None, typer.Option("--seller", help="The legal entity, if two have this number.")] = None,
+    seller: SellerOption = None,
     form: Annotated[
         list[Form] | None, typer.Option("--form", help="Its form; with --out again for more. A table if not given.")
     ] = None,
@@ -251,18 +256,38 @@ def days_of(text: str) -> Days:
     return period.first_day, period.last_day
 
 
-def _clerk(by: str | None) -> Clerk:
-    return Clerk(by=by or getpass.getuser(), now=datetime.now(UTC), attempt=token_hex(8))
+def _clerk(lake: Lake, by: str | None) -> Clerk:
+    return Clerk(by=getpass.getuser() if by is None else by, now=checked_time(lake), attempt=token_hex(8))
 
 
-def _forms(out: Path | None, forms: list[Form] | None) -> list[Form]:
-    if out is None and forms:
-        raise typer.BadParameter("forms are written into a folder: give --out")
-    return forms or [Form.JSON]
+class _Files:
+    """Into which folder documents go, and in which forms; `folder` None: into none."""
+
+    def __init__(self, folder: Path | None, forms: list[Form] | None) -> None:
+        """Raises BadParameter for forms without a folder."""
+        if folder is None and forms:
+            raise typer.BadParameter("forms are written into a folder: give --out")
+        self.folder, self.forms = folder, forms or [Form.JSON]
 
 
-def _say(done: Done, register: Register, out: Path | None, forms: list[Form], *, as_json: bool) -> None:
-    """What was posted, and of whom nothing was, and why; what was done before is no failure."""
+class _Operation(Protocol):
+    def __call__(
+        self, register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk
+    ) -> Done: ...
+
+
+class _Asked(NamedTuple):
+    lake: Lake
+    days: Days
+    payers: list[str] | None
+    by: str | None
+
+
+def _post(operation: _Operation, asked: _Asked, files: _Files, *, as_json: bool) -> None:
+    """Posts, and says what was posted, of whom nothing was, and why; what was done before is no failure."""
+    register = Register(asked.lake)
+    clerk = _clerk(asked.lake, asked.by)
+    done = operation(register, asked.days, asked.payers, books=DocumentMaker(register), clerk=clerk)
     # the same command twice ends as well as once
     refused = [one for one in done.refused if not isinstance(one, AlreadyIssued | NothingToAdjust | NothingToIssue)]
     values = {
@@ -275,11 +300,18 @@ def _say(done: Done, register: Register, out: Path | None, forms: list[Form], *,
     if not as_json:
         for one in done.refused:
             typer.echo(f"bill: {one}", err=True)
-    unwritten = () if out is None else [*write_issued(register, done.documents, out, forms)]
+    unwritten = () if files.folder is None else [*_written(register, asked, files.folder, files.forms)]
     for lost in unwritten:
         typer.echo(f"bill: {lost}", err=True)
     if refused or unwritten:
         raise typer.Exit(NOT_ALL)
+
+
+def _written(register: Register, asked: _Asked, folder: Path, forms: list[Form]) -> Iterator[Unwritten]:
+    """All documents of the days, also those of a command that died before it wrote them."""
+    found = register.documents(asked.payers, first_day=asked.days[0], last_day=asked.days[1])
+    of_days = [one for one in found if (one.key.first_day, one.key.last_day) == asked.days]
+    yield from write_issued(register, of_days, folder, forms)
 
 
 def _print(as_json: bool, values: Any, table: RenderableType) -> None:

@@ -14,6 +14,8 @@ RegisterError
 │   ├── OtherCurrency       the newest closing is in another currency than the invoice
 │   └── AlreadyVoid         the invoice was taken back before
 ├── UnknownDocument         no document has that number
+├── Unattributed            nobody is named who asks, or no reason why
+├── NothingClosed           nobody was closed for the period
 └── RegisterDamaged         documents contradict each other, or what they were made of
 """
 
@@ -130,6 +132,22 @@ class UnknownDocument(RegisterError):
     def __init__(self, number: str, needed: str = "document") -> None:
         super().__init__(f"there is no {needed} {number!r} in the register; `waybill bill list` shows what there is")
         self.number = number
+
+
+class Unattributed(RegisterError):
+    """What is kept for ever has the name of who asked for it, and why. `faults`: what is wrong with them."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
+class NothingClosed(RegisterError):
+    """Of a period for which there is no closing of anybody nothing can be issued or adjusted."""
+
+    def __init__(self, period: str) -> None:
+        super().__init__(f"nobody was closed for {period}; run `cloud-jobs close` or `waybill bill close` first")
+        self.period = period
 
 
 class RegisterDamaged(RegisterError):

@@ -114,7 +114,7 @@ class Ledger:
         """Raises RegisterDamaged for documents that no register could hold."""
         self._numbering = dict(numbering or {})
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
-        self._invoices: dict[str, IssuedDocument] = {}
+        self._invoices: dict[tuple[str, str], IssuedDocument] = {}
         # a file holds them in any order; what is posted to a period of one seller follows from the order of its numbers
         for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
             self._add(document)
@@ -147,9 +147,9 @@ class Ledger:
         """All invoices of a payer that stand."""
         return tuple(self._posted.get(payer, {}).values())
 
-    def posted_to(self, number: str) -> PostedInvoice:
-        """What is posted to an invoice. Raises UnknownDocument; AlreadyVoid."""
-        invoice = self._invoices.get(number)
+    def posted_to(self, legal_entity: str, number: str) -> PostedInvoice:
+        """What is posted to an invoice of a seller. Raises UnknownDocument; AlreadyVoid."""
+        invoice = self._invoices.get((legal_entity, number))
         if invoice is None:
             raise UnknownDocument(number, "invoice")
         found = self.posted(invoice.key)
@@ -163,7 +163,7 @@ class Ledger:
             if key in of_payer:
                 raise RegisterDamaged(f"invoice {document.number} is of days of {key.payer} that another invoice has")
             of_payer[key] = _posted(document, document, 0, 0)
-            self._invoices[document.number] = document
+            self._invoices[key.legal_entity, document.number] = document
         else:
             before = of_payer.pop(key, None)
             if before is None or document.reference != _reference(before.invoice) or before.closing != document.before:
@@ -236,6 +236,8 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
         if closing.outcome is ClosingState.BLOCKED:
             # perhaps even its seller is not known
             _check_final(closing)
+        if closing.outcome is ClosingState.FINAL and not closing.charges:
+            raise NothingToIssue(key.payer)
         raise NoInvoice(key.payer)
     number = posted.invoice.number
     # an older snapshot that was closed late knows less than what is posted
@@ -253,7 +255,7 @@ def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: st
 
     Raises UnknownDocument, AlreadyVoid.
     """
-    posted = ledger.posted_to(number)
+    posted = ledger.posted_to(closing.key.legal_entity, number)
     if posted.closing != closing.id:
         raise RegisterDamaged(f"what is posted to {number} is {posted.closing}, not {closing.id}")
     everything = PostedChange(net_minor=-posted.net_minor, tax_minor=-posted.tax_minor, is_empty=False)

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from deltalake import DeltaTable
 
+from cloud_jobs.billing.attribution import attribution_faults
 from cloud_jobs.billing.documents import DocumentError, DocumentType
 from cloud_jobs.billing.register import ledger as rules
 from cloud_jobs.billing.register.closing import Closing, RegisterKey
-from cloud_jobs.billing.register.errors import Blocked, NotClosed, RegisterRefusal
+from cloud_jobs.billing.register.errors import Blocked, NotClosed, NothingClosed, RegisterRefusal, Unattributed
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedChange
 from cloud_jobs.billing.register.posting import post
 from cloud_jobs.billing.register.rows import document_row
@@ -67,7 +68,7 @@ _PAYERS_AT_ONCE: Final = 2000
 def issue_period(register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk) -> Done:
     """Numbers the invoices of a period: of some payers, or of all that were closed. One commit, or none.
 
-    Raises CommitConflict, CommitFailed, LakeError, StoreUnavailable, RegisterDamaged.
+    Raises NothingClosed, CommitConflict, CommitFailed, LakeError, StoreUnavailable, RegisterDamaged.
     """
 
     def step(ledger: Ledger, closing: Closing, _: Closing | None) -> IssuedDocument:
@@ -90,13 +91,20 @@ def adjust_period(
     return _each(register, days, payers, step, books=books, clerk=clerk)
 
 
-def void_invoice(register: Register, number: str, reason: str, *, books: Books, clerk: Clerk) -> IssuedDocument:
-    """Takes back all that is posted to an invoice. Raises UnknownDocument, AlreadyVoid, and as `issue_period`."""
-    invoice, _ = register.document(number)
+def void_invoice(
+    register: Register, number: str, reason: str, legal_entity: str | None = None, *, books: Books, clerk: Clerk
+) -> IssuedDocument:
+    """Takes back all that is posted to an invoice; `legal_entity`: its seller, if two have the number.
+
+    Raises UnknownDocument, AlreadyVoid, Unattributed, and as `issue_period`.
+    """
+    if faults := [*attribution_faults(clerk.by, reason)]:
+        raise Unattributed(faults)
+    invoice, _ = register.document(number, legal_entity)
 
     def make(opened: DeltaTable) -> Iterator[list[Row]]:
         ledger = register.ledger(opened, [invoice.key])
-        closing = register.closing(invoice.key, ledger.posted_to(number).closing)
+        closing = register.closing(invoice.key, ledger.posted_to(invoice.key.legal_entity, number).closing)
         books.load([closing])
         made = rules.void(ledger, number, closing, clerk.now, by=clerk.by, reason=reason)
         yield [document_row(made, *books.seal(made, None, closing), clerk.attempt)]
@@ -114,6 +122,8 @@ def _each(
     clerk: Clerk,
 ) -> Done:
     asked = register.payers(*days) if payers is None else sorted({*payers})
+    if not asked:
+        raise NothingClosed(f"{days[0]}/{days[1]}")
     refused: list[RegisterRefusal] = []
 
     def make(opened: DeltaTable) -> Iterator[list[Row]]:

@@ -1,4 +1,7 @@
-"""Issued documents into files: those of one document all or none; and a document that could not be written is named."""
+"""Issued documents into files: those of one document all or none; and a document that could not be written is named.
+
+What a command that died has written is left as it is, so the same command again writes the rest.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,14 @@ def write_issued(
     for one in documents:
         made = issued_document(register, one.number, one.key.legal_entity)
         try:
-            write_documents(folder, files_of(made, forms))
+            files = files_of(made, forms)
+            write_documents(folder, {name: one for name, one in files.items() if not _is_there(folder / name, one)})
         except DocumentError as error:
             yield Unwritten(one.number, str(error))
+
+
+def _is_there(path: Path, content: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(content) and path.read_bytes() == content
+    except OSError:
+        return False

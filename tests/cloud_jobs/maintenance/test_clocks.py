@@ -12,12 +12,12 @@ from cloud_jobs.errors import ClockError, CommitFailed
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint
 from cloud_jobs.ingest.parts import write_part
+from cloud_jobs.lake.store_clock import store_time
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.maintenance.rewriting import MaintenancePoint
-from cloud_jobs.maintenance.store_clock import store_time
 from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import messages

@@ -203,7 +203,7 @@ def test_a_lake_into_which_nothing_can_be_written_is_said(lake: Lake, monkeypatc
     def full(*_: object) -> str:
         return "no/such/folder/clock"
 
-    monkeypatch.setattr("cloud_jobs.maintenance.store_clock._path", full)
+    monkeypatch.setattr("cloud_jobs.lake.store_clock._path", full)
     assert "nothing can be written into the lake" in wrong(lake)[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from typer.testing import CliRunner, Result
 
 from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register.commands import NOT_ALL, app
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
+from cloud_jobs.lake import store_clock
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
 
 
@@ -161,3 +163,77 @@ def test_forms_without_a_folder_are_refused_before_anything_is_done(billed: Bill
     result = run(billed, *words)
     assert (result.exit_code, "--out" in result.stderr) == (2, True)
     assert billed.register.documents() == []
+
+
+def test_a_command_that_died_before_it_wrote_is_given_again_and_writes_the_rest(
+    billed: BilledLake, tmp_path: Path
+) -> None:
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    run(billed, "issue", "--period", "2026-03", "--payer", "acme")
+    for form in ("pdf", "json"):
+        again = run(billed, "issue", "--period", "2026-03", "--out", str(tmp_path), "--form", "json", "--form", form)
+        assert again.exit_code == 0, again.output
+    assert sorted(one.suffix for one in tmp_path.glob("WB-EU-00000001*")) == [".json", ".pdf"]
+    (tmp_path / "WB-EU-00000001.json").write_bytes(b"mine")
+    other = run(billed, "issue", "--period", "2026-03", "--out", str(tmp_path))
+    assert (other.exit_code, (tmp_path / "WB-EU-00000001.json").read_bytes()) == (NOT_ALL, b"mine")
+
+
+@pytest.mark.parametrize("command", ["issue", "adjust"])
+def test_a_period_that_nobody_closed_is_no_success(billed: BilledLake, command: str) -> None:
+    result = run(billed, command, "--period", "2026-02")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nobody was closed for 2026-02-01/2026-02-28" in result.stderr
+
+
+def test_a_lake_that_is_none_is_not_made_by_closing_it(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["close", "--period", "2026-03", "--lake", str(tmp_path / "typo")])
+    assert (result.exit_code, "there is no lake" in result.stderr) == (1, True)
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize("words", [("--reason", ""), ("--reason", "  x "), ("--reason", "wrong buyer", "--by", " ")])
+def test_a_void_needs_a_name_and_a_reason(billed: BilledLake, words: tuple[str, ...]) -> None:
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    run(billed, "issue", "--period", "2026-03", "--payer", "acme")
+    result = run(billed, "void", "WB-EU-00000001", *words)
+    assert (result.exit_code, "it needs" in result.stderr) == (1, True)
+    assert len(billed.register.documents()) == 1
+
+
+def test_of_two_sellers_with_one_number_the_one_is_voided_that_is_named(billed: BilledLake) -> None:
+    billed.publish(
+        legal_entity(),
+        tariff(price()),
+        account("acme", device("van-1")),
+        account("beta", device("van-2")),
+        legal_entity(id="another"),
+        account("gamma", device("van-3"), payer=payer(legal_entity="another")),
+    )
+    billed.hear("van-1", "van-2", "van-3")
+    billed.use(used("van-1", 1000), used("van-3", 7000))
+    run(billed, "close", "--period", "2026-03")
+    run(billed, "issue", "--period", "2026-03")
+    doubtful = run(billed, "void", "WB-EU-00000001", "--reason", "wrong buyer")
+    assert (doubtful.exit_code, "--seller" in doubtful.stderr) == (1, True)
+    made = run(billed, "void", "WB-EU-00000001", "--reason", "wrong buyer", "--seller", "another", "--json")
+    assert (made.exit_code, [one["payer"] for one in values(made)]) == (0, ["gamma"])
+
+
+@pytest.mark.parametrize("ahead", [timedelta(days=3650), -timedelta(hours=1)])
+def test_by_a_clock_that_is_not_the_stores_nothing_is_closed_issued_or_voided(
+    billed: BilledLake, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+) -> None:
+    run(billed, "close", "--period", "2026-03")
+    run(billed, "issue", "--period", "2026-03", "--payer", "acme")
+    right = store_clock.store_time
+    monkeypatch.setattr(store_clock, "store_time", lambda lake: right(lake) - ahead)
+    for words in (
+        ("close", "--period", "2026-03"),
+        ("issue", "--period", "2026-03"),
+        ("adjust", "--period", "2026-03"),
+        ("void", "WB-EU-00000001", "--reason", "wrong buyer"),
+    ):
+        result = run(billed, *words)
+        assert (result.exit_code, "this machine's clock says" in result.stderr) == (75, True), words
+    assert len(billed.register.documents()) == 1

@@ -133,7 +133,7 @@ def test_a_void_frees_the_period_and_keeps_who_and_why() -> None:
     assert (anew.counter, anew.type) == (3, DocumentType.INVOICE)
     ledger.add(anew)
     with pytest.raises(AlreadyVoid):
-        ledger.posted_to(invoice.number)
+        ledger.posted_to(invoice.key.legal_entity, invoice.number)
     with pytest.raises(UnknownDocument):
         void(ledger, made.number, closing, NOW, by="A. Clerk", reason="a note is no invoice")
 

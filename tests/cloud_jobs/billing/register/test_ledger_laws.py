@@ -84,13 +84,13 @@ class Register(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def void(self, data: st.DataObject) -> None:
-        invoices = [one.number for one in self.documents if one.type is DocumentType.INVOICE]
+        invoices = [one for one in self.documents if one.type is DocumentType.INVOICE]
         if invoices:
-            number = data.draw(st.sampled_from(invoices))
+            invoice = data.draw(st.sampled_from(invoices))
             with suppress(AlreadyVoid):
-                standing = self.ledger.posted_to(number).closing
+                standing = self.ledger.posted_to(invoice.key.legal_entity, invoice.number).closing
                 closing = next(one for one in self.closings if one.id == standing)
-                made = void(self.ledger, number, closing, NOW, by="A. Clerk", reason="wrong address")
+                made = void(self.ledger, invoice.number, closing, NOW, by="A. Clerk", reason="wrong address")
                 self.posted(made)
                 assert self.ledger.posted(made.key) is None
 

@@ -1,6 +1,7 @@
 """The time of day as the lake's own store has it: by it its files got their ages.
 
-A machine whose clock is wrong would take young files for old ones, and today's positions for those of long ago.
+A machine whose clock is wrong would take young files for old ones, today's positions for those of long ago, and date
+invoices by years that have not come.
 """
 
 from __future__ import annotations
@@ -47,5 +48,15 @@ def check_clock(now: datetime, stored: datetime) -> None:
     if abs(now - stored) > MAX_SKEW:
         raise ClockError(
             f"this machine's clock says {now.isoformat(timespec='seconds')}, that of the lake's store"
-            f" {stored.isoformat(timespec='seconds')}: nothing is erased, merged or deleted by a wrong clock"
+            f" {stored.isoformat(timespec='seconds')}: nothing is erased, merged, deleted or dated by a wrong clock"
         )
+
+
+def checked_time(lake: Lake) -> datetime:
+    """The time of this machine's clock, which is that of the store: what is dated by it stays so for ever.
+
+    Raises ClockError, LakeError, StoreUnavailable.
+    """
+    now = datetime.now(UTC)
+    check_clock(now, store_time(lake))
+    return now
