@@ -78,7 +78,7 @@ def _charged(
                 "" if expected == charged else f"closed by snapshot {closing.snapshot_id}: close again, or look there"
             )
             yield Comparison(Station.RATED, meter.value, f"{payer}, {account}", expected, charged, note)
-    yield Comparison(Station.RATED, "children = parent", payer, closing.net_minor, _net(charges), closing.currency)
+    yield Comparison(Station.RATED, f"children = parent, {closing.currency}", payer, closing.net_minor, _net(charges))
 
 
 def compare_documents(
@@ -137,8 +137,9 @@ def _posted(
     if basis is None:
         yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{numbers}: the closing is not there")
         return
-    yield Comparison(Station.INVOICED, "posted", payer, basis.net_minor, net, numbers)
-    yield Comparison(Station.INVOICED, "tax posted", payer, basis.tax_minor, tax, numbers)
+    currency = basis.currency
+    yield Comparison(Station.INVOICED, f"posted, {currency}", payer, basis.net_minor, net, numbers)
+    yield Comparison(Station.INVOICED, f"tax posted, {currency}", payer, basis.tax_minor, tax, numbers)
     if newest is not None and newest.id != basis.id:
         yield from _newer(payer, newest, posted, net, tax)
 
@@ -152,7 +153,8 @@ def _not_posted(payer: str, newest: Closing | None, net: int, tax: int, voided: 
         return
     nothing = not newest.charges and newest.outcome is not ClosingState.BLOCKED
     why = "nothing to issue" if nothing else f"void ({voided}), and not issued anew" if voided else "not issued"
-    yield Comparison(Station.INVOICED, "posted", payer, newest.net_minor, 0 if nothing else None, why)
+    name = f"posted, {newest.currency}" if newest.currency else "posted"
+    yield Comparison(Station.INVOICED, name, payer, newest.net_minor, 0 if nothing else None, why)
 
 
 def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: int) -> Iterator[Comparison]:
@@ -169,8 +171,11 @@ def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: in
         yield Comparison(Station.INVOICED, "seller and currency of the newest closing", payer, 1, 0, why)
         return
     why = f"{closing}: adjust"
-    yield Comparison(Station.INVOICED, "newest closing posted", payer, newest.net_minor, net, why)
-    yield Comparison(Station.INVOICED, "tax of the newest closing posted", payer, newest.tax_minor, tax, why)
+    for name, owed, found in (
+        ("newest closing", newest.net_minor, net),
+        ("tax of the newest closing", newest.tax_minor, tax),
+    ):
+        yield Comparison(Station.INVOICED, f"{name} posted, {newest.currency}", payer, owed, found, why)
 
 
 def _made_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.contracts import Contracts, PayerContract
@@ -11,7 +12,6 @@ from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.operations import Days
-from cloud_jobs.billing.register.payer_groups import payer_groups
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import reference_rows
@@ -133,14 +133,17 @@ def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, da
 def _parts(
     contracts: Sequence[PayerContract], others: Sequence[TenantDevice], hours: tuple[datetime, datetime]
 ) -> Iterator[DevicePart]:
-    for group in payer_groups(contracts, len(contracts)):
-        of_device: dict[TenantDevice, list[PayerContract]] = {}
-        for contract in group:
-            for device in contract.devices:
-                of_device.setdefault(device, []).append(contract)
-        for some in parts(sorted(of_device), _DEVICES_AT_ONCE):
-            its = {one.id: one for device in some for one in of_device[device]}
-            yield DevicePart(some, [rating_contract(one) for _, one in sorted(its.items())], hours)
+    """Each device once, with all who pay for it in the period."""
+    agreed = {one.id: one for one in contracts}
+    payers: dict[TenantDevice, list[str]] = {}
+    for contract in contracts:
+        for device in contract.devices:
+            payers.setdefault(device, []).append(contract.id)
+    # neighbours mostly have one payer, who may have very many
+    rated = lru_cache(maxsize=_DEVICES_AT_ONCE)(lambda payer: rating_contract(agreed[payer]))
+    for some in parts(sorted(payers), _DEVICES_AT_ONCE):
+        names = sorted({payer for device in some for payer in payers[device]})
+        yield DevicePart(some, [rated(payer) for payer in names], hours)
     for rest in parts(others, _DEVICES_AT_ONCE):
         yield DevicePart(rest, [], hours)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -115,21 +115,30 @@ def _sold(contract: RatingContract) -> dict[tuple[str, Meter], set[bool]]:
 
 def _add_unassigned(found: CountedUsage, part: DevicePart, rows: pa.Table) -> None:
     held: dict[TenantDevice, list[Assignment]] = {device: [] for device in part.devices}
-    span: dict[TenantDevice, tuple[datetime, datetime]] = {}
+    periods: dict[TenantDevice, list[tuple[datetime, datetime, datetime]]] = defaultdict(list)
     for contract in part.contracts:
         for one in (one for terms in contract.accounts for one in terms.devices):
             begin, end = max(one.begin, contract.start), min(one.end or contract.end, contract.end)
             if one.of_device in held and begin < end:
                 held[one.of_device].append(_assignment(one.of_device, begin, end))
-                # by the clocks of who pays for it: the hours beside its period are of others
-                span.setdefault(one.of_device, (contract.start, contract.end))
-    whole = {device: [_assignment(device, *span.get(device, part.hours))] for device in part.devices}
+                periods[one.of_device].append((begin, contract.start, contract.end))
+    whole = {device: [_assignment(device, *_span(periods[device], part.hours))] for device in part.devices}
     for (device, meter), quantity in _by_device(whole, rows, part.hours).items():
         found.meters[meter] += quantity
         found.nobody[device, meter] += quantity
     for key, quantity in _by_device(held, rows, part.hours).items():
         found.nobody[key] -= quantity
     found.nobody = Counter({key: quantity for key, quantity in found.nobody.items() if quantity})
+
+
+def _span(
+    periods: Sequence[tuple[datetime, datetime, datetime]], hours: tuple[datetime, datetime]
+) -> tuple[datetime, datetime]:
+    """The days by the clocks of those who pay for a device: what is beside them is of other days.
+
+    They begin by those of who has it first, and end by those of who has it last.
+    """
+    return (min(periods)[1], max(periods)[2]) if periods else hours
 
 
 def _by_device(

@@ -12,8 +12,8 @@ from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.operations import adjust_period, issue_period, void_invoice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Reconciled, Station, reconcile
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer
-from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake, clerk
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, clerk, used
 from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake, publish, state
 
 
@@ -46,7 +46,7 @@ def acme_agrees(billed: BilledLake, **more: Any) -> None:
 def test_what_is_void_and_not_issued_anew_is_not_equal(billed: BilledLake) -> None:
     void(billed, "WB-EU-00000001")
     (found,) = wrong(billed)
-    assert (found.name, found.place, found.expected, found.found) == ("posted", "acme", 154, None)
+    assert (found.name, found.place, found.expected, found.found) == ("posted, EUR", "acme", 154, None)
     assert "not issued anew" in found.note
     issue_period(billed.register, JANUARY, None, books=DocumentMaker(billed.register), clerk=clerk("again"))
     assert compared(billed).outcome is ComparisonOutcome.EQUAL
@@ -55,7 +55,7 @@ def test_what_is_void_and_not_issued_anew_is_not_equal(billed: BilledLake) -> No
 def test_another_rate_of_tax_is_not_equal_until_it_is_posted(billed: BilledLake) -> None:
     acme_agrees(billed, vat={"category": "S", "rate": "7"})
     (found,) = wrong(billed)
-    assert (found.name, found.place, found.difference) == ("tax of the newest closing posted", "acme", 18)
+    assert (found.name, found.place, found.difference) == ("tax of the newest closing posted, EUR", "acme", 18)
 
 
 def test_another_seller_or_currency_is_not_equal_though_the_sums_are(billed: BilledLake) -> None:
@@ -109,3 +109,46 @@ def test_a_device_is_held_against_the_period_of_those_who_pay_for_it(billed: Bil
     found = reconcile(billed.lake, take_snapshot(billed.lake, NOW), days, None, now=NOW).comparisons
     silent = {one.place for one in found if one.name == "records of a device that is silent"}
     assert ("acme/eu-1" in silent, "acme/eu-2" in silent) == (True, False)
+
+
+@pytest.mark.parametrize("zones", [("Asia/Tokyo", "America/New_York"), ("America/New_York", "Asia/Tokyo")])
+@pytest.mark.parametrize("names", [("aaa", "acme"), ("acme", "aaa")])
+def test_of_a_device_that_moves_between_time_zones_nothing_is_nobodys(
+    tmp_path: Path, zones: tuple[str, str], names: tuple[str, str]
+) -> None:
+    made, middle = BilledLake.create(tmp_path, "van-1"), "2026-03-15T00:00:00Z"
+    made.publish(
+        legal_entity(),
+        tariff(),
+        account(names[0], device("van-1", end=middle), payer=payer(time_zone=zones[0])),
+        account(names[1], device("van-1", begin=middle), payer=payer(time_zone=zones[1])),
+    )
+    ends = datetime(2026, 2, 28, 20, tzinfo=UTC), datetime(2026, 3, 31, 20, tzinfo=UTC)
+    made.use(used("van-1", 1000), *(used("van-1", 4000, hour) for hour in ends))
+    made.close("one")
+    found = reconcile(made.lake, take_snapshot(made.lake, NOW), DAYS, None, now=NOW).comparisons
+    assert [one for one in found if one.name.startswith("nobody's")] == []
+    charged = {(one.name, one.place): one for one in found if one.station is Station.RATED}["distance", "all payers"]
+    # each hour at an end is in a month of Tokyo before one of New York, and in none the other way round
+    metres = 9000 if zones[0] == "Asia/Tokyo" else 1000
+    assert (charged.outcome, charged.found) == (ComparisonOutcome.EQUAL, metres * 1000)
+
+
+def test_sums_of_two_currencies_are_never_added(tmp_path: Path) -> None:
+    made = BilledLake.create(tmp_path, "van-1", "van-2")
+    yen = tariff(price("70"), id="yen", currency="JPY")
+    made.publish(
+        legal_entity(),
+        tariff(),
+        yen,
+        account("acme", device("van-1")),
+        account("kaze", device("van-2"), tariff="yen", payer=payer(currency="JPY")),
+    )
+    made.use(used("van-1", 10_000), used("van-2", 10_000))
+    made.close("one")
+    made.issue("clerk")
+    found = reconcile(made.lake, take_snapshot(made.lake, NOW), DAYS, None, now=NOW).comparisons
+    assert {one.name: one.found for one in found if one.name.startswith("posted")} == {
+        "posted, EUR": 450,
+        "posted, JPY": 700,
+    }

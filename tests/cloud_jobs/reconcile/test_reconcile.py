@@ -121,7 +121,7 @@ def test_a_document_that_was_changed_is_named_at_invoiced(billed: BilledLake) ->
     billed.lake.open("documents").update(updates={"net_minor": "net_minor + 1"}, predicate="payer = 'acme'")
     found = wrong(billed)
     assert stations(found) == {Station.INVOICED}
-    assert ("posted", "acme", 1) in [(one.name, one.place, one.difference) for one in found]
+    assert ("posted, EUR", "acme", 1) in [(one.name, one.place, one.difference) for one in found]
 
 
 def test_a_number_that_is_gone_is_named(billed: BilledLake) -> None:
