@@ -105,10 +105,12 @@ class Intake:
         if message.dup and arrival in self._arrivals:
             # It waits already; on this connection it wants a PUBACK of its own.
             self._mids.append(message.mid)
+            self._heard.on_redelivered(self._parts.clocks.monotonic_us())
             return False
         parsed = _parsed(message)
         if message.qos and self._match_redelivery(message, arrival, parsed):
             self._parts.buffer.counters.add("duplicates", 1)
+            self._heard.on_redelivered(self._parts.clocks.monotonic_us())
             return True
         self._enqueue(message, arrival, parsed, now_s)
         return False

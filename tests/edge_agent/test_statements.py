@@ -116,6 +116,54 @@ def test_a_message_that_waits_for_its_commit_holds_the_statement(tmp_path):
     assert vehicle.falsified() == []
 
 
+def test_a_broker_that_delivers_again_what_is_stored_has_not_fallen_silent(tmp_path):
+    vehicle = Vehicle(tmp_path)
+    vehicle.harness.connect(resumed=False)
+    kept = [canary(mid, vehicle.clocks.wall_us()) for mid in range(1, 9)]
+    vehicle.harness.deliver(kept)
+    before = vehicle.look(2)
+    vehicle.intake.on_disconnected()
+    vehicle.look(3600)
+    vehicle.harness.connect(resumed=True)
+    for message in kept:
+        again = MqttMessage(message.mid, 1, True, message.topic, message.payload)
+        assert vehicle.harness.deliver([again]) == [message.mid]
+        assert vehicle.look(1) == before
+    vehicle._mid = 100
+    vehicle.message(age_s=3000)
+    vehicle.harness.commit()
+    assert vehicle.falsified() == []
+
+
+def test_a_message_that_waited_says_how_far_the_vehicle_was_heard_and_no_more(tmp_path):
+    vehicle = Vehicle(tmp_path)
+    vehicle.harness.connect(resumed=False)
+    vehicle.look(2)
+    vehicle.intake.on_disconnected()
+    vehicle.look(200)
+    vehicle.harness.connect(resumed=True)
+    # it waited for 200 s, and behind it waits one that was 290 s old when it came to the broker
+    vehicle.message(age_s=200)
+    vehicle.harness.commit()
+    found = vehicle.look(1)
+    assert found is not None
+    assert found.stated_us == vehicle.clocks.wall_us() - 201 * SECOND - GRACE_US
+    vehicle.message(age_s=490)
+    vehicle.harness.commit()
+    assert vehicle.falsified() == []
+
+
+def test_a_vehicle_whose_messages_have_no_time_states_again_after_a_resumed_session(tmp_path):
+    vehicle = Vehicle(tmp_path)
+    vehicle.harness.connect(resumed=True)
+    found = []
+    for mid in range(1, 302):
+        vehicle.harness.deliver([MqttMessage(mid, 1, False, "vehicle/odd", b"23.5 %d" % mid)])
+        found.append(vehicle.look(1))
+    assert {*found[:299]} == {None}
+    assert found[-1] == HeadStatement(vehicle.harness.buffer.epoch, 301, vehicle.clocks.wall_us() - GRACE_US)
+
+
 def test_a_clock_that_was_never_set_states_nothing(tmp_path):
     clocks = SteadyClocks()
     clocks.offset_us = 0
