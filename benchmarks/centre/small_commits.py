@@ -80,6 +80,7 @@ def _counts(first: int, count: int) -> pa.Table:
         "records": _RECORDS,
         "accepted": _RECORDS,
         "seconds": 0.1,
+        "clocks_ahead": "",
         "committed_at": datetime.now(UTC),
     }
     rows = [

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +34,21 @@ _RANGE_BYTES = 256
 """What a range or a tombstone of a header takes until it is united with others."""
 _STATEMENTS = 32
 """Of one stream in messages that were decoded together; of more, some in between are left out."""
-_CLOCKS_DIFFER_US = 60_000_000
-"""So far may the clock of a region be ahead of the centre's."""
+_CLOCKS_DIFFER_US = 300_000_000
+"""So far may the clock of a region be ahead of the centre's. A device states by its clock less the grace of its intake,
+300 s as a rule: so what it states is of the past, were it by the same clock."""
 
 Batches = Iterable[pa.RecordBatch]
+
+
+class Disbelieved(NamedTuple):
+    """Statements of a region that are not believed: how many, and the most that its clock was ahead (microseconds)."""
+
+    count: int
+    ahead_us: int
+
+    def __or__(self, other: Disbelieved) -> Disbelieved:  # type: ignore[override]
+        return Disbelieved(self.count + other.count, max(self.ahead_us, other.ahead_us))
 
 
 @dataclass(slots=True)
@@ -49,6 +60,7 @@ class Decoded:
     device stream what its batches say together, and how many records they hold. `malformed`: messages that are no
     consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`. `statements`: of each
     device stream that stated something, as far as they are believed; the latest of them is in `streams`, too.
+    `disbelieved`: by region how many were not, and by how much its clock is ahead of the centre's.
     """
 
     rows: pa.Table | None
@@ -56,6 +68,7 @@ class Decoded:
     malformed: list[dict[str, Any]]
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]] = field(default_factory=dict)
+    disbelieved: dict[str, Disbelieved] = field(default_factory=dict)
 
 
 class _Message:
@@ -77,6 +90,7 @@ class _Gathered:
     headers: dict[DeviceStream, list[Header]] = field(default_factory=dict)
     statements: dict[DeviceStream, list[Statement]] = field(default_factory=dict)
     malformed: list[dict[str, Any]] = field(default_factory=list)
+    disbelieved: dict[str, Disbelieved] = field(default_factory=dict)
     count: int = 0
     rows: int = 0
     size: int = 0
@@ -90,16 +104,16 @@ class _Gathered:
 def decode_messages(batches: Batches, sensible: SensibleTime = USUAL, now: datetime | None = None) -> Iterator[Decoded]:
     """Messages, opened and checked to the last record: all of a task's together, unless they are too many.
 
-    A record whose device time is not `sensible` gets no day. `now`: the centre's clock; a statement in a message that
-    was published later than it says is not believed. None: every moment of publication is believed.
+    A record whose device time is not `sensible` gets no day. `now`: the centre's clock, beyond which no statement is
+    believed, and none at all of a region that is far ahead of it. None: every moment of publication is believed.
     """
-    latest_us = MAX_DEVICE_TIME_US if now is None else round(now.timestamp() * 1_000_000) + _CLOCKS_DIFFER_US
+    now_us = MAX_DEVICE_TIME_US if now is None else round(now.timestamp() * 1_000_000)
     gathered = _Gathered()
     for batch in batches:
         published = batch["publish_time"].cast(pa.int64()).to_pylist()
         rest = batch.select(["value", "properties", "topic", "message_id", "malformed"])
         for message, publish_us in zip(rest.to_pylist(), published, strict=True):
-            _gather(gathered, message, publish_us, latest_us)
+            _gather(gathered, message, publish_us, now_us)
             if gathered.is_enough:
                 yield _decoded(gathered, sensible)
                 gathered = _Gathered()
@@ -107,7 +121,7 @@ def decode_messages(batches: Batches, sensible: SensibleTime = USUAL, now: datet
         yield _decoded(gathered, sensible)
 
 
-def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None, latest_us: int) -> None:
+def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None, now_us: int) -> None:
     value = message["value"] or b""
     gathered.count += 1
     if message["malformed"] is not None:
@@ -128,10 +142,14 @@ def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None
     header = columns.header
     stream = DeviceStream(tenant, header.device, header.epoch)
     gathered.headers.setdefault(stream, []).append(header)
-    if header.stated_us and publish_us is not None and 0 < publish_us <= latest_us:
-        # its region had it by then: whatever the device's clock says, it cannot know of what comes later
-        stated = Statement(min(header.stated_us, publish_us), header.head)
-        gathered.statements.setdefault(stream, []).append(stated)
+    if header.stated_us and publish_us is not None and 0 < publish_us:
+        if publish_us <= now_us + _CLOCKS_DIFFER_US:
+            # its region had it by then: whatever the device's clock says, it cannot know of what comes later
+            stated = Statement(min(header.stated_us, publish_us, now_us), header.head)
+            gathered.statements.setdefault(stream, []).append(stated)
+        else:
+            region, known = properties.get("region") or "", gathered.disbelieved
+            known[region] = Disbelieved(1, publish_us - now_us) | known.get(region, Disbelieved(0, 0))
     gathered.size += columns.size + _RANGE_BYTES * (len(header.record_seqs.ranges) + len(header.tombstones))
     if len(columns.seq):
         gathered.rows += len(columns.seq)
@@ -166,6 +184,7 @@ def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
         malformed=gathered.malformed,
         messages=gathered.count,
         statements={stream: _kept(statements) for stream, statements in gathered.statements.items()},
+        disbelieved=gathered.disbelieved,
     )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import structlog
 
 from cloud_jobs.errors import CommitFailed, LakeError
+from cloud_jobs.ingest.decoding import Disbelieved
 from cloud_jobs.ingest.deduplication import DeduplicationResult, deduplicate
 from cloud_jobs.ingest.duplicates import Conflicts, compared_parts, filter_part, find_conflicts, repeated_parts
 from cloud_jobs.ingest.known_coverage import KnownCoverage
@@ -119,6 +120,7 @@ class MicroBatchWriter:
             "messages": sum(part.messages for part in parts),
             "malformed": sum(part.malformed for part in parts),
             "conflicts": sum(found.records for found in conflicts),
+            **_disbelieved(parts),
         }
         far_off = sum(file.rows for file in files if file.day is None)
         self._count(attempt, result, counted | {"far_off": far_off})
@@ -173,6 +175,16 @@ class MicroBatchWriter:
         rows = pa.Table.from_pylist([row | {"committed_at": now}], schema=TABLES["ingest_batches"].schema)
         files = write_data_files(self._lake.files("ingest_batches"), rows, now, table="ingest_batches")
         self._batches.commit(files, attempt.number)
+
+
+def _disbelieved(parts: Sequence[WrittenPart]) -> dict[str, Any]:
+    """How many statements were not believed, and of which regions, with how far their clocks are ahead."""
+    found: dict[str, Disbelieved] = {}
+    for part in parts:
+        for region, one in part.disbelieved.items():
+            found[region] = one | found.get(region, Disbelieved(0, 0))
+    named = [f"{region or 'no region'} {one.ahead_us // 1_000_000} s" for region, one in sorted(found.items())]
+    return {"disbelieved": sum(one.count for one in found.values()), "clocks_ahead": ", ".join(named)}
 
 
 def _in_a_thread() -> Submit:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cloud_jobs.ingest.decoding import Batches, Decoded, decode_messages
+from cloud_jobs.ingest.decoding import Batches, Decoded, Disbelieved, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart
 from cloud_jobs.ingest.quarantine import QuarantineFile, malformed_rows, write_quarantine
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
@@ -31,6 +31,7 @@ class WrittenPart(NamedTuple):
 
     `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
     of those that are no batch, `malformed`: how many of the `messages` these are. `statements`: see StreamPart.
+    `disbelieved`: statements that are not believed, by region.
     """
 
     files: tuple[DataFile, ...]
@@ -39,6 +40,7 @@ class WrittenPart(NamedTuple):
     malformed: int
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]]
+    disbelieved: dict[str, Disbelieved]
 
     def stream_parts(self, part: int) -> Iterator[StreamPart]:
         """What is decided on, with the number of this part in its micro-batch."""
@@ -67,7 +69,9 @@ def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) 
         written = write_data_files(lake.files("records"), _stamped(decoded.rows, ingest_number, now), now)
     quarantined = _quarantined(lake, decoded, ingest_number, now)
     counts = len(decoded.malformed), decoded.messages
-    return WrittenPart(tuple(written), decoded.streams, tuple(quarantined), *counts, decoded.statements)
+    return WrittenPart(
+        tuple(written), decoded.streams, tuple(quarantined), *counts, decoded.statements, decoded.disbelieved
+    )
 
 
 def _quarantined(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) -> list[QuarantineFile]:

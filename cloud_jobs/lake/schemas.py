@@ -107,11 +107,14 @@ INGEST_BATCHES = pa.schema(
         pa.field("conflicts", pa.int64(), nullable=False),
         pa.field("malformed", pa.int64(), nullable=False),
         pa.field("far_off", pa.int64(), nullable=False),
+        pa.field("disbelieved", pa.int64(), nullable=False),
+        pa.field("clocks_ahead", pa.string(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
 """One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
-duplicates, and of the duplicates those in conflict, of the accepted ones those without a day."""
+duplicates, and of the duplicates those in conflict, of the accepted ones those without a day. Statements that are not
+believed, and the regions whose clocks are too far ahead of the centre's for that, each with by how much."""
 
 QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
 """What usage is metered in."""

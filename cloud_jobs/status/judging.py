@@ -23,6 +23,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
         *(problem for lag in status.lag for problem in _of_lag(status, lag, limits.max_lag_s)),
         *(problem for table in status.tables for problem in _of_table(status, table)),
         *_of_rows(status),
+        *_of_statements(status),
         *(problem for one in status.derived for problem in _of_derived(status, one, limits.max_behind_s)),
         *_of_reference(status, limits.max_behind_s),
         *_of_maintenance(status, limits.max_unmaintained_s),
@@ -66,6 +67,15 @@ def _of_rows(status: CentreStatus) -> Iterator[str]:
         yield f"{rows - status.coverage.received:,} rows of records are more than were received: some are there twice"
     elif rows < status.coverage.received and not status.erasures:
         yield f"{status.coverage.received - rows:,} records that were received are not in the table"
+
+
+def _of_statements(status: CentreStatus) -> Iterator[str]:
+    batch = status.newest_batch
+    if batch is not None and batch["disbelieved"]:
+        yield (
+            f"{batch['disbelieved']:,} statements of devices are not believed, so their periods stay open: clocks ahead"
+            f" of the centre's: {batch['clocks_ahead']}; set them"
+        )
 
 
 def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -> Iterator[str]:

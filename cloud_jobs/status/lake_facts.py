@@ -48,7 +48,8 @@ DERIVED: Final = ("usage", "geofence_events", "encounters")
 _PUBLISHED: Final = ("geofence_events", "encounters")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES: Final = (LakeError, DeltaError, OSError, ValueError)
-_COUNTS: Final = ("messages", "records", "accepted", "duplicates", "conflicts", "malformed", "far_off", "seconds")
+_COUNTS: Final = ("messages", "records", "accepted", "duplicates", "conflicts", "malformed", "far_off", "disbelieved")
+_BATCH: Final = ("ingest_number", "committed_at", *_COUNTS, "clocks_ahead", "seconds")
 
 _Made = TypeVar("_Made")
 
@@ -263,7 +264,7 @@ def _newest_batch(lake: Lake) -> dict[str, Any] | None:
     bounds = StoredFiles.of(lake.open("ingest_batches"), "ingest_batches")
     numbers = [high for _, high in bounds.bounds("ingest_number")] if len(bounds) else []
     rows = _batches(lake, max(numbers), None) if numbers else []
-    return {name: rows[-1][name] for name in ("ingest_number", "committed_at", *_COUNTS)} if rows else None
+    return {name: rows[-1][name] for name in _BATCH} if rows else None
 
 
 def _batches(lake: Lake, first: int, last: int | None) -> list[dict[str, Any]]:

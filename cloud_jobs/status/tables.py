@@ -12,7 +12,16 @@ from rich.text import Text
 from cloud_jobs.status.facts import CentreStatus
 
 _UNKNOWN: Final = "unknown"
-_BATCH: Final = ("ingest_number", "messages", "accepted", "duplicates", "conflicts", "malformed", "far_off")
+_BATCH: Final = (
+    "ingest_number",
+    "messages",
+    "accepted",
+    "duplicates",
+    "conflicts",
+    "malformed",
+    "far_off",
+    "disbelieved",
+)
 _TABLES: Final = ("table", "rows", "files", "bytes", "newest commit", "missing files")
 _DERIVED: Final = ("derived", "commits behind", "records behind", "waiting for")
 

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from cloud_jobs.ingest.decoding import Decoded, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
+from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from telemetry import Batch, Canary, IntervalSet, Record, Tombstone, encode
 from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, new_lake, take_in
 from tests.cloud_jobs.ingest.test_decoding import RECEIVED, messages
 
 RECEIVED_US = round(RECEIVED.timestamp() * 1_000_000)
-DAY_US = 86_400_000_000
+SECOND = 1_000_000
+DAY_US = 86_400 * SECOND
 
 
 def us(text: str) -> int:
@@ -146,13 +148,29 @@ def decode(*sent: bytes, now: datetime | None = None) -> Decoded:
     return decoded
 
 
-@pytest.mark.parametrize(("behind_s", "stated_us"), [(0, RECEIVED_US), (60, RECEIVED_US), (61, 0)])
-def test_a_statement_that_was_published_after_the_present_is_not_believed(behind_s: int, stated_us: int) -> None:
+@pytest.mark.parametrize("behind_s", [0, 61, 300])
+def test_a_statement_is_believed_up_to_the_present_where_the_clock_of_its_region_is_ahead(behind_s: int) -> None:
+    now = RECEIVED - timedelta(seconds=behind_s)
+    for stated_us in (RECEIVED_US, RECEIVED_US - 3600 * SECOND):
+        decoded = decode(heartbeat(0, stated_us), now=now)
+        ((said, _),) = decoded.streams.values()
+        assert said.stated_us == min(stated_us, RECEIVED_US - behind_s * SECOND)
+        assert decoded.disbelieved == {}
+
+
+def test_a_region_whose_clock_is_far_ahead_is_not_believed_and_is_named_with_its_count(tmp_path: Path) -> None:
     # a device that publishes to Pulsar itself stamps the publication with its own clock
-    decoded = decode(heartbeat(0, RECEIVED_US), now=RECEIVED - timedelta(seconds=behind_s))
+    now = RECEIVED - timedelta(seconds=301)
+    decoded = decode(heartbeat(0, RECEIVED_US), heartbeat(3, RECEIVED_US), now=now)
     ((said, _),) = decoded.streams.values()
-    assert said.stated_us == stated_us
-    assert bool(decoded.statements) is bool(stated_us)
+    assert (said.stated_us, decoded.statements) == (0, {})
+    assert decoded.disbelieved == {"eu": (2, 301 * SECOND)}
+    lake = new_lake(tmp_path / "lake")
+    writer = new_ingest(lake)
+    attempt = writer.begin()
+    writer.write(attempt, [write_part(lake, decoded, attempt.ingest_number, now)] * 2)
+    (row,) = lake.rows("ingest_batches").to_pylist()
+    assert (row["disbelieved"], row["clocks_ahead"]) == (4, "eu 301 s")
 
 
 def test_of_many_statements_the_latest_and_the_bound_are_kept() -> None:

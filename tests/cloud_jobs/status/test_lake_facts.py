@@ -55,6 +55,15 @@ def test_a_centre_that_does_its_work_is_healthy(lake: Lake) -> None:
     assert (found.newest_batch["ingest_number"], found.newest_batch["accepted"]) == (3, 1)
 
 
+def test_statements_that_are_not_believed_are_said_with_the_region_whose_clock_is_ahead(lake: Lake) -> None:
+    found = looked(lake)
+    assert found.newest_batch is not None
+    ahead = {"disbelieved": 4, "clocks_ahead": "eu 412 s"}
+    (problem,) = problems(replace(found, newest_batch={**found.newest_batch, **ahead}), LIMITS)
+    assert "4 statements" in problem
+    assert "eu 412 s" in problem
+
+
 def test_a_derived_table_that_waits_too_long_is_said_and_one_that_nobody_computes_is_not(lake: Lake) -> None:
     take_in(lake, new_ingest(lake), [batch(4, 5)])
     usage, _, encounters = looked(lake).derived
