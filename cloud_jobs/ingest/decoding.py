@@ -142,7 +142,7 @@ def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None
     header = columns.header
     stream = DeviceStream(tenant, header.device, header.epoch)
     gathered.headers.setdefault(stream, []).append(header)
-    if header.stated_us and publish_us is not None and 0 < publish_us:
+    if header.stated_us and publish_us is not None and publish_us > 0:
         if publish_us <= now_us + _CLOCKS_DIFFER_US:
             # its region had it by then: whatever the device's clock says, it cannot know of what comes later
             stated = Statement(min(header.stated_us, publish_us, now_us), header.head)
