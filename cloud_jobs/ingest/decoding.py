@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,13 +41,14 @@ _CLOCKS_DIFFER_US = 300_000_000
 Batches = Iterable[pa.RecordBatch]
 
 
-class Disbelieved(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Disbelieved:
     """Statements of a region that are not believed: how many, and the most that its clock was ahead (microseconds)."""
 
     count: int
     ahead_us: int
 
-    def __or__(self, other: Disbelieved) -> Disbelieved:  # type: ignore[override]
+    def __or__(self, other: Disbelieved) -> Disbelieved:
         return Disbelieved(self.count + other.count, max(self.ahead_us, other.ahead_us))
 
 

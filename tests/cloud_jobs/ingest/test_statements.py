@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.ingest.decoding import Decoded, decode_messages
+from cloud_jobs.ingest.decoding import Decoded, Disbelieved, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart, deduplicate
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
@@ -164,7 +164,7 @@ def test_a_region_whose_clock_is_far_ahead_is_not_believed_and_is_named_with_its
     decoded = decode(heartbeat(0, RECEIVED_US), heartbeat(3, RECEIVED_US), now=now)
     ((said, _),) = decoded.streams.values()
     assert (said.stated_us, decoded.statements) == (0, {})
-    assert decoded.disbelieved == {"eu": (2, 301 * SECOND)}
+    assert decoded.disbelieved == {"eu": Disbelieved(2, 301 * SECOND)}
     lake = new_lake(tmp_path / "lake")
     writer = new_ingest(lake)
     attempt = writer.begin()
