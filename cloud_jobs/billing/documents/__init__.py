@@ -1,7 +1,7 @@
 """Documents: an invoice, credit note or debit note as canonical JSON, and the forms that are made of that alone."""
 
-from cloud_jobs.billing.documents.canonical import Document, canonical_bytes, read_document
-from cloud_jobs.billing.documents.document import document, head
+from cloud_jobs.billing.documents.canonical import Document, canonical_bytes, head, read_document
+from cloud_jobs.billing.documents.document import document, document_body, document_head
 from cloud_jobs.billing.documents.errors import (
     DocumentError,
     MissingFact,
@@ -37,6 +37,8 @@ __all__ = [
     "charges_of",
     "content_of",
     "document",
+    "document_body",
+    "document_head",
     "document_table",
     "document_to_html",
     "files_of",

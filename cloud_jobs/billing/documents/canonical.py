@@ -12,7 +12,10 @@ Document = dict[str, Any]
 """Plain values: dicts with text keys, lists, texts, integers, booleans, None. No float."""
 
 FORMAT: Final = 1
+BODY: Final = frozenset({"annex", "lines", "subtotals"})
+"""What is made of the charges alone, whatever number and dates the document gets."""
 _DIGEST: Final = "digest"
+_BODY_DIGEST: Final = "body_digest"
 
 
 def canonical_bytes(document: Document) -> bytes:
@@ -25,11 +28,15 @@ def canonical_text(document: Document) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
 
-def sealed(content: Document, text: str | None = None) -> Document:
-    """The document with the digest of all else that is in it; `text`: its canonical text, for a caller that has it."""
-    assert _DIGEST not in content
-    made = canonical_text(content) if text is None else text
-    return {**content, _DIGEST: hashlib.sha256(made.encode() + b"\n").hexdigest()}
+def digest_of(text: str) -> str:
+    """SHA-256 (hex) over the canonical bytes whose text is given."""
+    return hashlib.sha256(text.encode() + b"\n").hexdigest()
+
+
+def head(made: Document) -> Document:
+    """The document without its body: what is known of it at a glance. The digest of the head is that of the whole,
+    for `body_digest` stands in it."""
+    return {name: value for name, value in made.items() if name not in BODY}
 
 
 def read_document(content: bytes) -> Document:
@@ -46,8 +53,11 @@ def read_document(content: bytes) -> Document:
             f"document {name} is of format {document['format']}; this version reads {FORMAT}:"
             " use the version that issued it"
         )
+    body_digest = digest_of(canonical_text({name: document.get(name) for name in BODY}))
+    unsealed = {**head(document), _BODY_DIGEST: body_digest}
+    unsealed.pop(_DIGEST, None)
+    seals = {_BODY_DIGEST: body_digest, _DIGEST: digest_of(canonical_text(unsealed))}
     # by its bytes: a number that was written as a float, or a key that stands twice, is a change too
-    unsealed = {key: value for key, value in document.items() if key != _DIGEST}
-    if canonical_bytes(sealed(unsealed)) != content:
+    if canonical_bytes({**document, **seals}) != content:
         raise UnreadableDocument(f"document {name} does not have the content it was issued with")
     return document

@@ -6,23 +6,29 @@ A credit note states what it gives back as positive amounts; times `posting_sign
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer
 from cloud_jobs.billing.contracts.account import VatCategory
-from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_text, sealed
+from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_text, digest_of
 from cloud_jobs.billing.documents.checks import check_kind, check_parties, check_text_of
 from cloud_jobs.billing.documents.errors import MissingFact
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents.lines import amount, lines_and_annex
 from cloud_jobs.billing.period import stamp
-from cloud_jobs.billing.rating import RatedAccount, TaxGroup
+from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, TaxGroup
 
 CREDITED: Final = "This amount is credited; nothing is to be paid."
-_APART: Final = frozenset({"annex", "lines"})
+
+
+class Body(NamedTuple):
+    """Lines, sub-totals and annex of a document, and the SHA-256 (hex) over them, which stands in its head."""
+
+    parts: Document
+    digest: str
 
 
 def document(
@@ -47,15 +53,62 @@ def document(
     of a note the difference to what was posted, which a credit note states with the other sign. `reason`: why a note
     was made (BT-22). Raises UnusableText, MissingFact, UnknownCurrency.
     """
+    body = document_body(rated.charges, kind=kind, buyer=buyer, names=names, currency=rated.currency)
+    made = document_head(
+        kind=kind,
+        number=number,
+        issue_date=issue_date,
+        due_date=due_date,
+        seller=seller,
+        buyer=buyer,
+        owed=rated.owed,
+        period=period,
+        snapshot=snapshot,
+        certificates=certificates,
+        body_digest=body.digest,
+        preceding=preceding,
+        reason=reason,
+    )
+    return {**made, **body.parts}
+
+
+def document_body(
+    charges: Iterable[Charge], *, kind: DocumentType, buyer: Account, names: Mapping[str, str], currency: str
+) -> Body:
+    """What is of the charges alone, so that it can be made before anybody numbers it. Raises UnusableText."""
+    names = {**names, buyer.id: buyer.name}
+    lines, subtotals, annex = lines_and_annex(charges, buyer.id, names, currency, kind.sign)
+    parts = {"lines": lines, "subtotals": subtotals, "annex": annex}
+    text = canonical_text(parts)
+    check_text_of(parts, text)
+    return Body(parts, digest_of(text))
+
+
+def document_head(
+    *,
+    kind: DocumentType,
+    number: str | None,
+    issue_date: date | None,
+    due_date: date | None,
+    seller: LegalEntity,
+    buyer: Account,
+    owed: Owed,
+    period: InvoicingPeriod,
+    snapshot: str,
+    certificates: CertificateSummary,
+    body_digest: str,
+    preceding: PrecedingInvoice | None = None,
+    reason: str | None = None,
+) -> Document:
+    """All of a document but its body, sealed with the digest of the whole. Raises UnusableText, MissingFact."""
     assert (number is None) == (issue_date is None), "a document has a number from the day it is issued"
     payer = buyer.payer
     assert payer is not None, f"account {buyer.id} does not pay itself"
-    assert rated.payer == buyer.id, f"the charges are those of {rated.payer}, not of {buyer.id}"
+    assert owed.payer == buyer.id, f"the charges are those of {owed.payer}, not of {buyer.id}"
     if number is not None:
         check_kind(kind, preceding, with_due_date=due_date is not None)
     check_parties(seller, buyer, payer)
-    tax, sign, currency = _tax(rated, payer), kind.sign, rated.currency
-    lines, subtotals, annex = lines_and_annex(rated.charges, buyer.id, {**names, buyer.id: buyer.name}, currency, sign)
+    tax, sign, currency = _tax(owed, payer), kind.sign, owed.currency
     made: Document = {
         "format": FORMAT,
         "invoice_number": number,
@@ -73,38 +126,31 @@ def document(
         "deliver_to_country_code": payer.address.country if tax.category is VatCategory.INTRA_COMMUNITY else None,
         "invoicing_period": _period(period),
         "payment_instructions": _payment(seller, number),
-        "document_totals": _totals(rated, currency, sign),
+        "document_totals": _totals(owed, sign),
         "vat_breakdown": [_vat(tax, currency, sign)],
-        "lines": lines,
-        "subtotals": subtotals,
-        "annex": annex,
+        "body_digest": body_digest,
         "snapshot": snapshot,
         "certificates": _certificates(certificates),
     }
     text = canonical_text(made)
     check_text_of(made, text)
-    return sealed(made, text)
+    return {**made, "digest": digest_of(text)}
 
 
-def head(made: Document) -> Document:
-    """The document without its lines and annex: what is known of it at a glance. Its digest is that of the whole."""
-    return {name: value for name, value in made.items() if name not in _APART}
-
-
-def _tax(rated: RatedAccount, payer: Payer) -> TaxGroup:
+def _tax(owed: Owed, payer: Payer) -> TaxGroup:
     """The tax on all lines: a payer has one category and rate, so one group; of nothing, if nothing is owed."""
-    if not rated.taxes and not rated.net_minor:
+    if not owed.taxes and not owed.net_minor:
         vat = payer.vat
         return TaxGroup(
             category=vat.category, rate=vat.rate, exemption_reason=vat.exemption_reason, taxable_minor=0, tax_minor=0
         )
-    if len(rated.taxes) != 1 or rated.taxes[0].taxable_minor != rated.net_minor:
+    if len(owed.taxes) != 1 or owed.taxes[0].taxable_minor != owed.net_minor:
         raise MissingFact(
-            f"the charges of {rated.payer} are {rated.net_minor}, their taxable amounts are"
-            f" {[group.taxable_minor for group in rated.taxes]}: all are taxed alike, once",
+            f"the charges of {owed.payer} are {owed.net_minor}, their taxable amounts are"
+            f" {[group.taxable_minor for group in owed.taxes]}: all are taxed alike, once",
             "BR-CO-18, BR-S-08",
         )
-    return rated.taxes[0]
+    return owed.taxes[0]
 
 
 def _preceding(preceding: PrecedingInvoice) -> Document:
@@ -166,8 +212,9 @@ def _certificates(summary: CertificateSummary) -> Document:
     return {"devices_by_state": dict(summary.devices_by_state), "digest": summary.digest}
 
 
-def _totals(rated: RatedAccount, currency: str, sign: int) -> Document:
-    net, tax, gross = (sign * minor for minor in (rated.net_minor, rated.tax_minor, rated.gross_minor))
+def _totals(owed: Owed, sign: int) -> Document:
+    currency = owed.currency
+    net, tax, gross = (sign * minor for minor in (owed.net_minor, owed.tax_minor, owed.gross_minor))
     return {
         "sum_of_invoice_line_net_amount": amount(net, currency),
         "invoice_total_amount_without_vat": amount(net, currency),

@@ -3,7 +3,7 @@
 from cloud_jobs.billing.rating.agreed import rating_contract
 from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows
 from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage
-from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind, RatedAccount, TaxGroup
+from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind, Owed, RatedAccount, TaxGroup
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
 from cloud_jobs.billing.rating.difference import Posted, PostedSum, PostedTax, TaxKey, difference
 from cloud_jobs.billing.rating.price_book import PriceBooks
@@ -17,6 +17,7 @@ __all__ = [
     "ChargeKind",
     "MeteredKey",
     "MeteredRows",
+    "Owed",
     "PayerUsage",
     "Posted",
     "PostedSum",

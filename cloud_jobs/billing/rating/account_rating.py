@@ -94,19 +94,9 @@ class AccountRating:
             frees = split(free, Exact(free), weights) if free else [0] * len(weights)
             for place, quantity, nothing, amount in zip(places, weights, frees, amounts, strict=True):
                 region, tenant, device, zone, window = place
-                key = ChargeKey(
-                    account=self.account,
-                    region=region,
-                    tenant=tenant,
-                    device=device,
-                    kind=ChargeKind.USAGE,
-                    meter=meter,
-                    zone=zone,
-                    window=window,
-                    price=text,
-                )
+                key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
                 rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
-                charges.append(Charge(key=key, quantity=quantity, free=nothing, amount_minor=amount, metered=rows))
+                charges.append(Charge(key, quantity, nothing, amount, rows))
         return charges
 
     def _count_day(self, price: RatedPrice, cell: Cell, day: date | None) -> None:

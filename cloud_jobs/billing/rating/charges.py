@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.meters import Meter
@@ -24,8 +25,7 @@ _METER_PLACE = {meter: place for place, meter in enumerate(Meter, start=1)}
 _KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChargeKey:
+class ChargeKey(NamedTuple):
     """What a charge is about; no two charges of an account have the same. "" stands for none.
 
     `price`: the price as text, by which two versions of a tariff with the same price are one:
@@ -36,7 +36,7 @@ class ChargeKey:
     region: str = ""
     tenant: str = ""
     device: str = ""
-    kind: ChargeKind
+    kind: ChargeKind = ChargeKind.USAGE
     meter: Meter | None = None
     zone: str = ""
     window: str = ""
@@ -51,12 +51,8 @@ class ChargeKey:
             *(kind, meter, self.zone, self.window, self.price),
         )
 
-    def __lt__(self, other: ChargeKey) -> bool:
-        return self.order < other.order
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(NamedTuple):
     """What is owed for one key. `quantity` in the meter's base unit, of it `free` in an allowance; `amount_minor` in
     the payer's currency, rounded once (of a pool of devices: the rounded whole, split by largest remainder)."""
 
@@ -78,6 +74,25 @@ class TaxGroup:
     tax_minor: int
 
 
+class Owed(NamedTuple):
+    """What a payer owes for a period, summed up, in minor units. `net_minor`: BT-109, the sum of the charges."""
+
+    payer: str
+    currency: str
+    net_minor: int
+    taxes: tuple[TaxGroup, ...]
+
+    @property
+    def tax_minor(self) -> int:
+        """BT-110."""
+        return sum(group.tax_minor for group in self.taxes)
+
+    @property
+    def gross_minor(self) -> int:
+        """BT-112, what is to be paid."""
+        return self.net_minor + self.tax_minor
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedAccount:
     """All that a payer owes for a period: its own charges and those of its children, in the order of their keys."""
@@ -88,8 +103,13 @@ class RatedAccount:
     taxes: tuple[TaxGroup, ...]
 
     @property
+    def owed(self) -> Owed:
+        """Its sums."""
+        return Owed(self.payer, self.currency, self.net_minor, self.taxes)
+
+    @property
     def net_minor(self) -> int:
-        """BT-109, the sum of the charges."""
+        """BT-109."""
         return sum(charge.amount_minor for charge in self.charges)
 
     @property

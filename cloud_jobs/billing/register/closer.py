@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.documents import DocumentError, DocumentType, document_body
 from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.closing_fences import ClosingFences
 from cloud_jobs.billing.register.control_totals import ControlTotal
+from cloud_jobs.billing.register.document_heads import closing_head
 from cloud_jobs.billing.register.parties import Parties
 from cloud_jobs.billing.register.rows import canonical, digest_of, lines_digest, taxes_text
 
@@ -58,8 +60,6 @@ def closed(
     # a payer without devices has none that is open, and what has not happened is not final
     if run.now < period.end:
         open_ends.append(f"the period ends at {period.end.isoformat()}")
-    # a wrong sum is never final, however complete the records are
-    state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
     parties = Parties(
         seller=seller,
         buyer=contract.account,
@@ -68,6 +68,8 @@ def closed(
         conflicts=sum(one.counts.conflicts for one in certificates),
         refused_fences=fences.refused,
     )
+    # a wrong sum is never final, however complete the records are
+    state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
     closing = Closing(
         key=PeriodKey(seller.id, contract.id, period.first_day, period.last_day),
         snapshot=run.snapshot,
@@ -86,11 +88,30 @@ def closed(
         charges=len(rated.charges),
         taxes=taxes_text(rated.taxes),
         lines_digest=lines_digest(rated.charges),
+        body_digest="",
         certificates_digest=digest_of(canonical([one.digest() for one in certificates])),
         control_totals=canonical([total._asdict() for total in totals]),
         parties=parties.text,
     )
-    return ClosedPayer(closing=closing, charges=rated.charges, certificates=certificates)
+    return ClosedPayer(closing=_drafted(closing, parties, rated), charges=rated.charges, certificates=certificates)
+
+
+def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing:
+    """With the digest of what its invoice says of the charges, made while they are in memory; blocked if no valid
+    invoice can be made: that is known before anybody numbers it."""
+    try:
+        body = document_body(
+            rated.charges,
+            kind=DocumentType.INVOICE,
+            buyer=parties.buyer,
+            names=parties.names,
+            currency=rated.currency,
+        )
+        closing_head(closing, parties, rated.owed, body.digest)
+    except DocumentError as error:
+        faults = closing.reasons if closing.outcome is ClosingState.BLOCKED else ()
+        return replace(closing, outcome=ClosingState.BLOCKED, reasons=(*faults, str(error)))
+    return replace(closing, body_digest=body.digest)
 
 
 def blocked(
@@ -117,6 +138,7 @@ def blocked(
         charges=0,
         taxes=canonical([]),
         lines_digest=lines_digest(()),
+        body_digest="",
         certificates_digest=digest_of(canonical([])),
         control_totals=canonical([]),
         parties=canonical(nothing),

@@ -48,8 +48,9 @@ class Closing:
     `snapshot`: its number; of two closings that of the later snapshot counts, of one snapshot the one that was
     committed later (`number`, counted from 1). `period_start`, `period_end`: the first moment of the period and the
     first one after it, in UTC. `run`: under which name its lines and certificates were written. `reasons`: why it is
-    not final. `charges`: how many there are. `lines_digest`: SHA-256 (hex) over their canonical JSON. `number_prefix`:
-    of the seller's numbers. `taxes`, `control_totals`, `parties`: canonical JSON.
+    not final. `charges`: how many there are. `lines_digest`: SHA-256 (hex) over their columns, see `rows`.
+    `body_digest`: of what its invoice says of them ("": no valid one can be made). `number_prefix`: of the seller's
+    numbers. `taxes`, `control_totals`, `parties`: canonical JSON.
     """
 
     key: PeriodKey
@@ -69,6 +70,7 @@ class Closing:
     charges: int
     taxes: str
     lines_digest: str
+    body_digest: str
     certificates_digest: str
     control_totals: str
     parties: str
@@ -77,6 +79,11 @@ class Closing:
     def id(self) -> str:
         """By which documents name it: the snapshot, the days and the run that made it."""
         return f"{self.snapshot_id}/{self.key.first_day}/{self.key.last_day}/{self.run}"
+
+    def owes_as(self, other: Closing) -> bool:
+        """Whether both are of the same charges and the same tax."""
+        of_each = ((one.currency, one.lines_digest, one.tax_minor, one.taxes) for one in (self, other))
+        return len({*of_each}) == 1
 
     @property
     def in_register(self) -> RegisterKey:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 
-from cloud_jobs.billing.documents import (
-    CertificateSummary,
-    Document,
-    DocumentType,
-    InvoicingPeriod,
-    canonical_bytes,
-    document,
-    head,
-)
-from cloud_jobs.billing.rating import Posted, RatedAccount, difference
+from cloud_jobs.billing.documents import Document, canonical_bytes, document_body, head
+from cloud_jobs.billing.rating import Owed, Posted, RatedAccount, difference
 from cloud_jobs.billing.register.closing import Closing, RegisterKey
+from cloud_jobs.billing.register.document_heads import closing_head
 from cloud_jobs.billing.register.errors import NoInvoice, NotClosed, OtherCurrency, RegisterDamaged
 from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange
 from cloud_jobs.billing.register.operations import Days, Sealed
@@ -32,15 +24,18 @@ class DocumentMaker:
         self._register = register
         self._rated: dict[RegisterKey, RatedAccount] = {}
 
+    def check(self, closings: Collection[Closing]) -> None:
+        """That the charges of some closings are there. Raises LakeError, RegisterDamaged."""
+        self._register.check_charges(closings)
+
     def load(self, closings: Collection[Closing]) -> None:
         """Reads the charges of some closings, instead of those before. Raises LakeError, RegisterDamaged."""
         charges = self._register.charges_of(closings)
         self._rated = {}
         for one in closings:
-            with row_fault_as_error("closings", {"payer": one.key.payer, "id": one.id}):
-                taxes = taxes_from(one.taxes)
+            owed = _owed_by(one)
             rated = RatedAccount(
-                payer=one.key.payer, currency=one.currency, charges=charges[one.in_register], taxes=taxes
+                payer=owed.payer, currency=owed.currency, charges=charges[one.in_register], taxes=owed.taxes
             )
             # the digest is that of the lines; this holds them against what was posted
             if (rated.net_minor, rated.tax_minor) != (one.net_minor, one.tax_minor):
@@ -48,51 +43,33 @@ class DocumentMaker:
             self._rated[one.in_register] = rated
 
     def change(self, before: Closing, after: Closing) -> PostedChange:
-        """What one closing changes of another one."""
+        """What one closing changes of another one, both loaded unless they owe the same."""
+        if after.owes_as(before):
+            return PostedChange(net_minor=0, tax_minor=0, is_empty=True)
         made = self.difference(before, after)
         # quantities alone are no reason for a note: it would ask for nothing
         empty = not made.tax_minor and not any(charge.amount_minor for charge in made.charges)
         return PostedChange(net_minor=made.net_minor, tax_minor=made.tax_minor, is_empty=empty)
 
     def document(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Document:
-        """The document of an entry. Raises DocumentError for contracts that no valid document can be made of."""
-        basis = closing or before
-        assert basis is not None, "a document posts a closing, or takes one back"
-        with row_fault_as_error("closings", {"payer": basis.key.payer, "parties": basis.parties}):
-            parties = Parties.parse(basis.parties)
-        # by the terms of the closing, as the document of then had it
-        due = entry.issue_date + timedelta(days=parties.seller.payment_days)
-        made = document(
-            kind=entry.type,
-            number=entry.number,
-            issue_date=entry.issue_date,
-            due_date=None if entry.type is DocumentType.CREDIT_NOTE else due,
-            seller=parties.seller,
-            buyer=parties.buyer,
-            names=parties.names,
-            rated=self.difference(before, closing),
-            period=InvoicingPeriod(
-                first_day=basis.key.first_day,
-                last_day=basis.key.last_day,
-                start=basis.period_start,
-                end=basis.period_end,
-                time_zone=basis.time_zone,
-            ),
-            snapshot=basis.snapshot_id,
-            certificates=CertificateSummary(
-                devices_by_state=parties.devices_by_state, digest=basis.certificates_digest
-            ),
-            preceding=entry.reference,
-            reason=entry.reason or None,
+        """The document of an entry, whose closings are loaded. Raises DocumentError for contracts that no valid
+        document can be made of."""
+        basis, parties = _terms(closing, before)
+        rated = self.difference(before, closing)
+        body = document_body(
+            rated.charges, kind=entry.type, buyer=parties.buyer, names=parties.names, currency=rated.currency
         )
-        totals = made["posting_sign"] * made["document_totals"]["invoice_total_amount_with_vat"]["minor"]
-        assert totals == entry.gross_minor, "a document is of what its entry posts"
-        return made
+        return {**_head(entry, basis, parties, rated.owed, body.digest), **body.parts}
 
     def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Sealed:
-        """What the register keeps of the document of an entry."""
-        made = self.document(entry, closing, before)
-        return Sealed(canonical_bytes(head(made)).decode(), made["digest"])
+        """What the register keeps of the document of an entry. Of an invoice the closing alone is looked at: it has
+        the digest of what was made of the charges when they were rated."""
+        if closing is not None and before is None:
+            _, parties = _terms(closing, None)
+            made = _head(entry, closing, parties, _owed_by(closing), closing.body_digest)
+        else:
+            made = head(self.document(entry, closing, before))
+        return Sealed(canonical_bytes(made).decode(), made["digest"])
 
     def difference(self, before: Closing | None, after: Closing | None) -> RatedAccount:
         """The charges of a closing, or what they change of those of another one; without it, those taken back."""
@@ -102,6 +79,35 @@ class DocumentMaker:
         posted = self._rated[before.in_register]
         nothing = RatedAccount(payer=posted.payer, currency=posted.currency, charges=(), taxes=())
         return difference(Posted.of([posted]), nothing if after is None else self._rated[after.in_register])
+
+
+def _owed_by(closing: Closing) -> Owed:
+    with row_fault_as_error("closings", {"payer": closing.key.payer, "id": closing.id}):
+        taxes = taxes_from(closing.taxes)
+    return Owed(closing.key.payer, closing.currency, closing.net_minor, taxes)
+
+
+def _terms(closing: Closing | None, before: Closing | None) -> tuple[Closing, Parties]:
+    """The closing by whose terms a document is made, and its parties."""
+    basis = closing or before
+    assert basis is not None, "a document posts a closing, or takes one back"
+    with row_fault_as_error("closings", {"payer": basis.key.payer, "parties": basis.parties}):
+        return basis, Parties.parse(basis.parties)
+
+
+def _head(entry: IssuedDocument, basis: Closing, parties: Parties, owed: Owed, body_digest: str) -> Document:
+    assert (owed.net_minor, owed.tax_minor) == (entry.net_minor, entry.tax_minor), "a document is what its entry posts"
+    return closing_head(
+        basis,
+        parties,
+        owed,
+        body_digest,
+        kind=entry.type,
+        number=entry.number,
+        issue_date=entry.issue_date,
+        preceding=entry.reference,
+        reason=entry.reason,
+    )
 
 
 def issued_document(register: Register, number: str, legal_entity: str | None = None) -> Document:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from cloud_jobs.billing.attribution import attribution_faults
 from cloud_jobs.billing.documents import DocumentError, DocumentType
 from cloud_jobs.billing.register import ledger as rules
-from cloud_jobs.billing.register.closing import Closing, RegisterKey
+from cloud_jobs.billing.register.closing import Closing, ClosingState, RegisterKey
 from cloud_jobs.billing.register.errors import Blocked, NotClosed, NothingClosed, RegisterRefusal, Unattributed
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedChange
 from cloud_jobs.billing.register.posting import post
@@ -34,8 +34,11 @@ class Sealed(NamedTuple):
 class Books(Protocol):
     """What the operations need beside the register's tables: see `documents_of.DocumentMaker`."""
 
+    def check(self, closings: Collection[Closing]) -> None:
+        """Refuses closings of one period whose charges are not there."""
+
     def load(self, closings: Collection[Closing]) -> None:
-        """Makes ready what the two others need of closings of one period."""
+        """Makes ready what `change` and the seal of a note need of closings of one period."""
 
     def change(self, before: Closing, after: Closing) -> PostedChange:
         """What a closing changes of another one that is posted."""
@@ -62,6 +65,8 @@ class Done(NamedTuple):
 
 _Step = Callable[[Ledger, Closing, Closing | None], IssuedDocument]
 """The entry that a newest closing makes; given also the closing that is posted, if there is one."""
+_Ready = Callable[[Sequence[tuple[Closing, Closing | None]]], None]
+"""What is to be read of the newest closings that are final, each with the one that is posted."""
 _PAYERS_AT_ONCE: Final = 2000
 
 
@@ -74,7 +79,10 @@ def issue_period(register: Register, days: Days, payers: Collection[str] | None,
     def step(ledger: Ledger, closing: Closing, _: Closing | None) -> IssuedDocument:
         return rules.issue(ledger, closing, clerk.now, clerk.by)
 
-    return _each(register, days, payers, step, books=books, clerk=clerk)
+    def ready(pairs: Sequence[tuple[Closing, Closing | None]]) -> None:
+        books.check([closing for closing, posted in pairs if posted is None])
+
+    return _each(register, days, payers, step, ready, books=books, clerk=clerk)
 
 
 def adjust_period(
@@ -88,7 +96,11 @@ def adjust_period(
             raise missing_closing(closing.key.payer, posted.closing)
         return rules.adjust(ledger, closing, books.change(before, closing), clerk.now, clerk.by)
 
-    return _each(register, days, payers, step, books=books, clerk=clerk)
+    def ready(pairs: Sequence[tuple[Closing, Closing | None]]) -> None:
+        changed = [pair for pair in pairs if pair[1] is not None and not pair[0].owes_as(pair[1])]
+        books.load([one for pair in changed for one in pair if one is not None])
+
+    return _each(register, days, payers, step, ready, books=books, clerk=clerk)
 
 
 def void_invoice(
@@ -117,6 +129,7 @@ def _each(
     days: Days,
     payers: Collection[str] | None,
     step: _Step,
+    ready: _Ready,
     *,
     books: Books,
     clerk: Clerk,
@@ -139,7 +152,7 @@ def _each(
             ledger = register.ledger(opened, [one.key for one in newest.values()], numbering)
             named = {one.in_register: one for one in closings}
             posted = {payer: named.get(_posted_key(ledger, one)) for payer, one in newest.items()}
-            books.load([*newest.values(), *(one for one in posted.values() if one is not None)])
+            ready([(one, posted[payer]) for payer, one in newest.items() if one.outcome is ClosingState.FINAL])
             yield [*_rows(ledger, newest.values(), posted, step, books=books, clerk=clerk, refused=refused)]
             # the next part goes on counting where this one ended: all parts are one commit
             numbering = ledger.all_numbering

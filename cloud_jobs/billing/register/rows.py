@@ -26,7 +26,8 @@ from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, RATED_LIN
 
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
 _COUNTED: Final = ("quantity", "free", "amount_minor")
-_AT_ONCE: Final = 1000
+_MOMENTS: Final = ("first_hour", "last_hour")
+_NOT_METERED: Final = (None,) * len(_METERED)
 _STORED: Final = (*CHARGE_KEY, *_COUNTED, *_METERED)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: Final = {kind.value: kind for kind in ChargeKind}
@@ -47,12 +48,7 @@ def digest_of(text: str) -> str:
 def charge_rows(key: PeriodKey, run: str, charges: Iterable[Charge]) -> pa.Table:
     """The charges of a payer as rows of RATED_LINES."""
     charges = [*charges]
-    # column by column: a month of many payers is millions of charges
-    columns: dict[str, Any] = {name: [getattr(charge.key, name) for charge in charges] for name in CHARGE_KEY}
-    columns["meter"] = [meter or "" for meter in columns["meter"]]
-    columns |= {name: [getattr(charge, name) for charge in charges] for name in _COUNTED}
-    behind = [charge.metered or (None,) * len(_METERED) for charge in charges]
-    columns |= {name: [one[at] for one in behind] for at, name in enumerate(_METERED)}
+    columns: dict[str, Any] = _columns(charges)
     of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
     columns |= {
         name: pa.repeat(pa.scalar(value, RATED_LINES.field(name).type), len(charges))
@@ -75,13 +71,13 @@ def charges_from(rows: pa.Table) -> tuple[Charge, ...]:
 
 
 def lines_digest(charges: Iterable[Charge]) -> str:
-    """What stands in a closing, and on an invoice, for its charges: of any order the same."""
-    found, in_order = sha256(b"["), sorted(charges, key=_text_key)
-    # piece by piece: a payer may have a hundred thousand charges
-    for begin in range(0, len(in_order), _AT_ONCE):
-        piece = canonical([_charge_values(charge) for charge in in_order[begin : begin + _AT_ONCE]])
-        found.update(("," * bool(begin) + piece[1:-1]).encode())
-    found.update(b"]")
+    """What stands in a closing for its charges: of any order the same. Over the columns, each a list, one by one."""
+    columns = _columns(sorted(charges, key=lambda charge: charge.key.order))
+    for name in _MOMENTS:
+        columns[name] = [moment and _text_of(moment) for moment in columns[name]]
+    found = sha256()
+    for name in _STORED:
+        found.update(canonical(columns[name]).encode())
     return found.hexdigest()
 
 
@@ -105,6 +101,7 @@ def closing_row(closing: Closing, closed_at: datetime) -> dict[str, Any]:
         "charges": closing.charges,
         "taxes": closing.taxes,
         "lines_digest": closing.lines_digest,
+        "body_digest": closing.body_digest,
         "certificates_digest": closing.certificates_digest,
         "control_totals": closing.control_totals,
         "parties": closing.parties,
@@ -215,45 +212,26 @@ def _key(row: Mapping[str, Any]) -> PeriodKey:
     return PeriodKey(row["legal_entity"], row["payer"], row["first_day"], row["last_day"])
 
 
-def _text_key(charge: Charge) -> tuple[str, ...]:
-    """By what the charges of a payer are in order, all as texts."""
-    key = charge.key
-    return (
-        *(key.account, key.region, key.tenant, key.device),
-        *(key.kind, key.meter or "", key.zone, key.window, key.price),
-    )
-
-
-def _charge_values(charge: Charge) -> dict[str, Any]:
-    """A row of RATED_LINES as JSON has it, without what its payer and run are."""
-    values: dict[str, Any] = dict(zip(CHARGE_KEY, _text_key(charge), strict=True))
-    values |= {"quantity": charge.quantity, "free": charge.free, "amount_minor": charge.amount_minor}
-    metered = charge.metered
-    if metered is None:
-        return values | dict.fromkeys(_METERED)
-    values["rows"], values["digest"] = metered.rows, metered.digest
-    values["first_hour"] = _text_of(metered.first_hour)
-    values["last_hour"] = _text_of(metered.last_hour)
-    return values
+def _columns(charges: Sequence[Charge]) -> dict[str, list[Any]]:
+    """The columns of RATED_LINES that are of charges: a month of many payers is millions of them."""
+    if not charges:
+        return {name: [] for name in _STORED}
+    keys, *counted, metered = zip(*charges, strict=True)
+    behind = zip(*(one or _NOT_METERED for one in metered), strict=True)
+    columns = {
+        name: [*column] for name, column in zip(_STORED, (*zip(*keys, strict=True), *counted, *behind), strict=True)
+    }
+    columns["meter"] = [meter or "" for meter in columns["meter"]]
+    return columns
 
 
 def _charge(row: tuple[Any, ...]) -> Charge:
     """The charge of a row's values, in the order of _STORED."""
     account, region, tenant, device, kind, meter, zone, window, price, quantity, free, amount_minor = row[:12]
     rows, first_us, last_us, digest = row[12:]
-    key = ChargeKey(
-        account=account,
-        region=region,
-        tenant=tenant,
-        device=device,
-        kind=_KINDS[kind],
-        meter=_METERS[meter],
-        zone=zone,
-        window=window,
-        price=price,
-    )
+    key = ChargeKey(account, region, tenant, device, _KINDS[kind], _METERS[meter], zone, window, price)
     metered = None if rows is None else MeteredRows(rows, _moment(first_us), _moment(last_us), digest)
-    return Charge(key=key, quantity=quantity, free=free, amount_minor=amount_minor, metered=metered)
+    return Charge(key, quantity, free, amount_minor, metered)
 
 
 @lru_cache(maxsize=4096)

@@ -63,13 +63,7 @@ class Register:
         """
         if not closings:
             return {}
-        days = {(one.key.first_day, one.key.last_day) for one in closings}
-        assert len(days) == 1, "closings of one period"
-        ((first_day, last_day),) = days
-        payers, runs = {one.key.payer for one in closings}, {one.run for one in closings}
-        ranges = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
-        rows = self._read("rated_lines", ranges, TABLES["rated_lines"].schema.names, first_day)
-        rows = rows.filter(pc.equal(rows["last_day"], pa.scalar(last_day)))
+        rows = self._charges(closings, TABLES["rated_lines"].schema.names)
         # one payer may have several runs: the one that is posted, and the newest
         found = _by_payer_and_run(rows)
         charges = {}
@@ -80,6 +74,20 @@ class Register:
                 raise RegisterDamaged(f"the lines of the closing {one.id} of {one.key.payer} are not those of then")
             charges[one.in_register] = of_one
         return charges
+
+    def check_charges(self, closings: Collection[Closing]) -> None:
+        """That closings of one period have as many charges as they were made with, of their sum.
+
+        Raises RegisterDamaged if they do not.
+        """
+        if not closings:
+            return
+        rows = self._charges(closings, ["payer", "run", "last_day", "amount_minor"])
+        sums = rows.group_by(["payer", "run"]).aggregate([("amount_minor", "count"), ("amount_minor", "sum")])
+        found = {(row["payer"], row["run"]): (*row.values(),)[-2:] for row in sums.to_pylist()}
+        wrong = [one for one in closings if found.get((one.key.payer, one.run), (0, 0)) != (one.charges, one.net_minor)]
+        # a row that is there twice is one charge: which they are is looked at one by one
+        self.charges_of(wrong)
 
     def document(self, number: str, legal_entity: str | None = None) -> tuple[IssuedDocument, Mapping[str, Any]]:
         """A document and its row. Raises UnknownDocument."""
@@ -131,6 +139,16 @@ class Register:
         rows = self._read("documents", {}, ["legal_entity", "counter"])
         grouped = rows.sort_by("counter").group_by("legal_entity", use_threads=False).aggregate([("counter", "list")])
         return {row["legal_entity"]: row["counter_list"] for row in grouped.to_pylist()}
+
+    def _charges(self, closings: Collection[Closing], columns: Collection[str]) -> pa.Table:
+        """Rows of RATED_LINES of closings of one period, and of other runs and payers between them."""
+        days = {(one.key.first_day, one.key.last_day) for one in closings}
+        assert len(days) == 1, "closings of one period"
+        ((first_day, last_day),) = days
+        payers, runs = {one.key.payer for one in closings}, {one.run for one in closings}
+        ranges = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
+        rows = self._read("rated_lines", ranges, columns, first_day)
+        return rows.filter(pc.equal(rows["last_day"], pa.scalar(last_day)))
 
     def _documents(
         self, opened: DeltaTable, payers: Collection[str] | None, first_day: date | None, last_day: date | None

@@ -201,10 +201,11 @@ def test_nothing_used_is_one_line_of_nothing() -> None:
     assert made["document_totals"]["amount_due_for_payment"]["minor"] == 0
 
 
-def test_the_head_has_the_totals_and_the_digest_but_no_lines() -> None:
-    made = issued(taxed([charge()]))
-    assert head(made).keys() == made.keys() - {"lines", "annex"}
+def test_the_head_has_the_totals_and_stands_for_lines_and_annex_by_their_digest() -> None:
+    made, other = (issued(taxed([charge(device=name)])) for name in ("van-1", "van-2"))
+    assert head(made).keys() == made.keys() - {"lines", "subtotals", "annex"}
     assert head(made)["digest"] == made["digest"]
+    assert {name for name, value in head(made).items() if value != other[name]} == {"body_digest", "digest"}
 
 
 def test_a_draft_has_neither_number_nor_dates() -> None:

@@ -43,6 +43,7 @@ def closing_of(
         charges=len(charges),
         taxes="[]",
         lines_digest="",
+        body_digest="",
         certificates_digest="",
         control_totals="{}",
         parties="{}",

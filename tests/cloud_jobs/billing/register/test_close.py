@@ -18,7 +18,7 @@ from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
 from cloud_jobs.billing.register.errors import Blocked, NotFinal, NothingClosed, RegisterDamaged
 from cloud_jobs.billing.register.operations import void_invoice
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, clerk, hours, used
 
 MID_MONTH = "2026-03-20T00:00:00Z"
@@ -191,6 +191,25 @@ def test_lines_that_were_changed_are_not_shown_as_an_invoice(billed: BilledLake)
     assert issued_document(billed.register, "WB-EU-00000002")
 
 
+def test_nothing_is_numbered_whose_lines_are_not_there(billed: BilledLake) -> None:
+    billed.close("one")
+    billed.lake.open("rated_lines").delete("device = 'van-2'")
+    with pytest.raises(RegisterDamaged, match="acme"):
+        billed.issue("first")
+    assert billed.lake.rows("documents").num_rows == 0
+
+
+def test_a_payer_of_whom_no_valid_invoice_can_be_made_is_blocked_when_it_is_closed(billed: BilledLake) -> None:
+    misnamed = payer(vat_id="QQ123")
+    billed.publish(*FLEET, account("gamma", device("van-5"), payer=misnamed))
+    billed.hear("van-5")
+    billed.use(used("van-5", 1_000))
+    gamma = billed.close("one")[-1]
+    assert (gamma.outcome, gamma.net_minor, gamma.body_digest) == (ClosingState.BLOCKED, 45, "")
+    assert "the vat_id QQ123 of account gamma" in gamma.reasons[0]
+    assert {type(one) for one in billed.issue("first").refused} == {Blocked}
+
+
 def contents(billed: BilledLake, table: str, *without: str) -> list[dict[str, Any]]:
     rows = billed.lake.rows(table).drop_columns([*without])
     return sorted(rows.to_pylist(), key=repr)
@@ -224,9 +243,10 @@ def test_a_payer_with_many_devices_is_rated_in_parts_to_the_same_sum(
     (whole, _) = billed.close("one")
     monkeypatch.setattr("cloud_jobs.billing.register.payer_groups.DEVICES_AT_ONCE", 1)
     (parts, _) = billed.close("two")
-    assert (parts.net_minor, parts.lines_digest, parts.control_totals) == (
+    assert (parts.net_minor, parts.lines_digest, parts.body_digest, parts.control_totals) == (
         whole.net_minor,
         whole.lines_digest,
+        whole.body_digest,
         whole.control_totals,
     )
 

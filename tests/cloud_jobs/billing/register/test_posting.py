@@ -57,6 +57,9 @@ class PlainBooks:
     def load(self, closings: Collection[Closing]) -> None:
         assert len({(one.key.first_day, one.key.last_day) for one in closings}) <= 1
 
+    def check(self, closings: Collection[Closing]) -> None:
+        """What is posted here has no charges."""
+
     def change(self, before: Closing, after: Closing) -> PostedChange:
         net, tax = after.net_minor - before.net_minor, after.tax_minor - before.tax_minor
         return PostedChange(net_minor=net, tax_minor=tax, is_empty=not net and not tax)
