@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +16,7 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
 
 if TYPE_CHECKING:
-    from cloud_jobs.billing.contracts.check import CheckedContracts
-    from cloud_jobs.billing.contracts.what_if import BillChange, Owed, Rated
+    from cloud_jobs.billing.contracts.what_if import BillChange, Owed
 
 __all__ = ["app"]
 
@@ -46,37 +46,29 @@ def check(
     """Say what is wrong with files, each fault with its file, line and reason, and what publishing them would change.
 
     With --lake the files are judged beside what is published: a device that would be in two accounts, an account that
-    nobody would pay for, a tariff that is nowhere; and every payer is named whose last month would be billed otherwise.
+    nobody would pay for, a tariff or a price's zone that is nowhere, a currency that changes in the midst of a month.
+    Named are also devices that nobody pays for any more, versions that are replaced, and every payer whose last month
+    would be billed otherwise.
 
     Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the object store does not answer.
 
     Example: waybill reference check contracts.toml --lake lake
     """
-    from cloud_jobs.billing.contracts.check import check_contracts
-    from cloud_jobs.bills_of_usage import rated_by_usage
     from cloud_jobs.errors import ReferenceFileError
+    from cloud_jobs.judged_reference import judged_reference
     from cloud_jobs.lake.tables import Lake
-    from cloud_jobs.reference_files import read_placed
 
-    published: list[dict[str, Any]] = []
-    rated: Rated | None = None
-    if lake is not None:
-        found = Lake(Location.of(lake))
-        published = found.rows("reference").to_pylist()
-        rated = rated_by_usage(found)
+    there = None if lake is None else Lake(Location.of(lake))
     try:
-        placed = read_placed(files)
+        judged = judged_reference(files, there, datetime.now(UTC), with_bills=there is not None)
     except ReferenceFileError as error:
-        _say(list(error.faults), [], None, Counter(), as_json=as_json)
+        _say(list(error.faults), [], [], Counter(), as_json=as_json)
         raise typer.Exit(1) from None
-    stated = [
-        {"kind": version.kind, "id": version.id, "body": version.body, "place": place} for place, version in placed
-    ]
-    checked = check_contracts(published, stated, datetime.now(UTC), rated)
+    checked = judged.checked
     # without a lake what is not in the files may be published already
-    faults = [*checked.faults, *(checked.lacking if lake is not None else [])]
-    warnings = [] if lake is not None else checked.lacking
-    _say(faults, warnings, checked, Counter(version.kind for _, version in placed), as_json=as_json)
+    faults = [*checked.faults, *(checked.lacking if there else [])]
+    warnings = [*checked.notices, *([] if there else (f"not in these files: {one}" for one in checked.lacking))]
+    _say(faults, warnings, checked.changes, judged.counts, as_json=as_json)
     if faults:
         raise typer.Exit(1)
 
@@ -84,14 +76,13 @@ def check(
 def _say(
     faults: list[str],
     warnings: list[str],
-    checked: CheckedContracts | None,
+    changes: Sequence[BillChange],
     counts: Counter[Any],
     *,
     as_json: bool,
 ) -> None:
     from cloud_jobs.reference_files import counts_text
 
-    changes = checked.changes if checked else []
     if as_json:
         bills = [_change(one) for one in changes]
         made = {"faults": faults, "warnings": warnings, "versions": dict(sorted(counts.items())), "bills": bills}
@@ -100,7 +91,7 @@ def _say(
     for fault in faults:
         typer.echo(fault, err=True)
     for warning in warnings:
-        typer.echo(f"not in these files: {warning}", err=True)
+        typer.echo(f"warning: {warning}", err=True)
     if faults:
         typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
         return

@@ -139,7 +139,10 @@ def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
     widths = [max(len(line[at]) for line in lines) for at in range(len(_HEADER))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
-    deleted = f"{run.coverage_files:,} files of the coverage and {run.fence_files:,} of former fences deleted"
+    deleted = (
+        f"{run.coverage_files:,} files of the coverage, {run.fence_files:,} of former fences and {run.dead_rows:,} rows"
+        " of dead closings deleted"
+    )
     shown.append(f"{erased}, {deleted}, in {run.seconds:.1f} s")
     if run.copies_removed is not None:
         shown.append(f"{run.copies_removed:,} copies of records removed{_unsearched(run)}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,8 +46,8 @@ def publish(
 ) -> None:
     """Check files, and publish every version in them; if one has a fault, all faults are named and none is published.
 
-    Each version is checked alone. What contracts say against each other, and against those that are published already,
-    is said by `waybill reference check --lake`.
+    They are judged as by `waybill reference check`, beside what the jobs have taken over into the lake, if there is
+    one. What is not there yet, such as a tariff that was published a moment ago, is a warning here.
 
     A job that reads fences, tariffs or accounts takes them over at its next run. Of the publications of a version the
     latest holds: a file that is published again puts its versions in force again.
@@ -56,12 +55,22 @@ def publish(
     Example: cloud-jobs reference publish fences.geojson contracts.toml --config cloud.toml
     """
     from cloud_jobs import reference_files, reference_publisher
+    from cloud_jobs.errors import ReferenceFileError
+    from cloud_jobs.judged_reference import judged_reference
     from cloud_jobs.reference_messages import TOPICS
 
     settings = load_settings(config)
-    versions = reference_files.read_reference(files)
-    reference_publisher.publish(settings.service_urls, versions, settings.access)
-    counts = Counter(version.kind for version in versions)
+    # the first contracts are often published before any job has run
+    lake = settings.tables if settings.tables.has("reference") else None
+    judged = judged_reference(files, lake, datetime.now(UTC), with_bills=False)
+    if judged.checked.faults:
+        raise ReferenceFileError(judged.checked.faults)
+    for lacking in judged.checked.lacking:
+        typer.echo(f"warning: not there yet: {lacking}", err=True)
+    for notice in judged.checked.notices:
+        typer.echo(f"warning: {notice}", err=True)
+    reference_publisher.publish(settings.service_urls, judged.versions, settings.access)
+    counts = judged.counts
     if as_json:
         _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
     else:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from cloud_jobs.billing.contracts import StatedContract, contracts_of_toml, usable_contract
 from cloud_jobs.errors import CloudError, ReferenceFileError
@@ -24,6 +25,8 @@ FENCES_FILE: Final = "fences.geojson"
 """What a folder of reference data has beside contracts in `*.toml`."""
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 256 << 20
+_PlaceOf = Callable[..., str]
+"""Where a version stands in its file, or a part of it, which is named by the keys that lead to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +44,40 @@ class ReferenceVersion:
         return f"{self.id}@{self.effective_from}"
 
 
+class PlacedVersion(NamedTuple):
+    """A version and where it stands: its file and place, and those of a part of it."""
+
+    place: str
+    version: ReferenceVersion
+    place_of: Callable[..., str]
+
+
 def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
     """The versions in files, as `read_placed` has them. Raises ReferenceFileError."""
-    return [version for _, version in read_placed(paths)]
+    return [one.version for one in read_placed(paths)]
 
 
-def read_placed(paths: Iterable[Path]) -> list[tuple[str, ReferenceVersion]]:
+def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
     """The versions in files of any name, and in the files of folders, each once, with its file and place.
 
     TOML holds contracts; any other file is GeoJSON, and holds fences and gates.
     Raises ReferenceFileError with everything that is wrong, each fault behind its file and place. What versions, each
     right alone, say against each other is for `contracts.check`.
     """
-    placed: dict[tuple[Kind, str, str], tuple[str, ReferenceVersion]] = {}
+    placed: dict[tuple[Kind, str, str], PlacedVersion] = {}
     faults: list[str] = []
     for path in paths:
         files = _files_of(path) if path.is_dir() else [path]
         if not files:
             faults.append(f"{path}: the folder has no {FENCES_FILE}, and no contracts in *.toml")
         for file in files:
-            for place, made in _versions_in(file):
+            for place_of, made in _versions_in(file):
+                place = place_of()
                 if isinstance(made, str):
                     faults.append(f"{file}{place}: {made}")
                     continue
-                first, there = placed.setdefault(_identity(made), (f"{file}{place}", made))
+                one = PlacedVersion(f"{file}{place}", made, partial(_within, file, place_of))
+                first, there, _ = placed.setdefault(_identity(made), one)
                 if there != made:
                     since = f" from {made.effective_from}" if made.effective_from else ""
                     faults.append(
@@ -86,7 +99,11 @@ def _identity(version: ReferenceVersion) -> tuple[Kind, str, str]:
     return version.kind, version.id, version.effective_from if begin == UNKNOWN_BEGINNING else begin
 
 
-def _versions_in(file: Path) -> Iterator[tuple[str, ReferenceVersion | str]]:
+def _within(file: Path, place_of: _PlaceOf, *inner: str | int) -> str:
+    return f"{file}{place_of(*inner)}"
+
+
+def _versions_in(file: Path) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]]:
     """The versions of a file, or what is wrong with them, each with its place."""
     try:
         text = _text_of(file)
@@ -94,9 +111,9 @@ def _versions_in(file: Path) -> Iterator[tuple[str, ReferenceVersion | str]]:
             yield from _contracts_in(text)
             return
     except (OSError, ValueError) as error:
-        yield "", f"cannot be read: {error}"
+        yield _place_is(""), f"cannot be read: {error}"
         return
-    yield from ((f": {feature.place}", _fence(feature)) for feature in read_features(text))
+    yield from ((_place_is(f": {feature.place}"), _fence(feature)) for feature in read_features(text))
 
 
 def _text_of(file: Path) -> str:
@@ -109,13 +126,21 @@ def _text_of(file: Path) -> str:
     return read.decode("utf-8-sig")
 
 
-def _contracts_in(text: str) -> Iterator[tuple[str, ReferenceVersion | str]]:
+def _place_is(place: str) -> _PlaceOf:
+    return lambda *_: place
+
+
+def _contracts_in(text: str) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]]:
     found, faults = contracts_of_toml(text)
     for fault in faults:
         where = "".join(f":{number}" for number in (fault.line, fault.column) if number)
-        yield where, fault.reason
+        yield _place_is(where), fault.reason
     for one in found:
-        yield f":{one.line}", _stated(one)
+        yield partial(_line, one), _stated(one)
+
+
+def _line(stated: StatedContract, *inner: str | int) -> str:
+    return f":{stated.line_of(*inner)}"
 
 
 def _stated(stated: StatedContract) -> ReferenceVersion | str:

@@ -102,13 +102,17 @@ class BillingPeriod:
 
     def __str__(self) -> str:
         """The shortest text that `parse` reads as these days."""
-        first, last = self.first_day, self.last_day
-        if (first.year, first.month, first.day, last.month, last.day) == (last.year, 1, 1, 12, 31):
-            return f"{first.year:04}"
-        whole_months = first.day == 1 and last.day == monthrange(last.year, last.month)[1]
-        if whole_months and (first.year, first.month) == (last.year, last.month):
-            return f"{first.year:04}-{first.month:02}"
-        return str(first) if first == last else f"{first}/{last}"
+        return days_text(self.first_day, self.last_day)
+
+
+def days_text(first: date, last: date) -> str:
+    """The shortest text that `BillingPeriod.parse` reads as the days from one to another, both included."""
+    if (first.year, first.month, first.day, last.month, last.day) == (last.year, 1, 1, 12, 31):
+        return f"{first.year:04}"
+    whole_months = first.day == 1 and last.day == monthrange(last.year, last.month)[1]
+    if whole_months and (first.year, first.month) == (last.year, last.month):
+        return f"{first.year:04}-{first.month:02}"
+    return str(first) if first == last else f"{first}/{last}"
 
 
 def month_before(time_zone: str, moment: datetime) -> BillingPeriod:

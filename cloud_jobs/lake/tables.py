@@ -92,6 +92,11 @@ class Lake:
             if new := self._absent_columns(name, table):
                 table.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
 
+    def has(self, table: str) -> bool:
+        """Whether there is a table of that name, of whatever version. Raises StoreUnavailable."""
+        with self.location.errors_named():
+            return bool(DeltaTable.is_deltatable(self.path(table), self.location.storage_options()))
+
     def check(self, *tables: str) -> None:
         """Raises LakeError if one of the tables is missing, or is of another version."""
         for table in tables:

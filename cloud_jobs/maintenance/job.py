@@ -24,6 +24,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import compact
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.covered import Covered, covered_by_jobs, everything
+from cloud_jobs.maintenance.dead_closings import sweep_dead_closings
 from cloud_jobs.maintenance.declaring import check_covered, is_declared, of_a_known_device
 from cloud_jobs.maintenance.erasing import erase, old_positions
 from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run, read_last_run
@@ -64,7 +65,8 @@ class MaintenanceRun:
     """What a run did. A dry run says what it would do.
 
     `copies_removed`: rows of records that were there besides; None if nobody asked. `files_not_searched`: for them,
-    as their day is not sorted yet, or because another run took them first.
+    as their day is not sorted yet, or because another run took them first. `dead_rows`: lines and certificates of runs
+    of the closing that died.
     """
 
     tables: list[TableRun] = field(default_factory=list)
@@ -74,6 +76,7 @@ class MaintenanceRun:
     conflicts_erased: int = 0
     coverage_files: int = 0
     fence_files: int = 0
+    dead_rows: int = 0
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
     """What failed of no single table: erasures, and the coverage."""
@@ -145,6 +148,9 @@ class Maintenance:
             with _failures_in(made.errors, "records that are there twice"):
                 kept = keep_once_each(self._rewriter, self._settings.hot_days, dry_run=dry_run)
                 made.copies_removed, made.files_not_searched = kept
+        if (dry_run or logs_due) and not self._stop.is_set():
+            with _failures_in(made.errors, "dead closings"):
+                made.dead_rows = sweep_dead_closings(self._rewriter, self._settings, self._now(), dry_run=dry_run)
         if not dry_run and not self._stop.is_set():
             if logs_due:
                 log_swept_at = self._now()

@@ -6,12 +6,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.reconcile.reconciling import Reconciled
 
 
 def reconciled_table(made: Reconciled) -> RenderableType:
     """One row a comparison, in the order of the stations."""
-    table = Table(title=f"{made.days[0]}/{made.days[1]} by snapshot {made.snapshot.id}: {made.outcome.value}")
+    table = Table(title=f"{days_text(*made.days)} by snapshot {made.snapshot.id}: {made.outcome.value}")
     for name in ("station", "what", "of"):
         table.add_column(name)
     for name in ("expected", "found", "difference"):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.billing.contracts import Assignment, Vat
-from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import AccountTerms, RatingContract, cells_of_usage
 from cloud_jobs.billing.register.assigned_usage import assigned_usage

@@ -6,8 +6,15 @@ import re
 from typing import Final
 
 MAX_ID_CHARS: Final = 256
-# line ends, escapes and other control characters, halves of characters, and what turns the direction of a line
-_UNSHOWN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_NO_CHARACTERS: Final = "\ufdd0-\ufdef" + "".join(
+    chr(plane + last) for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF)
+)
+UNSHOWN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff" + _NO_CHARACTERS + "]"
+)
+"""Line ends, escapes and other controls, halves of pairs, what is no character, and what turns the direction of a line.
+
+With them a name or an amount reads otherwise than it is stored, and XML has no form for most of them."""
 
 
 def id_fault(name: str) -> str:
@@ -23,7 +30,7 @@ def id_fault(name: str) -> str:
 
 def unshown_in(text: str) -> str:
     """The first character of a text that no id may have, as a fault; empty if there is none."""
-    match = _UNSHOWN.search(text)
+    match = UNSHOWN.search(text)
     if match is None:
         return ""
     code = ord(match.group())

@@ -3,7 +3,13 @@
 `certificate`, `streams` and `decision` are pure; `reader`, `counting` and `decisions` read and write the lake.
 """
 
-from cloud_jobs.billing.certificates.certificate import CertificateState, DeviceCertificate, DeviceCounts, certify
+from cloud_jobs.billing.certificates.certificate import (
+    CertificateState,
+    DeviceCertificate,
+    DeviceCounts,
+    HeardRecords,
+    certify,
+)
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision
 from cloud_jobs.billing.certificates.decisions import decide, decisions
 from cloud_jobs.billing.certificates.errors import BadDecision
@@ -16,6 +22,7 @@ __all__ = [
     "Decision",
     "DeviceCertificate",
     "DeviceCounts",
+    "HeardRecords",
     "behind",
     "certificates_from",
     "certify",

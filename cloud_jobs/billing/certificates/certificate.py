@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.certificates.decision import Decision, in_effect
 from cloud_jobs.billing.certificates.streams import StreamState, relevant_streams, stream_state
@@ -60,11 +60,21 @@ class DeviceCounts:
     may_be_more: bool = False
 
 
+class HeardRecords(NamedTuple):
+    """What came of a period of a device that never stated anything: how many records, and when the device made the
+    first and the last of them."""
+
+    records: int
+    first: datetime
+    last: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCertificate:
     """What the centre knows of a device in [start, end), with its reasons, at one snapshot.
 
-    `since`: of a silent device up to when it accounted for everything; None: never. `received`, `missing`,
+    `since`: of a silent device up to when it accounted for everything; None: never, and `heard` is what came of the
+    period all the same. `received`, `missing`,
     `declared_lost` (by the reason that the device gave): of the streams that may hold records of the period, all of
     them, for a seq that is not there says no time; `missing` without those above a head that was stated for the end.
     `decision`: what closes it, and `state` is DECIDED; `stated_state`: what it is without.
@@ -77,6 +87,7 @@ class DeviceCertificate:
     state: CertificateState
     stated_state: CertificateState
     since: datetime | None = None
+    heard: HeardRecords | None = None
     received: int = 0
     missing: SeqRanges = field(default_factory=SeqRanges)
     declared_lost: tuple[tuple[str, SeqRanges], ...] = ()
@@ -103,12 +114,23 @@ class DeviceCertificate:
         if self.state is CertificateState.OPEN:
             found.append(f"{self.missing.count:,} records are missing: seqs {self.missing.text()}")
         if self.state is CertificateState.SILENT:
-            found.append(f"silent since {stamp(self.since)}" if self.since else "never stated what it has")
+            found.append(self._silence())
         if self.counts.not_metered:
             found.append(f"{self.counts.not_metered:,} records are not metered yet")
         if self.counts.may_be_more:
             found.append("records that were not metered may be erased since")
         return tuple(found)
+
+    def _silence(self) -> str:
+        if self.since is not None:
+            return f"silent since {stamp(self.since)}"
+        if self.heard is not None:
+            count, first, last = self.heard
+            span = f"from {stamp(first)} to {stamp(last)}"
+            return f"never stated what it has; {count:,} records of the period came, {span}"
+        if self.received:
+            return f"never stated what it has; of {self.received:,} records that came none is of the period"
+        return "nothing was ever heard of it"
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, with its digest."""
@@ -128,6 +150,9 @@ class DeviceCertificate:
             "state": self.state.value,
             "stated_state": self.stated_state.value,
             "since": None if self.since is None else stamp(self.since),
+            "heard": None
+            if self.heard is None
+            else {"records": self.heard.records, "first": stamp(self.heard.first), "last": stamp(self.heard.last)},
             "received": self.received,
             "missing": self.missing.document(),
             "declared_lost": {reason: seqs.document() for reason, seqs in self.declared_lost},
@@ -153,10 +178,12 @@ def certify(
     *,
     counts: DeviceCounts | None = None,
     decisions: Iterable[Decision] = (),
+    heard: HeardRecords | None = None,
 ) -> DeviceCertificate:
     """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
 
-    `decisions`: of any device; the latest that closes this state until the end or beyond counts.
+    `decisions`: of any device; the latest that closes this state until the end or beyond counts. `heard`: what came of
+    the period, needed of a device with a stream that never stated anything.
     """
     assert start < end, "a period"
     end_us = _microseconds(end)
@@ -166,6 +193,7 @@ def certify(
     # a device that was never heard of may have driven
     worst = max(states.values(), default=StreamState.SILENT)
     state = _STATES[worst]
+    since = _since(of_period, states) if worst is StreamState.SILENT else None
     decision = in_effect(decisions, device, state.value, end)
     return DeviceCertificate(
         tenant=device.tenant,
@@ -174,7 +202,8 @@ def certify(
         end=end.astimezone(UTC),
         state=state if decision is None else CertificateState.DECIDED,
         stated_state=state,
-        since=_since(of_period, states) if worst is StreamState.SILENT else None,
+        since=since,
+        heard=heard if worst is StreamState.SILENT and since is None else None,
         received=sum(coverage.received.count for coverage in of_period.values()),
         missing=SeqRanges.of(
             {epoch: coverage.missing for epoch, coverage in of_period.items() if states[epoch] is StreamState.OPEN}

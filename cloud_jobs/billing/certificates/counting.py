@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cloud_jobs.billing.certificates.certificate import HeardRecords
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
@@ -46,6 +47,32 @@ def count_not_metered(
         # before the period only a position has a say: events and bytes are counted where they are
         in_period = pc.greater_equal(rows["device_time"], pa.scalar(start, rows["device_time"].type))
         found += _counted(rows.filter(pc.or_(in_period, pc.equal(rows["kind"], _POSITION))))
+    return found
+
+
+def heard_records(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], start: datetime, end: datetime
+) -> dict[TenantDevice, HeardRecords]:
+    """What came of [start, end) of each of some devices by a snapshot; those of which nothing did are left out.
+
+    Raises LakeError.
+    """
+    found: dict[TenantDevice, HeardRecords] = {}
+    if not devices:
+        return found
+    wanted: dict[str, Range] = {
+        "device_time": (start, end - timedelta.resolution),
+        "ingest_number": (None, snapshot.ingest_number),
+    }
+    stored = _of_days(lake, *wanted["device_time"]).between("device_time", *wanted["device_time"])
+    for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "device_time"), wanted):
+        grouped = rows.group_by([*_OF_DEVICE]).aggregate([("device_time", one) for one in ("count", "min", "max")])
+        for row in grouped.to_pylist():
+            device = TenantDevice(row["tenant"], row["device"])
+            first, last = (row[f"device_time_{one}"].astimezone(UTC) for one in ("min", "max"))
+            before = found.get(device, HeardRecords(0, first, last))
+            count = before.records + row["device_time_count"]
+            found[device] = HeardRecords(count, min(before.first, first), max(before.last, last))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
-from cloud_jobs.billing.certificates.counting import count_erased, count_far_off, count_not_metered
+from cloud_jobs.billing.certificates.counting import count_erased, count_far_off, count_not_metered, heard_records
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.in_force import RefusedVersion
@@ -52,8 +52,13 @@ def certificates_from(
     counts = _counts(lake, snapshot, names, start, end)
     # few: people make them
     decided = by_device(decisions(lake, snapshot))
+    # few: a device states what it has with each batch, once its clock is set
+    wordless = [device for device, of in streams.items() if any(known.stated_us <= 0 for known in of.values())]
+    heard = heard_records(lake, snapshot, wordless, start, end)
     return {
-        device: certify(device, start, end, of, counts=counts[device], decisions=decided.get(device, ()))
+        device: certify(
+            device, start, end, of, counts=counts[device], decisions=decided.get(device, ()), heard=heard.get(device)
+        )
         for device, of in streams.items()
     }
 

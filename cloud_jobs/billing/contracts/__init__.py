@@ -1,6 +1,6 @@
 """What was agreed: who sells, who pays for which devices, at which prices. Typed, dated, and judged where it enters."""
 
-from cloud_jobs.billing.contracts.account import Account, Assignment, Payer, Vat, VatCategory
+from cloud_jobs.billing.contracts.account import Account, Assignment, Payer
 from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.errors import (
     AccountCycle,
@@ -12,6 +12,7 @@ from cloud_jobs.billing.contracts.errors import (
     NoExchangeRate,
     OtherTimeZone,
     RefusedVersionUsed,
+    SellerWithoutVatId,
     TariffNotInForce,
     TreeTooDeep,
     UnknownLegalEntity,
@@ -27,12 +28,15 @@ from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, TextFault, contracts_of_toml
+from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Vat, VatCategory
 from cloud_jobs.billing.contracts.what_if import BillChange, Owed, Rated, what_if
 from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, window_of_quarters
 
 __all__ = [
     "ANY_ZONE",
     "MODEL_OF",
+    "NEEDS_BUYERS_VAT_ID",
+    "NEEDS_SELLERS_VAT_ID",
     "QUARTERS_OF_A_WEEK",
     "Account",
     "AccountContract",
@@ -62,6 +66,7 @@ __all__ = [
     "Price",
     "Rated",
     "RefusedVersionUsed",
+    "SellerWithoutVatId",
     "StatedContract",
     "Tariff",
     "TariffNotInForce",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from decimal import Decimal
-from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Final, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from cloud_jobs.billing.contracts.fields import (
     Address,
@@ -16,51 +14,13 @@ from cloud_jobs.billing.contracts.fields import (
     Currency,
     Id,
     Moment,
-    Name,
-    Number,
     Text,
     TimeZone,
     VatId,
+    WireName,
 )
+from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, Vat
 from cloud_jobs.lake.coverage import TenantDevice
-
-
-class VatCategory(StrEnum):
-    """UNCL 5305, as EN 16931 uses it."""
-
-    STANDARD = "S"
-    ZERO = "Z"
-    EXEMPT = "E"
-    REVERSE_CHARGE = "AE"
-    INTRA_COMMUNITY = "K"
-    EXPORT = "G"
-    OUT_OF_SCOPE = "O"
-
-
-_NEEDS_A_BUYER_ID: Final = {VatCategory.REVERSE_CHARGE, VatCategory.INTRA_COMMUNITY}
-
-
-class Vat(Contract):
-    """The tax on everything that a payer is charged. `rate` in per cent; above 0 for the category S alone."""
-
-    category: VatCategory
-    rate: Annotated[Number, Field(ge=0, le=100, max_digits=6, decimal_places=3)] = Decimal(0)
-    exemption_reason: Text | None = None
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if (self.category is VatCategory.STANDARD) != (self.rate > 0):
-            raise ValueError(
-                f"category {self.category} with a rate of {self.rate}: S has a rate above 0, all others have 0"
-            )
-        unexplained = self.category not in {VatCategory.STANDARD, VatCategory.ZERO}
-        if unexplained != (self.exemption_reason is not None):
-            raise ValueError(
-                f"category {self.category} needs an exemption_reason, for instance 'Reverse charge'"
-                if unexplained
-                else f"category {self.category} has no exemption_reason"
-            )
-        return self
 
 
 class Payer(Contract):
@@ -76,17 +36,18 @@ class Payer(Contract):
 
     @model_validator(mode="after")
     def _named_to_the_tax_office(self) -> Self:
-        if self.vat.category in _NEEDS_A_BUYER_ID and self.vat_id is None:
-            raise ValueError(f"VAT of category {self.vat.category} needs the payer's vat_id")
+        rule = NEEDS_BUYERS_VAT_ID.get(self.vat.category)
+        if rule and self.vat_id is None:
+            raise ValueError(f"VAT of category {self.vat.category} needs the payer's vat_id (EN 16931, {rule})")
         return self
 
 
 class Assignment(Contract):
     """A device that an account pays for, from a moment on until another (excluded; None: for good)."""
 
-    tenant: Name
-    device: Name
-    region: Name
+    tenant: WireName
+    device: WireName
+    region: WireName
     begin: Moment
     end: Moment | None = None
 

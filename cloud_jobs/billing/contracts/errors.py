@@ -14,6 +14,7 @@ BillingError
     ├── UnknownTariff          no tariff of that id was published
     ├── TariffNotInForce       a tariff whose first version begins after a device's
     ├── UnknownLegalEntity     no seller of that id, or none yet
+    ├── SellerWithoutVatId     a VAT category for which the seller needs a VAT id
     └── NoExchangeRate         a tariff in another currency, and no rate at the period's end
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.errors import BillingError
@@ -34,7 +35,12 @@ MAX_NAMED: Final = 20
 
 
 class ContractFault(BillingError):
-    """One reason for which nobody can say what a payer owes for a period."""
+    """One reason for which nobody can say what a payer owes for a period.
+
+    `is_lack`: something is not there, which may be published yet; else what is there contradicts itself.
+    """
+
+    is_lack: ClassVar[bool] = False
 
 
 class BlockedPayer(BillingError):
@@ -49,6 +55,8 @@ class BlockedPayer(BillingError):
 
 class UnknownPayer(ContractFault):
     """Nobody of this id gets invoices in the period."""
+
+    is_lack = True
 
     def __init__(self, account: str, reason: str) -> None:
         super().__init__(f"account {account!r} {reason}")
@@ -95,6 +103,8 @@ class AccountCycle(ContractFault):
 class MissingParent(ContractFault):
     """An account whose parent is not there, or begins after it."""
 
+    is_lack = True
+
     def __init__(self, account: str, parent: str, since: datetime) -> None:
         super().__init__(f"account {account!r} has the parent {parent!r}, which is not there at {stamp(since)}")
         self.account, self.parent, self.since = account, parent, since
@@ -125,6 +135,8 @@ class DeviceInTwoAccounts(ContractFault):
 class UnknownTariff(ContractFault):
     """No tariff of that id was published."""
 
+    is_lack = True
+
     def __init__(self, account: str, tariff: str) -> None:
         super().__init__(f"account {account!r} has the tariff {tariff!r}, which was not published")
         self.account, self.tariff = account, tariff
@@ -132,6 +144,8 @@ class UnknownTariff(ContractFault):
 
 class TariffNotInForce(ContractFault):
     """A device is assigned when the tariff has no version yet. Nothing is billed at zero in silence."""
+
+    is_lack = True
 
     def __init__(self, account: str, tariff: str, begin: datetime, end: datetime) -> None:
         super().__init__(
@@ -144,15 +158,30 @@ class TariffNotInForce(ContractFault):
 class UnknownLegalEntity(ContractFault):
     """No seller of that id is in force at the period's end."""
 
+    is_lack = True
+
     def __init__(self, payer: str, legal_entity: str) -> None:
         super().__init__(
             f"account {payer!r} buys of the legal entity {legal_entity!r}, which is not there by the period's end"
         )
-        self.payer, self.legal_entity = payer, legal_entity
+        self.account, self.legal_entity = payer, legal_entity
+
+
+class SellerWithoutVatId(ContractFault):
+    """The payer's VAT category needs the VAT id of the seller, which has none at the period's end."""
+
+    def __init__(self, payer: str, legal_entity: str, category: str, rule: str) -> None:
+        super().__init__(
+            f"account {payer!r} is charged VAT of category {category}, for which its seller, the legal entity "
+            f"{legal_entity!r}, needs a vat_id (EN 16931, {rule})"
+        )
+        self.account, self.legal_entity = payer, legal_entity
 
 
 class NoExchangeRate(ContractFault):
     """A tariff in another currency than the payer's, and no rate in force at the period's end."""
+
+    is_lack = True
 
     def __init__(self, account: str, currency: str, into: str, rate_id: str) -> None:
         super().__init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -20,11 +19,14 @@ from pydantic import (
 )
 
 from cloud_jobs.billing.billing_period import zone_of
-from cloud_jobs.billing.countries import COUNTRIES
+from cloud_jobs.billing.codes import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.printable import unprintable
 from cloud_jobs.lake.beginning import agreed_moment
+from geo.spatial.ids import id_fault
+from telemetry import DEVICE_PATTERN
 
 _CHECKSUM: Final = 97
 
@@ -55,10 +57,13 @@ def _moment_of_text(text: str) -> datetime:
 
 
 def _readable(text: str) -> str:
-    for sign in text:
-        # of categories C are control signs, halves of pairs, and what turns the direction of reading
-        if unicodedata.category(sign).startswith("C"):
-            raise ValueError(f"it has the sign {sign!a}, which cannot be printed")
+    sign = unprintable(text)
+    if sign is not None:
+        shown = f" ({sign})" if sign.isprintable() else ""
+        raise ValueError(
+            f"it has the character U+{ord(sign):04X}{shown}, which a document cannot print; "
+            "use Latin, Greek or Cyrillic"
+        )
     return text
 
 
@@ -84,6 +89,27 @@ def _country(code: str) -> str:
     return code
 
 
+def _payment_means(code: str) -> str:
+    if code not in PAYMENT_MEANS:
+        raise ValueError(
+            f"no means of payment {code!r} in UNCL 4461 (EN 16931, BR-CL-16); 58 is a SEPA credit transfer"
+        )
+    return code
+
+
+def _vat_id(vat_id: str) -> str:
+    if vat_id[:2] not in VAT_PREFIXES:
+        raise ValueError(f"the VAT id {vat_id} does not begin with the letters of a country (EN 16931, BR-CO-09)")
+    return vat_id
+
+
+def _zone(zone: str) -> str:
+    # "": outside all zones
+    if zone and (fault := id_fault(zone)):
+        raise ValueError(f"no zone has this id: {fault}")
+    return zone
+
+
 def _iban(iban: str) -> str:
     if int("".join(str(int(sign, 36)) for sign in iban[4:] + iban[:4])) % _CHECKSUM != 1:
         raise ValueError(f"the check digits of the IBAN {iban} are wrong (ISO 13616); look for a mistyped sign")
@@ -102,7 +128,10 @@ def _no_truth_value(given: Any) -> Any:
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """It stands in file names and invoice numbers, so nothing in it leads out of a folder."""
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+WireName = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}$")]
+"""A tenant, device or region: what batches can name."""
+Zone = Annotated[str, AfterValidator(_zone)]
+"""What the id of a fence or gate may be, or ""."""
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True), AfterValidator(_readable)
 ]
@@ -112,6 +141,8 @@ Currency = Annotated[str, AfterValidator(_currency)]
 """ISO 4217."""
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
 """A name of the IANA database."""
+PaymentMeans = Annotated[str, AfterValidator(_payment_means)]
+"""UNCL 4461."""
 Number = Annotated[
     Decimal, BeforeValidator(_no_truth_value), Field(max_digits=24, decimal_places=12, allow_inf_nan=False)
 ]
@@ -125,7 +156,12 @@ Iban = Annotated[
     AfterValidator(_iban),
 ]
 """ISO 13616; spaces are passed over."""
-VatId = Annotated[str, BeforeValidator(_without_spaces), StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$")]
+VatId = Annotated[
+    str,
+    BeforeValidator(_without_spaces),
+    StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$"),
+    AfterValidator(_vat_id),
+]
 """With the letters of its country in front (EL for Greece)."""
 
 
@@ -139,5 +175,5 @@ class Address(Contract):
 
     line: Text
     city: Text
-    postal_code: Annotated[str, StringConstraints(max_length=32), AfterValidator(_readable)] = ""
+    postal_code: Annotated[str, StringConstraints(max_length=32, strip_whitespace=True), AfterValidator(_readable)] = ""
     country: Country

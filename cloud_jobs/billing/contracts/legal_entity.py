@@ -6,13 +6,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from cloud_jobs.billing.contracts.fields import Address, Contract, Iban, Id, Moment, Text, VatId
+from cloud_jobs.billing.contracts.fields import Address, Contract, Iban, Id, Moment, PaymentMeans, Text, VatId
 
 
 class Payment(Contract):
     """How an invoice is to be paid. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
 
-    means_code: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}$")]
+    means_code: PaymentMeans
     iban: Iban
     bic: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9]{8}([A-Z0-9]{3})?$")] | None = None
 

@@ -11,6 +11,7 @@ from cloud_jobs.billing.contracts.errors import (
     ContractFault,
     NoExchangeRate,
     RefusedVersionUsed,
+    SellerWithoutVatId,
     TariffNotInForce,
     UnknownLegalEntity,
     UnknownTariff,
@@ -20,6 +21,7 @@ from cloud_jobs.billing.contracts.legal_entity import LegalEntity
 from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, PayerContract, TariffSpan
 from cloud_jobs.billing.contracts.published import known, parsed
 from cloud_jobs.billing.contracts.tariff import Tariff
+from cloud_jobs.billing.contracts.vat import NEEDS_SELLERS_VAT_ID
 from cloud_jobs.billing.contracts.versions import EVER, ContractVersion, ContractVersions, micros, moment_of
 
 _NONE: Final[ContractVersions[Any]] = ContractVersions()
@@ -50,6 +52,9 @@ class PayerParts:
         account = payers[payer_id]
         assert account.payer is not None
         seller = self._seller(payer_id, account.payer.legal_entity)
+        category = account.payer.vat.category
+        if seller and not seller.vat_id and (rule := NEEDS_SELLERS_VAT_ID.get(category)):
+            self.faults.append(SellerWithoutVatId(payer_id, seller.id, category, rule))
         rates = tuple(self._rates(accounts, account.payer.currency))
         if seller is None:
             return None

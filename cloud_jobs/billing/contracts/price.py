@@ -7,9 +7,9 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Final, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Zone
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
 
 ANY_ZONE: Final = "*"
@@ -42,7 +42,7 @@ class Price(Contract):
     """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price)."""
 
     meter: Meter
-    zone: Annotated[str, StringConstraints(max_length=256)] = ""
+    zone: Zone = ""
     window: str = ""
     unit: str
     unit_amount: Amount | None = None

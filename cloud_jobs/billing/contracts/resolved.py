@@ -33,6 +33,7 @@ from cloud_jobs.billing.contracts.published import MODEL_OF, AccountFacts, Devic
 from cloud_jobs.billing.contracts.versions import ContractVersion, ContractVersions, UnusableVersion, micros, moment_of
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING
+from cloud_jobs.lake.coverage import TenantDevice
 
 _PAID_WITH: Final = ("legal entity", "currency", "time zone")
 
@@ -66,7 +67,8 @@ class Contracts:
             self._of_kind[one.kind][one.id].refusals.append(refusal)
         self._accounts: dict[str, ContractVersions[AccountFacts]] = self._of_kind["account"]
         self._tree = AccountTree(self._accounts)
-        self._overlaps = overlaps(self._accounts, numbers.names)
+        self._names = numbers.names
+        self._overlaps = overlaps(self._accounts, self._names)
 
     def payers(self, start: datetime, end: datetime) -> list[str]:
         """The ids of the accounts that pay for some of a time, sorted, also of those that are blocked."""
@@ -80,9 +82,17 @@ class Contracts:
         """Every device that is in two accounts at one moment, whenever that is."""
         return [one.fault for one in sorted({one for found in self._overlaps.values() for one in found})]
 
-    def begins_of(self, changed: Collection[tuple[str, str]]) -> list[datetime]:
-        """From when the versions of some things (kind, id) are in force."""
-        return [moment_of(begin) for kind, name in changed for begin in self._versions(kind, name).begins]
+    def devices_of(self, account: str, moment: datetime) -> set[TenantDevice]:
+        """The devices that an account pays for at a moment."""
+        version = self._accounts.get(account, ContractVersions[AccountFacts]()).at(micros(moment))
+        return set() if version is None else {TenantDevice(*self._names[one]) for one in _held(version, moment)}
+
+    def devices_held(self, devices: Collection[TenantDevice], moment: datetime) -> set[TenantDevice]:
+        """Those of some devices that any account pays for at a moment."""
+        found = set[TenantDevice]()
+        for name in self._accounts if devices else ():
+            found |= self.devices_of(name, moment) & {*devices}
+        return found
 
     def payers_of(self, changed: Collection[tuple[str, str]]) -> list[str]:
         """The accounts that pay at some time, sorted, of those on which one of some things (kind, id) has a say."""
@@ -99,9 +109,6 @@ class Contracts:
             )
         ]
         return self._tree.above(needed)
-
-    def _versions(self, kind: str, name: str) -> ContractVersions[Any]:
-        return self._of_kind[kind].get(name) or ContractVersions()
 
     def period_of(self, payer_id: str, first_day: date, last_day: date) -> BillingPeriod:
         """Days of a payer, by the clocks of the time zone that it has at their end. Raises BadPeriod, UnknownPayer."""
@@ -163,6 +170,14 @@ class Contracts:
             if isinstance(fault, MissingParent) and account == fault.account:
                 return fault
         return UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
+
+
+def _held(version: ContractVersion[AccountFacts], moment: datetime) -> Iterator[int]:
+    """The numbers of the devices of an account that are assigned at a moment."""
+    at, devices = micros(moment), version.facts.devices
+    for number, begin, end in zip(devices[::3], devices[1::3], devices[2::3], strict=True):
+        if begin <= at < end:
+            yield number
 
 
 def _beginning_us(refused: RefusedVersion) -> int | None:

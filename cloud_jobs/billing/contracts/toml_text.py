@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from cloud_jobs.billing.contracts.fields import Contract
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
-from cloud_jobs.billing.contracts.toml_lines import TomlLines
+from cloud_jobs.billing.contracts.toml_lines import Path, TomlLines
 from settings import parse_toml, problem_text
 
 MAX_TOML_CONTRACTS_BYTES: Final = 8 << 20
@@ -25,11 +25,16 @@ _AT: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
 class StatedContract(NamedTuple):
-    """A contract of a text, and the line on which it begins."""
+    """A contract of a text, and where its parts stand."""
 
     kind: str
     made: Contract
-    line: int
+    path: Path
+    lines: TomlLines
+
+    def line_of(self, *inner: str | int) -> int:
+        """On which line it begins, or a part of it does, or what is around that part; 0: unknown."""
+        return self.lines.of((*self.path, *inner)) or 0
 
 
 class TextFault(NamedTuple):
@@ -57,7 +62,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
     found, faults = list[StatedContract](), list[TextFault]()
     lines: TomlLines | None = None
     for kind, number, table in _entries(tables):
-        path = (kind,) if number is None else (kind, number)
+        path: Path = (kind,) if number is None else (kind, number)
         reasons = [(path, table)] if isinstance(table, str) else list[tuple[tuple[str | int, ...], str]]()
         if not isinstance(table, str):
             try:
@@ -66,7 +71,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
                 reasons = [((*path, *place), reason) for place, reason in _reasons(kind, table, error)]
             else:
                 lines = lines or TomlLines(text)
-                found.append(StatedContract(kind, made, lines.of(path) or 0))
+                found.append(StatedContract(kind, made, path, lines))
         for place, reason in reasons:
             lines = lines or TomlLines(text)
             faults.append(TextFault(lines.of(place) or 0, 0, reason[:_MAX_REASON]))

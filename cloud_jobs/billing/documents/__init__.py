@@ -1,6 +1,7 @@
 """Documents: an invoice, credit note or debit note as canonical JSON, and the forms that are made of that alone."""
 
 from cloud_jobs.billing.documents.canonical import Document, canonical_bytes, head, read_document
+from cloud_jobs.billing.documents.checks import check_taxes
 from cloud_jobs.billing.documents.document import document, document_body, document_head
 from cloud_jobs.billing.documents.errors import (
     DocumentError,
@@ -35,6 +36,7 @@ __all__ = [
     "UnusableText",
     "canonical_bytes",
     "charges_of",
+    "check_taxes",
     "content_of",
     "document",
     "document_body",

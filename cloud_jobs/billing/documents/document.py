@@ -6,20 +6,19 @@ A credit note states what it gives back as positive amounts; times `posting_sign
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer
-from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, VatCategory
 from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_text, digest_of
-from cloud_jobs.billing.documents.checks import check_kind, check_parties, check_text_of
+from cloud_jobs.billing.documents.checks import check_kind, check_taxes, check_text_of
 from cloud_jobs.billing.documents.errors import MissingFact
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
-from cloud_jobs.billing.documents.lines import amount, lines_and_annex
+from cloud_jobs.billing.documents.lines import amount, lines_and_annex, rate_text
 from cloud_jobs.billing.period import stamp
-from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, TaxGroup
+from cloud_jobs.billing.rating import Owed, RatedAccount, TaxGroup
 
 CREDITED: Final = "This amount is credited; nothing is to be paid."
 
@@ -40,7 +39,7 @@ def document(
     seller: LegalEntity,
     buyer: Account,
     names: Mapping[str, str] = MappingProxyType({}),
-    rated: RatedAccount,
+    parts: Sequence[RatedAccount],
     period: InvoicingPeriod,
     snapshot: str,
     certificates: CertificateSummary,
@@ -49,11 +48,12 @@ def document(
 ) -> Document:
     """The document of what a payer owes, or of what is posted beside it, sealed with its digest.
 
-    `number` and `issue_date`: both None of a draft. `names`: of the payer's children, by account id. `rated`: as rated;
-    of a note the difference to what was posted, which a credit note states with the other sign. `reason`: why a note
-    was made (BT-22). Raises UnusableText, MissingFact, UnknownCurrency.
+    `number` and `issue_date`: both None of a draft. `names`: of the payer's children, by account id. `parts`: what was
+    rated; of a note what changes what was posted, which a credit note states with the other sign. Each part is of one
+    category and rate of VAT, and no two are of the same. `reason`: why a note was made (BT-22). Raises UnusableText,
+    MissingFact, UnknownCurrency.
     """
-    body = document_body(rated.charges, kind=kind, buyer=buyer, names=names, currency=rated.currency)
+    body = document_body(parts, kind=kind, buyer=buyer, names=names)
     made = document_head(
         kind=kind,
         number=number,
@@ -61,7 +61,7 @@ def document(
         due_date=due_date,
         seller=seller,
         buyer=buyer,
-        owed=rated.owed,
+        owed=[part.owed for part in parts],
         period=period,
         snapshot=snapshot,
         certificates=certificates,
@@ -73,15 +73,20 @@ def document(
 
 
 def document_body(
-    charges: Iterable[Charge], *, kind: DocumentType, buyer: Account, names: Mapping[str, str], currency: str
+    parts: Sequence[RatedAccount], *, kind: DocumentType, buyer: Account, names: Mapping[str, str]
 ) -> Body:
-    """What is of the charges alone, so that it can be made before anybody numbers it. Raises UnusableText."""
+    """What is of the charges alone, so that it can be made before anybody numbers it.
+
+    Raises UnusableText, MissingFact.
+    """
+    assert buyer.payer is not None, f"account {buyer.id} does not pay itself"
     names = {**names, buyer.id: buyer.name}
-    lines, subtotals, annex = lines_and_annex(charges, buyer.id, names, currency, kind.sign)
-    parts = {"lines": lines, "subtotals": subtotals, "annex": annex}
-    text = canonical_text(parts)
-    check_text_of(parts, text)
-    return Body(parts, digest_of(text))
+    taxed = [(part.charges, _tax(part.owed, buyer.payer)) for part in parts]
+    lines, subtotals, annex = lines_and_annex(taxed, buyer.id, names, parts[0].currency, kind.sign)
+    made = {"lines": lines, "subtotals": subtotals, "annex": annex}
+    text = canonical_text(made)
+    check_text_of(made, text)
+    return Body(made, digest_of(text))
 
 
 def document_head(
@@ -92,7 +97,7 @@ def document_head(
     due_date: date | None,
     seller: LegalEntity,
     buyer: Account,
-    owed: Owed,
+    owed: Sequence[Owed],
     period: InvoicingPeriod,
     snapshot: str,
     certificates: CertificateSummary,
@@ -104,11 +109,12 @@ def document_head(
     assert (number is None) == (issue_date is None), "a document has a number from the day it is issued"
     payer = buyer.payer
     assert payer is not None, f"account {buyer.id} does not pay itself"
-    assert owed.payer == buyer.id, f"the charges are those of {owed.payer}, not of {buyer.id}"
+    assert {part.payer for part in owed} == {buyer.id}, f"the charges are those of {buyer.id}"
     if number is not None:
         check_kind(kind, preceding, with_due_date=due_date is not None)
-    check_parties(seller, buyer, payer)
-    tax, sign, currency = _tax(owed, payer), kind.sign, owed.currency
+    taxes, sign, currency = [_tax(part, payer) for part in owed], kind.sign, owed[0].currency
+    categories = {tax.category for tax in taxes}
+    check_taxes(seller, buyer, categories)
     made: Document = {
         "format": FORMAT,
         "invoice_number": number,
@@ -123,11 +129,11 @@ def document_head(
         "preceding_invoice": preceding and _preceding(preceding),
         "seller": _seller(seller),
         "buyer": _buyer(buyer, payer),
-        "deliver_to_country_code": payer.address.country if tax.category is VatCategory.INTRA_COMMUNITY else None,
+        "deliver_to_country_code": payer.address.country if VatCategory.INTRA_COMMUNITY in categories else None,
         "invoicing_period": _period(period),
         "payment_instructions": _payment(seller, number),
         "document_totals": _totals(owed, sign),
-        "vat_breakdown": [_vat(tax, currency, sign)],
+        "vat_breakdown": [_vat(tax, currency, sign) for tax in taxes],
         "body_digest": body_digest,
         "snapshot": snapshot,
         "certificates": _certificates(certificates),
@@ -138,7 +144,7 @@ def document_head(
 
 
 def _tax(owed: Owed, payer: Payer) -> TaxGroup:
-    """The tax on all lines: a payer has one category and rate, so one group; of nothing, if nothing is owed."""
+    """The tax on a part: it has one category and rate, so one group; of nothing, if nothing is owed."""
     if not owed.taxes and not owed.net_minor:
         vat = payer.vat
         return TaxGroup(
@@ -212,9 +218,10 @@ def _certificates(summary: CertificateSummary) -> Document:
     return {"devices_by_state": dict(summary.devices_by_state), "digest": summary.digest}
 
 
-def _totals(owed: Owed, sign: int) -> Document:
-    currency = owed.currency
-    net, tax, gross = (sign * minor for minor in (owed.net_minor, owed.tax_minor, owed.gross_minor))
+def _totals(owed: Sequence[Owed], sign: int) -> Document:
+    currency = owed[0].currency
+    net, tax = (sign * sum(getattr(part, name) for part in owed) for name in ("net_minor", "tax_minor"))
+    gross = net + tax
     return {
         "sum_of_invoice_line_net_amount": amount(net, currency),
         "invoice_total_amount_without_vat": amount(net, currency),
@@ -227,8 +234,7 @@ def _totals(owed: Owed, sign: int) -> Document:
 def _vat(tax: TaxGroup, currency: str, sign: int) -> Document:
     return {
         "vat_category_code": tax.category.value,
-        # of what is not subject to VAT there is no rate, not even 0 (BR-O-05)
-        "vat_category_rate": None if tax.category is VatCategory.OUT_OF_SCOPE else f"{tax.rate.normalize():f}",
+        "vat_category_rate": rate_text(tax),
         "vat_exemption_reason_text": tax.exemption_reason,
         "vat_category_taxable_amount": amount(sign * tax.taxable_minor, currency),
         "vat_category_tax_amount": amount(sign * tax.tax_minor, currency),

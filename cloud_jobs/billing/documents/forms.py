@@ -55,7 +55,7 @@ _MADE: Final[Mapping[Form, _Made]] = {
 
 
 def content_of(document: Document, form: Form) -> bytes:
-    """The document in one form. Raises UnusableText (PDF), NotIssued (FOCUS and UBL of a draft)."""
+    """The document in one form. Raises NotIssued (FOCUS and UBL of a draft)."""
     return _MADE[form].content(document)
 
 

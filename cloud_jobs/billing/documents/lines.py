@@ -8,18 +8,19 @@ What has no quantity of the same sign, as a cap, a minimum fee or a corrected pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.documents.canonical import Document
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
 from cloud_jobs.billing.period import stamp
-from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup
 
 ALL_REGIONS: Final = "all regions"
 OUTSIDE: Final = "outside all zones"
@@ -31,7 +32,7 @@ _PIECE: Final = "C62"
 
 
 class GroupKey(NamedTuple):
-    """What the charges of one line have in common: all of their keys but the vehicle."""
+    """What the charges of one line have in common: all of their keys but the vehicle, and the tax."""
 
     account: str
     region: str
@@ -40,11 +41,12 @@ class GroupKey(NamedTuple):
     zone: str
     window: str
     price: str
+    part: int
 
     @classmethod
-    def of(cls, key: ChargeKey) -> GroupKey:
-        """The group of a charge."""
-        return cls(key.account, key.region, key.kind, key.meter, key.zone, key.window, key.price)
+    def of(cls, key: ChargeKey, part: int) -> GroupKey:
+        """The group of a charge of a part, counted from 0: those of one part are taxed alike."""
+        return cls(key.account, key.region, key.kind, key.meter, key.zone, key.window, key.price, part)
 
 
 @dataclass(slots=True)
@@ -60,22 +62,37 @@ def amount(minor: int, currency: str) -> Document:
     return {"minor": minor, "text": amount_text(minor, currency)}
 
 
+def rate_text(tax: TaxGroup) -> str | None:
+    """The rate of a tax; of what is not subject to VAT there is none, not even 0 (BR-O-05)."""
+    return None if tax.category is VatCategory.OUT_OF_SCOPE else f"{tax.rate.normalize():f}"
+
+
 def lines_and_annex(
-    charges: Iterable[Charge], payer: str, names: Mapping[str, str], currency: str, sign: int
+    parts: Sequence[tuple[Iterable[Charge], TaxGroup]], payer: str, names: Mapping[str, str], currency: str, sign: int
 ) -> tuple[list[Document], list[Document], list[Document]]:
-    """Lines, sub-totals of each account and region, and the annex. The payer's own come first, then its children's."""
+    """Lines, sub-totals of each account and region, and the annex. The payer's own come first, then its children's.
+
+    `parts`: charges and the one tax on them.
+    """
     groups: dict[GroupKey, _Group] = {}
-    for charge in charges:
-        group = groups.setdefault(GroupKey.of(charge.key), _Group())
-        group.quantity += sign * charge.quantity
-        group.free += sign * charge.free
-        group.amount_minor += sign * charge.amount_minor
-        group.charges.append(charge)
-    ordered = sorted(groups.items(), key=lambda item: _order(item[0], payer))
-    lines = [_line(number, key, group, names, currency) for number, (key, group) in enumerate(ordered, 1)]
+    for part, (charges, _) in enumerate(parts):
+        for charge in charges:
+            group = groups.setdefault(GroupKey.of(charge.key, part), _Group())
+            group.quantity += sign * charge.quantity
+            group.free += sign * charge.free
+            group.amount_minor += sign * charge.amount_minor
+            group.charges.append(charge)
+    ordered = sorted(groups.items(), key=lambda item: _order(item[0], payer)) or [(_nothing(payer), _Group())]
+    lines = [
+        _line(number, key, group, names, currency) | _taxed(parts[key.part][1])
+        for number, (key, group) in enumerate(ordered, 1)
+    ]
     annex = [entry for number, (_, group) in enumerate(ordered, 1) for entry in _entries(number, group.charges, sign)]
-    lines = lines or [_line(1, _nothing(payer), _Group(), names, currency)]
     return lines, list(_subtotals(lines, currency)), annex
+
+
+def _taxed(tax: TaxGroup) -> Document:
+    return {"invoiced_item_vat_category_code": tax.category.value, "invoiced_item_vat_rate": rate_text(tax)}
 
 
 def charges_of(document: Document) -> tuple[Charge, ...]:
@@ -97,7 +114,7 @@ def _charge_order(key: ChargeKey) -> tuple[Any, ...]:
 
 
 def _nothing(payer: str) -> GroupKey:
-    return GroupKey(payer, "", ChargeKind.USAGE, None, "", "", "")
+    return GroupKey(payer, "", ChargeKind.USAGE, None, "", "", "", 0)
 
 
 def _line(number: int, key: GroupKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:

@@ -19,7 +19,6 @@ from reportlab.platypus import Flowable, PageBreak, Paragraph, SimpleDocTemplate
 
 from cloud_jobs.billing.documents import presentation as show
 from cloud_jobs.billing.documents.canonical import Document
-from cloud_jobs.billing.documents.errors import UnusableText
 
 _FONT: Final = "NotoSans"
 _MARGIN: Final = 15 * mm
@@ -41,7 +40,7 @@ _PLAIN: Final = TableStyle([
 
 
 def to_pdf(document: Document) -> bytes:
-    """A4 pages. Raises UnusableText where the font lacks a character: the page of HTML shows it."""
+    """A4 pages. A character that the font lacks is shown by its number; the page of HTML shows it as it is."""
     written = io.BytesIO()
     template = SimpleDocTemplate(
         written,
@@ -69,10 +68,10 @@ def _glyphs() -> frozenset[int]:
 
 
 def _paragraph(text: str, style: ParagraphStyle = _TEXT) -> Paragraph:
-    for character in text:
-        if ord(character) not in _glyphs():
-            raise UnusableText(f"the PDF's font cannot show {text[:60]!r}, which", ord(character))
-    return Paragraph(escape(text), style)
+    glyphs = _glyphs()
+    # names of contracts have none of these (see `printable`); the id of a zone, or a reason, may
+    shown = (sign if ord(sign) in glyphs else f"[U+{ord(sign):04X}]" for sign in text)
+    return Paragraph(escape("".join(shown)), style)
 
 
 def _first_page(document: Document) -> Iterator[Flowable]:

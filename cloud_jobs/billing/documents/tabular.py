@@ -55,7 +55,7 @@ def to_csv(document: Document) -> bytes:
 
 
 def to_focus(document: Document) -> bytes:
-    """FOCUS 1.2 as CSV: a row for each entry of the annex, and one for the tax; their sum is what is posted.
+    """FOCUS 1.2 as CSV: a row for each entry of the annex, and one for each tax; their sum is what is posted.
 
     Raises NotIssued: a cost of a draft is nobody's yet.
     """
@@ -144,9 +144,10 @@ def _focus_rows(document: Document) -> Iterator[dict[str, Any]]:
             "x_Window": line["window"] or None,
             "x_Price": line["price"] or None,
         }
-    tax = sign * document["document_totals"]["invoice_total_vat_amount"]["minor"]
-    if tax:
-        yield {**common, **_costs(amount_text(tax, currency)), "ChargeCategory": "Tax", "ChargeDescription": "VAT"}
+    for vat in document["vat_breakdown"]:
+        tax = sign * vat["vat_category_tax_amount"]["minor"]
+        if tax:
+            yield {**common, **_costs(amount_text(tax, currency)), "ChargeCategory": "Tax", "ChargeDescription": "VAT"}
 
 
 def _focus_common(document: Document) -> dict[str, Any]:

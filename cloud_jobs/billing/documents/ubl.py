@@ -1,7 +1,8 @@
 """A document as UBL 2.1 in the syntax binding of EN 16931: an Invoice (380, 383) or a CreditNote (381).
 
-EN 16931 has no third decimal (BR-DEC). Where an amount of a currency that has three needs it, the exact amount is
-written, and the document does not claim to follow EN 16931: its CustomizationID is that of plain UBL.
+EN 16931 has no third decimal (BR-DEC), and its published rules do not know the newest currencies (BR-CL-04). Where an
+amount needs a third decimal, or the currency is one of those, the document is written as it is and does not claim to
+follow EN 16931: its CustomizationID is that of plain UBL.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
-from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.codes import NEWER_CURRENCIES
+from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.documents.canonical import Document
 from cloud_jobs.billing.documents.errors import NotIssued
 from cloud_jobs.billing.documents.facts import DocumentType
@@ -84,7 +86,9 @@ def _header(root: Element, document: Document, name: str, *, credit: bool) -> No
 
 
 def _fits(document: Document) -> bool:
-    """Whether no amount needs more decimals than EN 16931 has."""
+    """Whether EN 16931 knows the currency, and no amount needs more decimals than it has."""
+    if document["invoice_currency_code"] in NEWER_CURRENCIES:
+        return False
     amounts = [
         *document["document_totals"].values(),
         *(vat[name] for vat in document["vat_breakdown"] for name in vat if name.endswith("_amount")),
@@ -165,10 +169,9 @@ def _line(element: Element, line: Document, document: Document, *, credit: bool)
     _basic(element, "AccountingCost", line["account"])
     item = _aggregate(element, "Item")
     _basic(item, "Name", line["item_name"])
-    [vat] = document["vat_breakdown"]
     category = _aggregate(item, "ClassifiedTaxCategory")
-    _basic(category, "ID", vat["vat_category_code"])
-    _basic(category, "Percent", vat["vat_category_rate"])
+    _basic(category, "ID", line["invoiced_item_vat_category_code"])
+    _basic(category, "Percent", line["invoiced_item_vat_rate"])
     _basic(_aggregate(category, "TaxScheme"), "ID", "VAT")
     for name, value in _properties(line):
         attribute = _aggregate(item, "AdditionalItemProperty")

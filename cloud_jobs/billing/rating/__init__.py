@@ -5,7 +5,15 @@ from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows
 from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind, Owed, RatedAccount, TaxGroup
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
-from cloud_jobs.billing.rating.difference import Posted, PostedSum, PostedTax, TaxKey, difference
+from cloud_jobs.billing.rating.difference import (
+    Posted,
+    PostedSum,
+    PostedTax,
+    TaxKey,
+    change_in_parts,
+    difference,
+    taken_back,
+)
 from cloud_jobs.billing.rating.price_book import PriceBooks
 from cloud_jobs.billing.rating.rate import rate
 
@@ -29,7 +37,9 @@ __all__ = [
     "TaxGroup",
     "TaxKey",
     "cells_of_usage",
+    "change_in_parts",
     "difference",
     "rate",
     "rating_contract",
+    "taken_back",
 ]

@@ -1,9 +1,13 @@
-"""What is still to be posted: the difference between what a payer owes now and what all documents so far say."""
+"""What is still to be posted: the difference between what a payer owes now and what all documents so far say.
+
+Charges are taxed with their whole account. So where category or rate of the tax are others, no line of what is posted
+stays as it was: all of it is taken back as it was taxed, and all that is owed is asked for as it is taxed now.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple, Self
 
@@ -20,18 +24,23 @@ class PostedSum(NamedTuple):
 
 
 class TaxKey(NamedTuple):
-    """What is taxed together. The reason of an exemption is a part of it: a document states one for each group."""
+    """What is taxed together (BR-S-08). Not the reason of an exemption, which is words: the newest are said."""
 
     category: VatCategory
     rate: Decimal
-    exemption_reason: str | None
+
+    @classmethod
+    def of(cls, group: TaxGroup) -> Self:
+        """That of a group."""
+        return cls(group.category, group.rate)
 
 
 class PostedTax(NamedTuple):
-    """What was taxable and the tax on it, on all documents together."""
+    """What was taxable and the tax on it, on all documents together, and a reason that was given."""
 
     taxable_minor: int = 0
     tax_minor: int = 0
+    exemption_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +64,39 @@ class Posted:
                     before.amount_minor + charge.amount_minor,
                 )
             for group in document.taxes:
-                key = TaxKey(group.category, group.rate, group.exemption_reason)
-                taxable, tax = taxes.get(key, PostedTax())
-                taxes[key] = PostedTax(taxable + group.taxable_minor, tax + group.tax_minor)
+                taxable, tax, reason = taxes.get(TaxKey.of(group), PostedTax())
+                taxes[TaxKey.of(group)] = PostedTax(
+                    taxable + group.taxable_minor,
+                    tax + group.tax_minor,
+                    # one of several, in any order of the documents the same
+                    max(reason or "", group.exemption_reason or "") or None,
+                )
         return cls(
             {key: found for key, found in charges.items() if any(found)},
-            {key: found for key, found in taxes.items() if any(found)},
+            {key: found for key, found in taxes.items() if found.taxable_minor or found.tax_minor},
         )
+
+
+def change_in_parts(before: RatedAccount, after: RatedAccount) -> tuple[RatedAccount, ...]:
+    """What brings what is posted from one account to another, in parts that are each of one category and rate of VAT.
+
+    One, the difference, where both are taxed alike; else what is taken back and what is owed, without a part that has
+    no charge.
+    """
+    # of a closing there is one, also where nothing is charged
+    if {TaxKey.of(group) for group in before.taxes} == {TaxKey.of(group) for group in after.taxes}:
+        return (difference(Posted.of([before]), after),)
+    return tuple(part for part in (taken_back(before), after) if part.charges) or (after,)
+
+
+def taken_back(rated: RatedAccount) -> RatedAccount:
+    """The account that makes nothing of another one."""
+    charges = tuple(
+        one._replace(quantity=-one.quantity, free=-one.free, amount_minor=-one.amount_minor, metered=None)
+        for one in rated.charges
+    )
+    taxes = tuple(replace(one, taxable_minor=-one.taxable_minor, tax_minor=-one.tax_minor) for one in rated.taxes)
+    return replace(rated, charges=charges, taxes=taxes)
 
 
 def difference(posted: Posted, now: RatedAccount) -> RatedAccount:
@@ -96,17 +131,15 @@ def difference(posted: Posted, now: RatedAccount) -> RatedAccount:
 def _tax_changes(posted: Posted, now: RatedAccount) -> tuple[TaxGroup, ...]:
     sums = Posted.of([now]).taxes
     changes = []
-    for key in sorted(
-        sums.keys() | posted.taxes.keys(), key=lambda key: (key.category, key.rate, key.exemption_reason or "")
-    ):
-        taxable = sums.get(key, PostedTax()).taxable_minor - posted.taxes.get(key, PostedTax()).taxable_minor
-        tax = sums.get(key, PostedTax()).tax_minor - posted.taxes.get(key, PostedTax()).tax_minor
+    for key in sorted(sums.keys() | posted.taxes.keys()):
+        owed, was = sums.get(key, PostedTax()), posted.taxes.get(key, PostedTax())
+        taxable, tax = owed.taxable_minor - was.taxable_minor, owed.tax_minor - was.tax_minor
         if taxable or tax:
             changes.append(
                 TaxGroup(
                     category=key.category,
                     rate=key.rate,
-                    exemption_reason=key.exemption_reason,
+                    exemption_reason=(owed if key in sums else was).exemption_reason,
                     taxable_minor=taxable,
                     tax_minor=tax,
                 )

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import DeviceCertificate, certificates_from
@@ -35,6 +36,7 @@ from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked,
 from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fences
 from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
+from cloud_jobs.billing.register.errors import ClosingTooLate
 from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
 from cloud_jobs.billing.register.operations import Days
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
@@ -42,6 +44,7 @@ from cloud_jobs.billing.register.posting import commit_made
 from cloud_jobs.billing.register.rows import certificate_rows, charge_rows, closing_row
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.lake.dead_runs import is_dead
 from cloud_jobs.lake.schemas import QUANTITIES, TABLES
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows, usage_rows_each
 from cloud_jobs.lake.snapshots import Snapshot
@@ -145,7 +148,7 @@ def close_period(
     `against_records`: whether usage is held against the records that it counts; False leaves that to `reconcile`.
 
     Raises UnknownPayer for one that was asked for and never pays; LakeError, CommitConflict, CommitFailed,
-    StoreUnavailable: then nothing is closed.
+    StoreUnavailable, ClosingTooLate: then nothing is closed.
     """
     contracts, refused = contracts_of(lake, snapshot, days, payers, run)
     fences = closing_fences(lake, snapshot)
@@ -164,8 +167,13 @@ def close_period(
         rows = [closing_row(replace(one, number=counter), run.now) for one in closings]
         return _written(lake, "closings", pa.Table.from_pylist(rows, schema=TABLES["closings"].schema), run.now)
 
+    def check(opened: DeltaTable) -> None:
+        # it was stopped for hours, and its lines and certificates were swept up
+        if is_dead(opened, run.name):
+            raise ClosingTooLate(run.name)
+
     # the fence: from here on the run is a closing, and each payer's newest one
-    commit_made(lake, "closings", files)
+    commit_made(lake, "closings", files, check=check)
     return closings
 
 

@@ -100,14 +100,8 @@ def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing
     """With the digest of what its invoice says of the charges, made while they are in memory; blocked if no valid
     invoice can be made: that is known before anybody numbers it."""
     try:
-        body = document_body(
-            rated.charges,
-            kind=DocumentType.INVOICE,
-            buyer=parties.buyer,
-            names=parties.names,
-            currency=rated.currency,
-        )
-        closing_head(closing, parties, rated.owed, body.digest)
+        body = document_body([rated], kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names)
+        closing_head(closing, parties, [rated.owed], body.digest)
     except DocumentError as error:
         faults = closing.reasons if closing.outcome is ClosingState.BLOCKED else ()
         return replace(closing, outcome=ClosingState.BLOCKED, reasons=(*faults, str(error)))

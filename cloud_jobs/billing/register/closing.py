@@ -7,6 +7,8 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from cloud_jobs.billing.billing_period import days_text
+
 
 class ClosingState(StrEnum):
     """Whether a closing can be issued. Final: nothing can come any more that somebody did not decide to leave out."""
@@ -34,7 +36,7 @@ class PeriodKey(NamedTuple):
     @property
     def text(self) -> str:
         """The days, as a period is written."""
-        return f"{self.first_day}/{self.last_day}"
+        return days_text(self.first_day, self.last_day)
 
     def overlaps(self, other: PeriodKey) -> bool:
         """Whether both have a day of one payer, whoever sells."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 
 from cloud_jobs.billing.documents import (
@@ -20,7 +21,7 @@ from cloud_jobs.billing.register.parties import Parties
 def closing_head(
     closing: Closing,
     parties: Parties,
-    owed: Owed,
+    owed: Sequence[Owed],
     body_digest: str,
     *,
     kind: DocumentType = DocumentType.INVOICE,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from cloud_jobs.billing.documents import Document, canonical_bytes, document_body, head
-from cloud_jobs.billing.rating import Owed, Posted, RatedAccount, difference
+from cloud_jobs.billing.billing_period import days_text
+from cloud_jobs.billing.documents import Document, MissingFact, canonical_bytes, check_taxes, document_body, head
+from cloud_jobs.billing.rating import Owed, RatedAccount, change_in_parts, taken_back
 from cloud_jobs.billing.register.closing import Closing, RegisterKey
 from cloud_jobs.billing.register.document_heads import closing_head
 from cloud_jobs.billing.register.errors import NoInvoice, NotClosed, OtherCurrency, RegisterDamaged
@@ -46,39 +47,42 @@ class DocumentMaker:
         """What one closing changes of another one, both loaded unless they owe the same."""
         if after.owes_as(before):
             return PostedChange(net_minor=0, tax_minor=0, is_empty=True)
-        made = self.difference(before, after)
+        made = self.parts(before, after)
+        net, tax = sum(one.net_minor for one in made), sum(one.tax_minor for one in made)
         # quantities alone are no reason for a note: it would ask for nothing
-        empty = not made.tax_minor and not any(charge.amount_minor for charge in made.charges)
-        return PostedChange(net_minor=made.net_minor, tax_minor=made.tax_minor, is_empty=empty)
+        empty = not tax and not any(charge.amount_minor for one in made for charge in one.charges)
+        _, parties = _terms(after, before)
+        try:
+            check_taxes(parties.seller, parties.buyer, {group.category for one in made for group in one.taxes})
+        except MissingFact as fault:
+            return PostedChange(net_minor=net, tax_minor=tax, is_empty=empty, fault=str(fault))
+        return PostedChange(net_minor=net, tax_minor=tax, is_empty=empty)
 
     def document(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Document:
         """The document of an entry, whose closings are loaded. Raises DocumentError for contracts that no valid
         document can be made of."""
         basis, parties = _terms(closing, before)
-        rated = self.difference(before, closing)
-        body = document_body(
-            rated.charges, kind=entry.type, buyer=parties.buyer, names=parties.names, currency=rated.currency
-        )
-        return {**_head(entry, basis, parties, rated.owed, body.digest), **body.parts}
+        parts = self.parts(before, closing)
+        body = document_body(parts, kind=entry.type, buyer=parties.buyer, names=parties.names)
+        return {**_head(entry, basis, parties, [one.owed for one in parts], body.digest), **body.parts}
 
     def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Sealed:
         """What the register keeps of the document of an entry. Of an invoice the closing alone is looked at: it has
         the digest of what was made of the charges when they were rated."""
         if closing is not None and before is None:
             _, parties = _terms(closing, None)
-            made = _head(entry, closing, parties, _owed_by(closing), closing.body_digest)
+            made = _head(entry, closing, parties, [_owed_by(closing)], closing.body_digest)
         else:
             made = head(self.document(entry, closing, before))
         return Sealed(canonical_bytes(made).decode(), made["digest"])
 
-    def difference(self, before: Closing | None, after: Closing | None) -> RatedAccount:
+    def parts(self, before: Closing | None, after: Closing | None) -> tuple[RatedAccount, ...]:
         """The charges of a closing, or what they change of those of another one; without it, those taken back."""
-        if after is not None and before is None:
-            return self._rated[after.in_register]
-        assert before is not None
-        posted = self._rated[before.in_register]
-        nothing = RatedAccount(payer=posted.payer, currency=posted.currency, charges=(), taxes=())
-        return difference(Posted.of([posted]), nothing if after is None else self._rated[after.in_register])
+        posted, owed = (None if one is None else self._rated[one.in_register] for one in (before, after))
+        if posted is None:
+            assert owed is not None
+            return (owed,)
+        return (taken_back(posted),) if owed is None else change_in_parts(posted, owed)
 
 
 def _owed_by(closing: Closing) -> Owed:
@@ -95,8 +99,9 @@ def _terms(closing: Closing | None, before: Closing | None) -> tuple[Closing, Pa
         return basis, Parties.parse(basis.parties)
 
 
-def _head(entry: IssuedDocument, basis: Closing, parties: Parties, owed: Owed, body_digest: str) -> Document:
-    assert (owed.net_minor, owed.tax_minor) == (entry.net_minor, entry.tax_minor), "a document is what its entry posts"
+def _head(entry: IssuedDocument, basis: Closing, parties: Parties, owed: Sequence[Owed], body_digest: str) -> Document:
+    posts = sum(one.net_minor for one in owed), sum(one.tax_minor for one in owed)
+    assert posts == (entry.net_minor, entry.tax_minor), "a document is what its entry posts"
     return closing_head(
         basis,
         parties,
@@ -127,14 +132,14 @@ def issued_document(register: Register, number: str, legal_entity: str | None = 
     return made
 
 
-def outstanding(register: Register, days: Days, payer: str) -> tuple[str, RatedAccount]:
+def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[RatedAccount, ...]]:
     """The invoice of a payer and period, and what the newest closing changes of what is posted to it.
 
     Raises NotClosed, NoInvoice, OtherCurrency, RegisterDamaged, LakeError.
     """
     closings = {one.id: one for one in register.closings(*days, [payer])}
     if not closings:
-        raise NotClosed(payer, f"{days[0]}/{days[1]}")
+        raise NotClosed(payer, days_text(*days))
     newest = [*closings.values()][-1]
     posted = register.ledger(register.lake.open("documents"), [newest.key]).posted(newest.key)
     if posted is None:
@@ -143,8 +148,8 @@ def outstanding(register: Register, days: Days, payer: str) -> tuple[str, RatedA
     if before is None:
         raise missing_closing(payer, posted.closing)
     if before.currency != newest.currency:
-        raise OtherCurrency(payer, posted.invoice.number, before.currency, newest.currency)
+        raise OtherCurrency(newest.key, posted.invoice.number, before.currency, newest.currency)
     maker = DocumentMaker(register)
     # the newest may be what is posted: its lines are read once
     maker.load([*{one.id: one for one in (before, newest)}.values()])
-    return posted.invoice.number, maker.difference(before, newest)
+    return posted.invoice.number, maker.parts(before, newest)

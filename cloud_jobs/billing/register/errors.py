@@ -12,10 +12,12 @@ RegisterError
 │   ├── NoInvoice           the period has no invoice that something could be added to
 │   ├── NothingToAdjust     what is posted is what the newest closing says
 │   ├── OtherCurrency       the newest closing is in another currency than the invoice
+│   ├── NotOneNote          what the newest closing changes cannot stand on one document
 │   └── AlreadyVoid         the invoice was taken back before
 ├── UnknownDocument         no document has that number
 ├── Unattributed            nobody is named who asks, or no reason why
 ├── NothingClosed           nobody was closed for the period
+├── ClosingTooLate          a closing was stopped for so long that its lines were swept up
 └── RegisterDamaged         documents contradict each other, or what they were made of
 """
 
@@ -25,6 +27,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 
 from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.register.closing import PeriodKey
 
 _MAX_SHOWN = 5
 
@@ -113,8 +116,20 @@ class NothingToAdjust(RegisterRefusal):
 class OtherCurrency(RegisterRefusal):
     """Amounts in two currencies have no difference."""
 
-    def __init__(self, payer: str, number: str, posted: str, closed: str) -> None:
-        super().__init__(payer, f"{number} is in {posted}, the newest closing in {closed}; void it and issue it anew")
+    def __init__(self, key: PeriodKey, number: str, posted: str, closed: str) -> None:
+        super().__init__(
+            key.payer, f"{number} is in {posted}, the newest closing in {closed}; {_anew(key, number, 'currency')}"
+        )
+        self.number = number
+
+
+class NotOneNote(RegisterRefusal):
+    """The tax changed so that EN 16931 has no document that takes back the one and asks for the other."""
+
+    def __init__(self, key: PeriodKey, number: str, fault: str) -> None:
+        super().__init__(
+            key.payer, f"no note can change {number} to the newest closing: {fault}; {_anew(key, number, 'VAT')}"
+        )
         self.number = number
 
 
@@ -150,8 +165,27 @@ class NothingClosed(RegisterError):
         self.period = period
 
 
+class ClosingTooLate(RegisterError):
+    """What the run has written was taken for that of one that died."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(
+            f"nothing is closed: the run {run} was stopped for hours after it wrote its lines, and maintenance has "
+            "taken it for dead; close the period again"
+        )
+        self.run = run
+
+
 class RegisterDamaged(RegisterError):
     """Rows of the register contradict each other. Nothing is computed from them."""
+
+
+def _anew(key: PeriodKey, number: str, what: str) -> str:
+    """The commands that lead to the same end by two documents."""
+    return (
+        f'run `waybill bill void {number} --lake LAKE --reason "other {what}"`, then `waybill bill issue --lake LAKE '
+        f"--period {key.text} --payer {key.payer}`"
+    )
 
 
 def _shown(reasons: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from cloud_jobs.billing.register.errors import (
     NotFinal,
     NothingToAdjust,
     NothingToIssue,
+    NotOneNote,
     OtherCurrency,
     OverlappingPeriod,
     RegisterDamaged,
@@ -83,11 +84,15 @@ class PostedInvoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedChange:
-    """What a newer closing changes of what is posted, summed over all charges. Empty: no charge and no tax differs."""
+    """What a newer closing changes of what is posted, summed over all charges. Empty: no charge and no tax differs.
+
+    `fault`: why no one document can state it; "": one can.
+    """
 
     net_minor: int
     tax_minor: int
     is_empty: bool
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +229,8 @@ def adjust(ledger: Ledger, closing: Closing, change: PostedChange, now: datetime
     posted = adjustable(ledger, closing)
     if change.is_empty:
         raise NothingToAdjust(closing.key.payer, posted.invoice.number)
+    if change.fault:
+        raise NotOneNote(closing.key, posted.invoice.number, change.fault)
     note = _note(ledger, posted, closing, change, now)
     return replace(note, closing=closing.id, rank=closing.rank, by=by)
 
@@ -246,7 +253,7 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     _check_final(closing)
     # amounts of two currencies are never subtracted
     if closing.currency != posted.invoice.currency:
-        raise OtherCurrency(key.payer, number, posted.invoice.currency, closing.currency)
+        raise OtherCurrency(key, number, posted.invoice.currency, closing.currency)
     return posted
 
 

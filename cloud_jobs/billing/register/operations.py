@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.attribution import attribution_faults
+from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.documents import DocumentError, DocumentType
 from cloud_jobs.billing.register import ledger as rules
 from cloud_jobs.billing.register.closing import Closing, ClosingState, RegisterKey
@@ -136,7 +137,7 @@ def _each(
 ) -> Done:
     asked = register.payers(*days) if payers is None else sorted({*payers})
     if not asked:
-        raise NothingClosed(f"{days[0]}/{days[1]}")
+        raise NothingClosed(days_text(*days))
     refused: list[RegisterRefusal] = []
 
     def make(opened: DeltaTable) -> Iterator[list[Row]]:
@@ -148,7 +149,7 @@ def _each(
             part = asked[begin : begin + _PAYERS_AT_ONCE]
             closings = register.closings(*days, part)
             newest = {one.key.payer: one for one in closings}
-            refused.extend(NotClosed(payer, f"{days[0]}/{days[1]}") for payer in part if payer not in newest)
+            refused.extend(NotClosed(payer, days_text(*days)) for payer in part if payer not in newest)
             ledger = register.ledger(opened, [one.key for one in newest.values()], numbering)
             named = {one.in_register: one for one in closings}
             posted = {payer: named.get(_posted_key(ledger, one)) for payer, one in newest.items()}

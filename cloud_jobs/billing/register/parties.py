@@ -6,9 +6,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import Account, LegalEntity
 from cloud_jobs.billing.register.rows import canonical
+
+
+class Noticed(NamedTuple):
+    """What a closing noticed that has no say in its sum: records that came again with another content, and publications
+    of fences that cannot be used, in words."""
+
+    conflicts: int = 0
+    refused_fences: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Noticed:
+        """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
+        found = json.loads(text)
+        return cls(found.get("conflicts", 0), tuple(found.get("refused_fences", ())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,9 +56,24 @@ def post(
     return register.attempted(lake.open("documents"), attempt)
 
 
-def commit_made(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float], object] = time.sleep) -> None:
-    """Adds files to a table of the register, in one commit, whatever others add. Raises as `post`."""
-    _commit(lake, table, lambda _, counter: make(counter), pause)
+def commit_made(
+    lake: Lake,
+    table: str,
+    make: MakeFiles,
+    *,
+    check: Callable[[DeltaTable], None] = lambda _: None,
+    pause: Callable[[float], object] = time.sleep,
+) -> None:
+    """Adds files to a table of the register, in one commit, whatever others add. Raises as `post`.
+
+    `check` raises where the commit must not be made upon the version that was opened.
+    """
+
+    def written(opened: DeltaTable, counter: int) -> Sequence[DataFile]:
+        check(opened)
+        return make(counter)
+
+    _commit(lake, table, written, pause)
 
 
 def _commit(

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from cloud_jobs.billing.certificates import DeviceCertificate
-from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -16,12 +16,14 @@ from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.parties import Noticed
 
 _MAX_REASONS = 3
 
 
 def closing_values(closing: Closing) -> dict[str, Any]:
     """A closing as JSON has it."""
+    noticed = Noticed.of(closing.parties)
     return {
         "payer": closing.key.payer,
         "legal_entity": closing.key.legal_entity,
@@ -37,11 +39,14 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "snapshot": closing.snapshot_id,
         "closing": closing.id,
         "control_totals": json.loads(closing.control_totals),
+        "conflicts": noticed.conflicts,
+        "refused_fences": [*noticed.refused_fences],
     }
 
 
 def closings_table(closings: Iterable[Closing]) -> RenderableType:
-    """One row a payer; of the reasons the first ones."""
+    """One row a payer, of the reasons the first ones; and below it what has no say in any sum, but should be known."""
+    closings = [*closings]
     table = _table("payer", "period", "outcome", "net >", "tax >", "why not final")
     for one in closings:
         reasons = [*one.reasons[:_MAX_REASONS]]
@@ -49,7 +54,21 @@ def closings_table(closings: Iterable[Closing]) -> RenderableType:
             reasons.append(f"and {len(one.reasons) - _MAX_REASONS} more")
         amounts = (_amount(one.net_minor, one.currency), _amount(one.tax_minor, one.currency))
         _add(table, one.key.payer, one.key.text, one.outcome.value, *amounts, "\n".join(reasons))
-    return table
+    return Group(table, *(Text(line) for line in _noticed(closings)))
+
+
+def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
+    """The records in quarantine of each payer's devices, and each refused fence once: it is none of a payer's."""
+    refused: dict[str, None] = {}
+    for one in closings:
+        noticed = Noticed.of(one.parties)
+        refused |= dict.fromkeys(noticed.refused_fences)
+        if noticed.conflicts:
+            yield (
+                f"{one.key.payer}: {noticed.conflicts:,} records of its devices came again with another content; these "
+                "are in quarantine, and are not billed"
+            )
+    yield from (f"refused, so what it was to replace was metered: {one}" for one in refused)
 
 
 def document_values(document: IssuedDocument) -> dict[str, Any]:
@@ -87,30 +106,31 @@ def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
     return table
 
 
-def changes_values(number: str, changes: RatedAccount) -> dict[str, Any]:
+def changes_values(number: str, changes: Sequence[RatedAccount]) -> dict[str, Any]:
     """What would be posted to an invoice, as JSON has it."""
     return {
         "invoice": number,
-        "currency": changes.currency,
-        "net_minor": changes.net_minor,
-        "tax_minor": changes.tax_minor,
-        "charges": [_charge_values(charge) for charge in changes.charges],
+        "currency": changes[0].currency,
+        "net_minor": sum(one.net_minor for one in changes),
+        "tax_minor": sum(one.tax_minor for one in changes),
+        "charges": [_charge_values(charge) for one in changes for charge in one.charges],
     }
 
 
-def changes_table(number: str, changes: RatedAccount) -> RenderableType:
+def changes_table(number: str, changes: Sequence[RatedAccount]) -> RenderableType:
     """What would be posted to an invoice, charge by charge, and in all."""
     names = ("account", "region", "device", "kind", "meter", "zone", "window", "price")
     table = _table(*names, "quantity >", "amount >")
-    for charge in changes.charges:
+    currency = changes[0].currency
+    for charge in (charge for one in changes for charge in one.charges):
         key = charge.key
         texts = (key.account, key.region, key.device, key.kind.value, key.meter or "", key.zone, key.window, key.price)
         quantity = "" if key.meter is None else quantity_text(key.meter, charge.quantity)
-        _add(table, *texts, quantity, _amount(charge.amount_minor, changes.currency))
+        _add(table, *texts, quantity, _amount(charge.amount_minor, currency))
     table.add_section()
-    totals = (("net", changes.net_minor), ("tax", changes.tax_minor), ("to post", changes.gross_minor))
-    for name, minor in totals:
-        _add(table, f"{name} to {number}", *[""] * len(names), _amount(minor, changes.currency))
+    net, tax = sum(one.net_minor for one in changes), sum(one.tax_minor for one in changes)
+    for name, minor in (("net", net), ("tax", tax), ("to post", net + tax)):
+        _add(table, f"{name} to {number}", *[""] * len(names), _amount(minor, currency))
     return table
 
 

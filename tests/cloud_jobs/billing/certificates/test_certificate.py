@@ -119,7 +119,7 @@ def test_a_device_is_in_the_worst_state_of_its_streams(states: list[CertificateS
 def test_a_device_that_was_never_heard_of_is_silent_and_never_complete() -> None:
     certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {})
     assert (certificate.state, certificate.since, certificate.is_final) == (CertificateState.SILENT, None, False)
-    assert certificate.reasons == ("never stated what it has",)
+    assert certificate.reasons == ("nothing was ever heard of it",)
 
 
 def test_a_device_that_fell_silent_with_records_unsent_is_silent_since_its_last_statement() -> None:

@@ -18,6 +18,7 @@ from cloud_jobs.billing.certificates import (
     latest_statement,
     refused_fences,
 )
+from cloud_jobs.billing.period import stamp
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
@@ -73,6 +74,21 @@ def test_each_device_that_is_asked_for_has_one_also_when_nobody_heard_of_it(lake
     assert [one.received for one in found.values()] == [4, 1, 0]
     assert [one.state.value for one in found.values()] == ["complete", "complete", "silent"]
     assert certificates_from(lake, take_snapshot(lake, NOW), [], PERIOD) == {}
+
+
+def test_of_a_device_that_never_stated_anything_is_said_what_came_of_it(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    take_in(lake, new_ingest(lake), [of_day(1, 2, 3), batch(4), batch(1, device="e")])
+    found = certificates_from(lake, take_snapshot(lake, NOW), [D, E, NEVER], PERIOD)
+    silence = [one.reasons[0] for one in found.values()]
+    first, last = (datetime.fromtimestamp((NOON_US - DAY_US + seq) / 1_000_000, UTC) for seq in (1, 3))
+    assert found[D].heard == (3, first, last)
+    assert silence == [
+        f"never stated what it has; 3 records of the period came, from {stamp(first)} to {stamp(last)}",
+        "never stated what it has; of 1 records that came none is of the period",
+        "nothing was ever heard of it",
+    ]
+    assert found[D].document()["heard"] == {"records": 3, "first": stamp(first), "last": stamp(last)}
 
 
 def test_a_bill_before_the_usage_run_is_provisional_and_says_by_how_many_records(lake: Lake) -> None:

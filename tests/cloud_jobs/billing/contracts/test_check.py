@@ -22,11 +22,12 @@ from tests.cloud_jobs.billing.contracts.makers import (
     device,
     kind_of,
     legal_entity,
+    payer,
     price,
     rows,
     tariff,
 )
-from tests.cloud_jobs.publications import message_of
+from tests.cloud_jobs.publications import message_of, row_of
 from tests.usage_rows import usage_row
 
 MOMENT = datetime(2026, 4, 10, tzinfo=UTC)
@@ -69,7 +70,7 @@ def test_a_device_that_another_account_has_is_a_fault_of_the_files() -> None:
 
 def test_what_is_neither_there_nor_in_the_files_is_named() -> None:
     found = checked(account("gamma", device("van-3"), tariff="none"), account("child", parent="nobody"))
-    assert any("the tariff 'none', which was not published" in one for one in found.lacking)
+    assert any(one.startswith("f:1: ") and "tariff 'none', which was not published" in one for one in found.lacking)
     assert any("the parent 'nobody', which is not there" in one for one in found.lacking)
 
 
@@ -78,7 +79,7 @@ def test_a_circle_that_a_new_version_would_close_is_named() -> None:
     closing = account("beta", device("van-2"), parent="child", effective_from="2026-05-01T00:00:00Z")
     assert any(
         "accounts are their own parents: beta -> child -> beta" in one
-        for one in checked(closing, published=published).lacking
+        for one in checked(closing, published=published).faults
     )
 
 
@@ -159,5 +160,99 @@ def test_whose_bill_would_change_is_listed_with_what_it_is_by_the_usage_of_the_l
     found = json.loads(run(file, "--lake", lake, "--json")[1])
     assert [one["payer"] for one in found["bills"]] == ["acme"]
     assert found["bills"][0]["after"] == {"currency": "EUR", "net_minor": 1000, "blocked": []}
-    in_zones = file_of(tmp_path, tariff(price("0.50", zone="port")))
+    in_zones = file_of(tmp_path, tariff(price("0.50", zone="*")))
     assert "9.00 EUR -> blocked (" in run(in_zones, "--lake", lake)[1]
+
+
+def fence(name: str = "depot", **more: Any) -> dict[str, Any]:
+    ring = [[10.0, 50.0], [10.01, 50.0], [10.01, 50.01], [10.0, 50.01], [10.0, 50.0]]
+    shape = {"type": "Polygon", "coordinates": [ring]}
+    return {"type": "Feature", "properties": {"id": name} | more, "geometry": shape}
+
+
+def gate(name: str) -> dict[str, Any]:
+    line = {"type": "LineString", "coordinates": [[10.0, 50.0], [10.01, 50.0]]}
+    return {"type": "Feature", "properties": {"id": name, "gate": True}, "geometry": line}
+
+
+def fence_rows(*features: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row_of("fence", one["properties"]["id"], one, number) for number, one in enumerate(features)]
+
+
+IN_DEPOT = tariff(price("0.50"), price("0.60", zone="depot"))
+
+
+def test_a_price_for_a_zone_that_no_fence_has_is_named_with_the_one_that_is_near() -> None:
+    (said,) = checked(IN_DEPOT, published=[*PUBLISHED, *fence_rows(fence("depots"), fence("port"))]).lacking
+    assert said == (
+        "f:1: tariff 'standard': prices.1 is for distance in zone 'depot', which no fence or gate is that can be used; "
+        "did you mean 'depots'?"
+    )
+    found = checked(IN_DEPOT, published=[*PUBLISHED, *fence_rows(fence("depot"))])
+    assert (found.faults, found.lacking) == ([], [])
+
+
+def test_a_fence_that_cannot_be_used_is_no_zone() -> None:
+    flat = fence("depot")
+    flat["geometry"] = {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}
+    (said,) = checked(IN_DEPOT, published=[*PUBLISHED, *fence_rows(flat)]).lacking
+    assert "which no fence or gate is that can be used" in said
+
+
+def test_without_any_publication_and_any_fence_nobody_knows_which_zones_there_are() -> None:
+    assert checked(IN_DEPOT, published=[]).lacking == []
+
+
+def test_crossings_are_of_gates_and_all_else_of_fences() -> None:
+    there = [*PUBLISHED, *fence_rows(fence("depot"), gate("toll"))]
+    crossing = price("1", meter="crossing", unit="each", zone="depot")
+    (said,) = checked(tariff(price(), crossing), published=there).faults
+    assert "prices.1 is for crossing in zone 'depot', which is a fence; crossings are of gates" in said
+    (said,) = checked(tariff(price(), price("1", zone="toll")), published=there).faults
+    assert "which is a gate, in which nothing is" in said
+
+
+def test_a_currency_that_changes_inside_a_month_is_a_fault_and_with_a_month_it_is_none() -> None:
+    def dollars(since: str) -> Any:
+        return checked(
+            account("acme", device(), effective_from=since, payer=payer(currency="USD")), tariff(currency="USD")
+        ).faults
+
+    (fault,) = dollars("2026-05-10T00:00:00+02:00")
+    assert "the currency of account 'acme' changes from EUR to USD" in fault
+    assert dollars("2026-05-01T00:00:00+02:00") == []
+
+
+def test_devices_that_nobody_pays_for_any_more_are_named_and_those_that_move_are_not() -> None:
+    since = "2026-05-01T00:00:00+02:00"
+    (said,) = checked(account("acme", device("van-9"), effective_from=since)).notices
+    assert said == (
+        "f:1: account 'acme' has no longer fleet/van-1 from 2026-04-30T22:00:00Z on, and nobody else pays for them"
+    )
+    moved = account("gamma", device("van-1"), effective_from=since)
+    assert checked(account("acme", effective_from=since), moved).notices == []
+
+
+def test_a_version_that_replaces_one_of_the_same_moment_is_named_and_the_same_again_is_not() -> None:
+    (said,) = checked(tariff(price("0.50"))).notices
+    assert "tariff 'standard' from 2026-01-01T00:00:00Z is published with another content; this replaces it" in said
+    assert checked(tariff()).notices == []
+
+
+def test_a_zone_that_is_mistyped_is_named_with_the_line_of_its_price(tmp_path: Path, lake: Path) -> None:
+    (tmp_path / "fences.geojson").write_text(json.dumps(fence("depot")), encoding="utf-8")
+    (tmp_path / "contracts.toml").write_text(
+        '[[tariff]]\nid = "standard"\neffective_from = 2026-01-01T00:00:00Z\ncurrency = "EUR"\nprices = [\n'
+        '  { meter = "distance", unit = "km", unit_amount = 0.45 },\n'
+        '  { meter = "distance", unit = "km", unit_amount = 0.45, zone = "depo" },\n]\n',
+        encoding="utf-8",
+    )
+    status, _, said = run(tmp_path / "fences.geojson", tmp_path / "contracts.toml")
+    place = f"{tmp_path / 'contracts.toml'}:7"
+    assert (status, said.startswith(f"warning: not in these files: {place}: tariff 'standard': prices.1")) == (0, True)
+    status, _, said = run(tmp_path / "fences.geojson", tmp_path / "contracts.toml", "--lake", lake)
+    assert (status, said.startswith(f"{place}: tariff 'standard': prices.1 is for distance in zone 'depo'")) == (
+        1,
+        True,
+    )
+    assert "did you mean 'depot'?" in said

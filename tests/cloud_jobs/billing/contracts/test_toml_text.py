@@ -90,7 +90,7 @@ def line_of(text: str) -> int:
 def test_the_example_has_one_contract_of_each_kind_with_its_line() -> None:
     found, wrong = contracts_of_toml(EXAMPLE)
     assert wrong == []
-    lines = {one.kind: one.line for one in found}
+    lines = {one.kind: one.line_of() for one in found}
     assert lines == {kind: line_of(f"[[{kind}]]") for kind in MODEL_OF}
 
 

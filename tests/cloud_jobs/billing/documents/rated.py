@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, Payment, Vat
-from cloud_jobs.billing.contracts.account import VatCategory
+from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.documents import CertificateSummary, Document, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents import document as made_of
 from cloud_jobs.billing.meters import Meter, round_half_up
@@ -127,7 +127,7 @@ def issued(rated: RatedAccount, kind: DocumentType = DocumentType.INVOICE, **cha
         "seller": seller(),
         "buyer": buyer(currency=rated.currency),
         "names": {"acme-north": "Acme North"},
-        "rated": rated,
+        "parts": (rated,),
         "period": MARCH,
         "snapshot": "17-0123456789ab",
         "certificates": CERTIFICATES,

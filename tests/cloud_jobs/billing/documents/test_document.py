@@ -216,8 +216,6 @@ def test_a_draft_has_neither_number_nor_dates() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"seller": seller().model_copy(update={"vat_id": None})}, "BR-S-02"),
-        ({"seller": seller().model_copy(update={"vat_id": "QQ12345"})}, "BR-CO-09"),
         ({"kind": DocumentType.CREDIT_NOTE}, "BG-3"),
         ({"preceding": ORIGINAL}, "BG-3"),
         ({"due_date": None}, "BR-CO-25"),

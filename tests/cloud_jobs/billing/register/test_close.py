@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
-from cloud_jobs.billing.documents import charges_of
+from cloud_jobs.billing.documents import Form, charges_of, content_of
 from cloud_jobs.billing.rating import PayerUsage, RatingContract, cells_of_usage
 from cloud_jobs.billing.register.close import GroupClosed, Work
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
-from cloud_jobs.billing.register.errors import Blocked, NotFinal, NothingClosed, RegisterDamaged
+from cloud_jobs.billing.register.errors import Blocked, NotFinal, NothingClosed, NotOneNote, RegisterDamaged
 from cloud_jobs.billing.register.operations import void_invoice
+from cloud_jobs.billing.register.terminal import closing_values, closings_table
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
+from tests.cloud_jobs.billing.documents.published_rules import broken_rules
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, clerk, hours, used
 
 MID_MONTH = "2026-03-20T00:00:00Z"
@@ -102,7 +108,10 @@ def test_a_device_that_fell_silent_is_never_final_whatever_was_received_of_it(bi
     billed.use()
     *_, gamma = billed.close("one")
     assert gamma.outcome is ClosingState.PROVISIONAL
-    assert gamma.reasons == ("fleet/van-5: silent since 2026-03-10T00:00:00Z", "fleet/van-6: never stated what it has")
+    assert gamma.reasons == (
+        "fleet/van-5: silent since 2026-03-10T00:00:00Z",
+        "fleet/van-6: nothing was ever heard of it",
+    )
 
 
 def test_a_month_that_has_not_ended_is_provisional(billed: BilledLake) -> None:
@@ -264,3 +273,78 @@ def test_quantities_that_went_missing_between_usage_and_charges_block(
     acme, _ = billed.close("one")
     assert acme.outcome is ClosingState.BLOCKED
     assert "usage assigned of acme, distance" in acme.reasons[0]
+
+
+def vat_of(**vat: Any) -> dict[str, Any]:
+    return account("acme", device("van-1"), device("van-2"), payer=payer(vat=vat, vat_id="FR40303265045"))
+
+
+def test_a_note_across_another_rate_takes_back_as_it_was_taxed_and_asks_as_it_is_taxed_now(billed: BilledLake) -> None:
+    billed.close("one")
+    billed.issue("first")
+    billed.publish(*FLEET, vat_of(category="S", rate="7"))
+    billed.use(used("van-1", 12_000))
+    billed.close("two")
+    done = billed.adjust("adjust")
+    (note,) = done.documents
+    assert (note.type.name, note.net_minor, note.tax_minor) == ("DEBIT_NOTE", 90, 57 - 137)
+    made = issued_document(billed.register, note.number)
+    rows = [
+        (one["vat_category_rate"], one["vat_category_taxable_amount"]["minor"], one["vat_category_tax_amount"]["minor"])
+        for one in made["vat_breakdown"]
+    ]
+    assert rows == [("19", -720, -137), ("7", 810, 57)]
+    for rate, taxable, _ in rows:
+        mine = [one for one in made["lines"] if one["invoiced_item_vat_rate"] == rate]
+        assert sum(one["invoice_line_net_amount"]["minor"] for one in mine) == taxable
+    assert broken_rules(content_of(made, Form.UBL)) == []
+    billed.close("three")
+    assert billed.adjust("again").documents == []
+    void = void_invoice(
+        billed.register, "WB-EU-00000001", "wrong", books=DocumentMaker(billed.register), clerk=clerk("void")
+    )
+    assert (void.net_minor, void.tax_minor) == (-810, -57)
+    assert broken_rules(content_of(issued_document(billed.register, void.number), Form.UBL)) == []
+
+
+def test_a_note_from_taxed_to_not_subject_to_vat_is_refused_with_the_commands_to_run(billed: BilledLake) -> None:
+    billed.close("one")
+    billed.issue("first")
+    billed.publish(*FLEET, vat_of(category="O", exemption_reason="Not subject to VAT"))
+    billed.use()
+    billed.close("two")
+    (refusal,) = (one for one in billed.adjust("adjust").refused if one.payer == "acme")
+    assert isinstance(refusal, NotOneNote)
+    assert str(refusal) == (
+        "acme: no note can change WB-EU-00000001 to the newest closing: what is not subject to VAT stands on a document"
+        ' by itself (EN 16931, BR-O-11); run `waybill bill void WB-EU-00000001 --lake LAKE --reason "other VAT"`, then'
+        " `waybill bill issue --lake LAKE --period 2026-03 --payer acme`"
+    )
+
+
+def test_only_other_words_for_an_exemption_are_no_reason_for_a_note(billed: BilledLake) -> None:
+    billed.publish(*FLEET, vat_of(category="E", exemption_reason="Exempt"))
+    billed.use()
+    billed.close("one")
+    billed.issue("first")
+    billed.publish(
+        *FLEET, vat_of(category="E", exemption_reason="Exempt"), vat_of(category="E", exemption_reason="New")
+    )
+    billed.use()
+    billed.close("two")
+    assert billed.adjust("adjust").documents == []
+
+
+def test_the_screen_of_a_closing_names_refused_fences_and_records_in_quarantine(billed: BilledLake) -> None:
+    closings = [
+        replace(one, parties=json.dumps({"conflicts": number, "refused_fences": ["fence 'x': not closed"]}))
+        for number, one in enumerate(billed.close("one"))
+    ]
+    text = io.StringIO()
+    Console(file=text, width=160).print(closings_table(closings))
+    shown = text.getvalue()
+    assert "beta: 1 records of its devices came again with another content; these are in quarantine" in shown
+    assert "acme: " not in shown
+    assert shown.count("refused, so what it was to replace was metered: fence 'x': not closed") == 1
+    assert "│ 2026-03 │" in shown
+    assert [closing_values(one)["conflicts"] for one in closings] == [0, 1]

@@ -37,7 +37,7 @@ def test_a_clerk_closes_issues_shows_and_adjusts(billed: BilledLake, tmp_path: P
     closed = run(billed, "close", "--period", "2026-03", "--json")
     assert closed.exit_code == NOT_ALL, closed.output
     assert {one["payer"]: one["outcome"] for one in values(closed)} == {"acme": "final", "beta": "provisional"}
-    assert "van-2: never stated what it has" in run(billed, "close", "--period", "2026-03").stdout
+    assert "van-2: nothing was ever heard of it" in run(billed, "close", "--period", "2026-03").stdout
     issued = run(billed, "issue", "--period", "2026-03", "--json", "--by", "A. Clerk")
     assert issued.exit_code == NOT_ALL, issued.output
     assert [one["number"] for one in values(issued)["documents"]] == ["WB-EU-00000001"]
@@ -183,7 +183,7 @@ def test_a_command_that_died_before_it_wrote_is_given_again_and_writes_the_rest(
 def test_a_period_that_nobody_closed_is_no_success(billed: BilledLake, command: str) -> None:
     result = run(billed, command, "--period", "2026-02")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "nobody was closed for 2026-02-01/2026-02-28" in result.stderr
+    assert "nobody was closed for 2026-02" in result.stderr
 
 
 def test_a_lake_that_is_none_is_not_made_by_closing_it(tmp_path: Path) -> None:

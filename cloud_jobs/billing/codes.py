@@ -1,4 +1,4 @@
-"""Code lists that EN 16931 refers to, as far as contracts leave them open: countries, prefixes of VAT ids, payment."""
+"""Code lists that EN 16931 refers to: countries, prefixes of VAT ids, means of payment, currencies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ
 TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW
 """
 
-COUNTRIES: Final = frozenset(_ISO_3166.split())
-"""ISO 3166-1 alpha-2."""
+COUNTRIES: Final = frozenset(_ISO_3166.split()) | {"XI"}
+"""ISO 3166-1 alpha-2, and XI: Northern Ireland, as VAT has it (BR-CL-14)."""
 
-VAT_PREFIXES: Final = COUNTRIES | {"EL", "XI"}
-"""Greece and Northern Ireland have a prefix for VAT that is not their country's code (BR-CO-09)."""
+VAT_PREFIXES: Final = COUNTRIES | {"EL"}
+"""The prefix of Greece for VAT is not its country's code (BR-CO-09)."""
 
 PAYMENT_MEANS: Final = frozenset(str(code) for code in (*range(1, 71), *range(74, 79), *range(91, 99)))
 """UNCL 4461 (BR-CL-16)."""
+
+NEWER_CURRENCIES: Final = frozenset({"MRU", "STN", "XCG"})
+"""Currencies of ISO 4217 that the published rules do not list yet (BR-CL-04)."""

@@ -1,0 +1,47 @@
+"""Files of contracts and fences, judged beside what a lake has: one judgement for checking and for publishing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
+from cloud_jobs.bills_of_usage import rated_by_usage
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reference_files import ReferenceVersion, read_placed
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedReference:
+    """The versions of files, what is wrong with them, and what they would change."""
+
+    versions: tuple[ReferenceVersion, ...]
+    checked: CheckedContracts
+
+    @property
+    def counts(self) -> Counter[Any]:
+        """How many versions there are of each kind."""
+        return Counter(version.kind for version in self.versions)
+
+
+def judged_reference(
+    files: Iterable[Path], lake: Lake | None, moment: datetime, *, with_bills: bool
+) -> JudgedReference:
+    """What files say, beside what a lake has; None: by themselves. `with_bills`: also whose bills would change.
+
+    Raises ReferenceFileError where the files alone have a fault; LakeError, StoreUnavailable.
+    """
+    placed = read_placed(files)
+    published = [] if lake is None else lake.rows("reference").to_pylist()
+    stated = [
+        {"kind": one.version.kind, "id": one.version.id, "body": one.version.body}
+        | {"place": one.place, "place_of": one.place_of}
+        for one in placed
+    ]
+    rated = rated_by_usage(lake) if lake is not None and with_bills else None
+    checked = check_contracts(published, stated, moment, rated, with_changes=with_bills)
+    return JudgedReference(tuple(one.version for one in placed), checked)

@@ -1,0 +1,199 @@
+"""Whatever the check of contracts lets in can be invoiced: in every form, by the published rules, for any amounts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lxml import etree
+from pydantic import ValidationError
+
+from cloud_jobs.billing.codes import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
+from cloud_jobs.billing.contracts import MODEL_OF, Contracts, PayerContract, VatCategory
+from cloud_jobs.billing.contracts.check import check_contracts
+from cloud_jobs.billing.currency import EXPONENT_OF
+from cloud_jobs.billing.documents import Document, DocumentType, Form, InvoicingPeriod, content_of, document
+from cloud_jobs.billing.documents.ubl import EN_16931
+from cloud_jobs.billing.rating import Charge, RatedAccount, taken_back
+from tests.cloud_jobs.billing.contracts.makers import (
+    ADDRESS,
+    BERLIN,
+    MARCH,
+    account,
+    device,
+    kind_of,
+    legal_entity,
+    payer,
+    price,
+    rows,
+    tariff,
+)
+from tests.cloud_jobs.billing.documents.published_rules import broken_rules, schema
+from tests.cloud_jobs.billing.documents.rated import CERTIFICATES, ORIGINAL, VATS, charges, taxed
+
+Body = dict[str, Any]
+MOMENT = datetime(2026, 4, 10, tzinfo=UTC)
+# what people paste: letters of Europe and quotes, and now and then what no document has
+SIGNS = st.sampled_from("aZ09 .,&<>'\"-/äßŁżΩЖ€№–“”…  ́") | st.sampled_from("\t\u2028\u202e\ufffe\xad東א🚚\x00")
+PLAIN = st.text(st.sampled_from("aZ09 .,&<>'\"-/äßŁżΩЖ€№–“”…"), min_size=1, max_size=40)
+WILD = st.text(SIGNS, max_size=60)
+# one of many is wild: else nothing would be accepted
+TEXTS = st.sampled_from([*[PLAIN] * 15, WILD, st.just("W" * 1000)]).flatmap(lambda one: one)
+IDS = st.sampled_from([*["DE136695976", "FR40303265045", "EL123456789", "XI123456789", "ATU12345678"] * 3, "QQ123456"])
+ADDRESSES = st.fixed_dictionaries(
+    {"line": TEXTS, "city": TEXTS, "country": st.sampled_from(sorted(COUNTRIES | VAT_PREFIXES))},
+    optional={"postal_code": st.sampled_from(["20457", "SW1A 1AA", "", " ", "1\u2028"])},
+)
+RATES = st.decimals("0.001", 100, places=3).map(str)
+TAXES = st.sampled_from(VatCategory).flatmap(
+    lambda category: st.fixed_dictionaries(
+        {"category": st.just(category.value)}
+        | ({"rate": RATES} if category is VatCategory.STANDARD else {})
+        | ({} if category in {VatCategory.STANDARD, VatCategory.ZERO} else {"exemption_reason": TEXTS})
+    )
+)
+SELLERS = st.fixed_dictionaries(
+    {
+        "name": TEXTS,
+        "address": ADDRESSES,
+        "vat_id": st.none() | IDS,
+        "tax_registration_id": st.none() | TEXTS,
+        "contact": st.none() | TEXTS,
+        "payment": st.fixed_dictionaries(
+            {
+                "means_code": st.sampled_from([*sorted(PAYMENT_MEANS), "72", "100"]),
+                "iban": st.just("DE89370400440532013000"),
+            },
+            optional={"bic": st.just("COBADEFFXXX")},
+        ),
+    }
+)
+PAYERS = st.fixed_dictionaries(
+    {
+        "address": ADDRESSES,
+        "vat": TAXES,
+        "vat_id": st.none() | IDS,
+        "buyer_reference": st.none() | TEXTS,
+        "currency": st.sampled_from(sorted(EXPONENT_OF)),
+    }
+)
+ZONES = st.sampled_from(["eu-depot", "Zone 東京", "a\u2028b", "x\ufffe", "<b>", "'=1+1"])
+PERIOD = InvoicingPeriod(
+    first_day=MARCH.first_day, last_day=MARCH.last_day, start=MARCH.start, end=MARCH.end, time_zone=BERLIN
+)
+
+
+def accepted(*bodies: Body) -> bool:
+    """Whether `waybill reference check` lets contracts in."""
+    try:
+        made = [MODEL_OF[kind_of(body)].model_validate(body).model_dump(mode="json") for body in bodies]
+    except ValidationError:
+        return False
+    stated = [{"kind": kind_of(body), "id": body["id"], "body": json.dumps(body), "place": "f:1"} for body in made]
+    checked = check_contracts([], stated, MOMENT)
+    return not checked.faults and not checked.lacking
+
+
+def invoiced(contract: PayerContract, kind: DocumentType, parts: tuple[RatedAccount, ...]) -> Document:
+    note = kind is not DocumentType.INVOICE
+    return document(
+        kind=kind,
+        number="WB-EU-00000042",
+        issue_date=date(2026, 4, 2),
+        due_date=None if kind is DocumentType.CREDIT_NOTE else date(2026, 5, 2),
+        seller=contract.seller,
+        buyer=contract.account,
+        names={"acme-north": contract.account.name},
+        parts=parts,
+        period=PERIOD,
+        snapshot="17-0123456789ab",
+        certificates=CERTIFICATES,
+        preceding=ORIGINAL if note else None,
+        reason="Late records" if note else None,
+    )
+
+
+def assert_valid(made: Document, folder: Path) -> None:
+    xml = content_of(made, Form.UBL)
+    parsed = etree.fromstring(xml)
+    of = schema(etree.QName(parsed).localname, folder)
+    assert of.validate(parsed), of.error_log
+    # a third decimal, or a currency that the rules do not know yet: then the document says that it is plain UBL
+    if EN_16931.encode() in xml:
+        assert broken_rules(xml) == []
+
+
+@pytest.fixture(scope="module")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ubl")
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.tuples(SELLERS, PAYERS, TEXTS, ZONES),
+    charges(),
+    st.sampled_from(DocumentType),
+    st.sampled_from(sorted(VATS)),
+)
+def test_what_the_check_accepts_is_invoiced_in_every_form(
+    schemas: Path, agreed: tuple[Body, Body, str, str], charged: list[Charge], kind: DocumentType, before: str
+) -> None:
+    seller, pays, name, zone = agreed
+    bodies = (
+        legal_entity(**seller),
+        tariff(price(zone=zone), price(), currency=pays["currency"]),
+        account("acme", device(), name=name, payer=payer(**pays)),
+    )
+    if not accepted(*bodies):
+        return
+    contract = Contracts(rows(*bodies)).contract_of("acme", MARCH)
+    vat, currency = contract.payer.vat, contract.payer.currency
+    renamed = [one._replace(key=one.key._replace(zone=zone)) if one.key.zone else one for one in charged]
+    parts: tuple[RatedAccount, ...] = (taxed(renamed, vat, currency),)
+    # a note may have to take back what was taxed otherwise; not every pair of categories goes on one document
+    may_follow = {"S", "Z", "E"} if vat.category.value in {"S", "Z", "E"} else set()
+    if kind is not DocumentType.INVOICE and before in may_follow - {vat.category.value}:
+        parts = (taken_back(taxed(renamed, VATS[before], currency)), *parts)
+    made = invoiced(contract, kind, parts)
+    for form in Form:
+        assert content_of(made, form)
+    assert_valid(made, schemas)
+
+
+def test_most_of_what_is_drawn_is_accepted() -> None:
+    """Else the law above would say nothing."""
+    found = []
+
+    @settings(max_examples=200, database=None, derandomize=True)
+    @given(SELLERS, PAYERS, TEXTS)
+    def draw(seller: Body, pays: Body, name: str) -> None:
+        found.append(
+            accepted(
+                legal_entity(**seller),
+                tariff(currency=pays["currency"]),
+                account("acme", device(), name=name, payer=payer(**pays)),
+            )
+        )
+
+    draw()
+    assert sum(found) > len(found) / 4
+
+
+def test_a_seller_without_a_vat_id_is_found_before_it_exports() -> None:
+    seller = legal_entity(vat_id=None, tax_registration_id="12/345/67890")
+    vat = {"category": "G", "exemption_reason": "Export outside the EU"}
+    body = account("acme", device(), payer=payer(vat=vat, address=ADDRESS))
+    stated = [
+        {"kind": kind_of(one), "id": one["id"], "body": json.dumps(one), "place": f"contracts.toml:{number}"}
+        for number, one in enumerate((seller, tariff(), body), 1)
+    ]
+    (fault,) = check_contracts([], stated, MOMENT).faults
+    assert fault == (
+        "contracts.toml:3: account 'acme' is charged VAT of category G, for which its seller, the legal entity "
+        "'waybill-eu', needs a vat_id (EN 16931, BR-G-02)"
+    )
