@@ -209,13 +209,14 @@ def test_nothing_is_numbered_whose_lines_are_not_there(billed: BilledLake) -> No
 
 
 def test_a_payer_of_whom_no_valid_invoice_can_be_made_is_blocked_when_it_is_closed(billed: BilledLake) -> None:
-    misnamed = payer(vat_id="QQ123")
-    billed.publish(*FLEET, account("gamma", device("van-5"), payer=misnamed))
+    # no contract says what a row of usage was made of
+    anywhere = tariff(price("0.45", zone="*"), id="anywhere")
+    billed.publish(*FLEET, anywhere, account("gamma", device("van-5"), tariff="anywhere"))
     billed.hear("van-5")
-    billed.use(used("van-5", 1_000))
+    billed.use(used("van-5", 1_000, zone="a\ufffeb"))
     gamma = billed.close("one")[-1]
     assert (gamma.outcome, gamma.net_minor, gamma.body_digest) == (ClosingState.BLOCKED, 45, "")
-    assert "the vat_id QQ123 of account gamma" in gamma.reasons[0]
+    assert "U+FFFE, which a document cannot show" in gamma.reasons[0]
     assert {type(one) for one in billed.issue("first").refused} == {Blocked}
 
 
