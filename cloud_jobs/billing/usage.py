@@ -1,9 +1,30 @@
-"""How far what is used in an hour reaches into the past."""
+"""How far the usage of a period reaches into the time before it and after it."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
+
+from cloud_jobs.lake.snapshots import LakeState
+from geo.spatial import TrackSettings
 
 MAX_SEGMENT: Final = timedelta(days=1)
 """A row is of the hour in which its segments end; the fix where one begins is at most this long before the other."""
+
+
+class Reach(NamedTuple):
+    """How long before a period, and after it, fixes have a say in what is metered in it."""
+
+    before: timedelta = timedelta()
+    after: timedelta = timedelta()
+
+
+def reach_at(snapshot: LakeState) -> Reach:
+    """By the track settings that the usage of a snapshot was computed with."""
+    # a lake whose usage was never computed states none, and nothing is metered
+    tracks = TrackSettings() if snapshot.usage_tracks is None else _tracks(snapshot.usage_tracks)
+    return Reach(timedelta(milliseconds=tracks.margin_ms), timedelta(milliseconds=tracks.reach_ahead_ms))
+
+
+def _tracks(text: str) -> TrackSettings:
+    return TrackSettings.model_validate_json(text)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate, certify
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
+from cloud_jobs.billing.usage import reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.coverage_rows import from_rows
 from cloud_jobs.lake.snapshot_reads import coverage
@@ -55,7 +56,8 @@ def compare_heads(
     received, lost = received_counts(rows), _lost(rows)
     missing = made - received - lost
     # whose streams do not all reach the end: a few, whose certificates say why
-    late = rows["complete_until_us"].to_numpy() < (hours[1] - _EPOCH) // timedelta(microseconds=1)
+    settled_at = hours[1] + reach_at(snapshot).after
+    late = rows["complete_until_us"].to_numpy() < (settled_at - _EPOCH) // timedelta(microseconds=1)
     asked = {*_devices(rows.filter(pa.array(late)))}
     by = _by_device(rows, received)
     if devices is not None:
@@ -101,13 +103,13 @@ def _by_device(rows: pa.Table, received: _Integers) -> dict[TenantDevice, int]:
 
 
 def _not_closed(lake: Lake, snapshot: LakeState, hours_of: Mapping[TenantDevice, Hours]) -> Iterator[DeviceCertificate]:
-    decided = by_device(decisions(lake, snapshot))
+    decided, reach = by_device(decisions(lake, snapshot)), reach_at(snapshot)
     for asked in parts(sorted(hours_of), _AT_ONCE):
         streams: dict[TenantDevice, dict[int, Coverage]] = defaultdict(dict)
         for stream, known in coverage(lake, snapshot, asked).items():
             streams[stream.of_device][stream.epoch] = known
         for device in asked:
-            made = certify(device, *hours_of[device], streams[device], decisions=decided.get(device, ()))
+            made = certify(device, *hours_of[device], streams[device], reach=reach, decisions=decided.get(device, ()))
             if made.state in _STATE:
                 yield made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
@@ -38,6 +39,14 @@ class TrackSettings(Settings):
     def margin_ms(self) -> int:
         """How far from a moment fixes can have a say in it: a fix's verdict reaches over two gaps."""
         return round(2_000 * self.max_gap_s)
+
+    @property
+    def reach_ahead_ms(self) -> int:
+        """How long after a fix others have a say in the segment that it ends: from then on nothing changes any more.
+
+        Only its verdict looks ahead, at the next fix, and at that only within the gap.
+        """
+        return 0 if self.max_speed_mps is None else math.ceil(1_000 * self.max_gap_s)
 
     @classmethod
     def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:

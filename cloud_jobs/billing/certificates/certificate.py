@@ -17,11 +17,13 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.certificates.decision import Decision, in_effect
 from cloud_jobs.billing.certificates.streams import StreamState, relevant_streams, stream_state
 from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_REACH: Final = Reach()
 
 
 class CertificateState(StrEnum):
@@ -77,7 +79,8 @@ class DeviceCertificate:
     period all the same. `received`, `missing`,
     `declared_lost` (by the reason that the device gave): of the streams that may hold records of the period, all of
     them, for a seq that is not there says no time; `missing` without those above a head that was stated for the end.
-    `decision`: what closes it, and `state` is DECIDED; `stated_state`: what it is without.
+    `decision`: what closes it, and `state` is DECIDED; `stated_state`: what it is without. `settled_at`: up to when the
+    device has to account for what it made, its end or later: until then fixes have a say in the period.
     """
 
     tenant: str
@@ -93,6 +96,7 @@ class DeviceCertificate:
     declared_lost: tuple[tuple[str, SeqRanges], ...] = ()
     counts: DeviceCounts = field(default_factory=DeviceCounts)
     decision: Decision | None = None
+    settled_at: datetime | None = None
 
     @property
     def of_device(self) -> TenantDevice:
@@ -123,7 +127,10 @@ class DeviceCertificate:
 
     def _silence(self) -> str:
         if self.since is not None:
-            return f"silent since {stamp(self.since)}"
+            # it said enough for the period, were it not for its last segments
+            late = self.settled_at is not None and self.since >= self.end
+            more = f"; fixes until {stamp(self.settled_at)} have a say in the period" if late and self.settled_at else ""
+            return f"silent since {stamp(self.since)}{more}"
         if self.heard is not None:
             count, first, last = self.heard
             span = f"from {stamp(first)} to {stamp(last)}"
@@ -147,6 +154,7 @@ class DeviceCertificate:
             "device": self.device,
             "start": stamp(self.start),
             "end": stamp(self.end),
+            "settled_at": stamp(self.settled_at or self.end),
             "state": self.state.value,
             "stated_state": self.stated_state.value,
             "since": None if self.since is None else stamp(self.since),
@@ -176,20 +184,22 @@ def certify(
     end: datetime,
     streams: Mapping[int, Coverage],
     *,
+    reach: Reach = _NO_REACH,
     counts: DeviceCounts | None = None,
     decisions: Iterable[Decision] = (),
     heard: HeardRecords | None = None,
 ) -> DeviceCertificate:
     """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
 
+    `reach`: how far around the period fixes have a say in what is metered in it: all of that has to be accounted for.
     `decisions`: of any device; the latest that closes this state until the end or beyond counts. `heard`: what came of
     the period, needed of a device with a stream that never stated anything.
     """
     assert start < end, "a period"
-    end_us = _microseconds(end)
+    settled_us = _microseconds(end + reach.after)
     # first of all: what is missing in a buffer of another time is no reason
-    of_period = relevant_streams(streams, _microseconds(start), end_us)
-    states = {epoch: stream_state(coverage, end_us) for epoch, coverage in of_period.items()}
+    of_period = relevant_streams(streams, _microseconds(start - reach.before), settled_us)
+    states = {epoch: stream_state(coverage, settled_us) for epoch, coverage in of_period.items()}
     # a device that was never heard of may have driven
     worst = max(states.values(), default=StreamState.SILENT)
     state = _STATES[worst]
@@ -211,6 +221,7 @@ def certify(
         declared_lost=_declared_lost(of_period),
         counts=counts or DeviceCounts(),
         decision=decision,
+        settled_at=(end + reach.after).astimezone(UTC),
     )
 
 

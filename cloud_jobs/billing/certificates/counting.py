@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.certificates.certificate import HeardRecords
-from cloud_jobs.billing.usage import MAX_SEGMENT
+from cloud_jobs.billing.usage import MAX_SEGMENT, Reach
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.snapshot_reads import of_devices, usage_rows
@@ -29,23 +29,24 @@ _POSITION: Final = "position"
 
 
 def count_not_metered(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], start: datetime, end: datetime
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], hours: tuple[datetime, datetime], reach: Reach
 ) -> Counter[TenantDevice]:
-    """How many records of [start, end) each device has at a snapshot that its usage does not cover.
+    """How many records of a period (from a moment to before another one) each device has that usage does not cover.
 
-    Positions at most MAX_SEGMENT before the start are among them: a segment that ends in the period may begin there.
-    Raises LakeError.
+    Positions within the reach around it are among them: they have a say in what is metered in it. Raises LakeError.
     """
     numbers = (snapshot.covers + 1, snapshot.ingest_number)
     if numbers[0] > numbers[1] or not devices:
         return Counter()
-    first, last = start - MAX_SEGMENT, end - timedelta.resolution
+    start, end = hours
+    first, last = start - reach.before, end + reach.after - timedelta.resolution
     stored = _of_days(lake, first, last).between("ingest_number", *numbers).between("device_time", first, last)
     found: Counter[TenantDevice] = Counter()
     wanted: dict[str, Range] = {"ingest_number": numbers, "device_time": (first, last)}
     for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "kind", "device_time"), wanted):
-        # before the period only a position has a say: events and bytes are counted where they are
-        in_period = pc.greater_equal(rows["device_time"], pa.scalar(start, rows["device_time"].type))
+        # around the period only a position has a say: events and bytes are counted where they are
+        begin, limit = (pa.scalar(one, rows["device_time"].type) for one in (start, end))
+        in_period = pc.and_(pc.greater_equal(rows["device_time"], begin), pc.less(rows["device_time"], limit))
         found += _counted(rows.filter(pc.or_(in_period, pc.equal(rows["kind"], _POSITION))))
     return found
 

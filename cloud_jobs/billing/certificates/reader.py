@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
 from cloud_jobs.billing.certificates.counting import count_erased, count_far_off, count_not_metered, heard_records
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
-from cloud_jobs.billing.usage import MAX_SEGMENT
+from cloud_jobs.billing.usage import Reach, reach_at
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.erasures import Erasures
@@ -49,7 +49,8 @@ def certificates_from(
     streams: dict[TenantDevice, dict[int, Coverage]] = {device: {} for device in names}
     for stream, known in coverage(lake, snapshot, names).items():
         streams[stream.of_device][stream.epoch] = known
-    counts = _counts(lake, snapshot, names, start, end)
+    reach = reach_at(snapshot)
+    counts = _counts(lake, snapshot, names, (start, end), reach)
     # few: people make them
     decided = by_device(decisions(lake, snapshot))
     # few: a device states what it has with each batch, once its clock is set
@@ -57,7 +58,14 @@ def certificates_from(
     heard = heard_records(lake, snapshot, wordless, start, end)
     return {
         device: certify(
-            device, start, end, of, counts=counts[device], decisions=decided.get(device, ()), heard=heard.get(device)
+            device,
+            start,
+            end,
+            of,
+            reach=reach,
+            counts=counts[device],
+            decisions=decided.get(device, ()),
+            heard=heard.get(device),
         )
         for device, of in streams.items()
     }
@@ -69,7 +77,7 @@ def behind(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], p
     Raises LakeError.
     """
     start, end = period.start.astimezone(UTC), period.end.astimezone(UTC)
-    return count_not_metered(lake, snapshot, devices, start, end).total()
+    return count_not_metered(lake, snapshot, devices, (start, end), reach_at(snapshot)).total()
 
 
 def refused_fences(lake: Lake, snapshot: LakeState) -> tuple[RefusedVersion, ...]:
@@ -87,13 +95,14 @@ def latest_statement(lake: Lake, snapshot: LakeState) -> datetime | None:
 
 
 def _counts(
-    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], start: datetime, end: datetime
+    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], hours: tuple[datetime, datetime], reach: Reach
 ) -> dict[TenantDevice, DeviceCounts]:
+    start, end = hours
     far_off = count_far_off(lake, snapshot, devices)
-    not_metered = count_not_metered(lake, snapshot, devices, start, end)
+    not_metered = count_not_metered(lake, snapshot, devices, hours, reach)
     erased = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), start, end)
     conflicting = conflicts(lake, snapshot, devices)
-    may_be_more = _erased_unmetered(lake, snapshot, devices, start)
+    may_be_more = _erased_unmetered(lake, snapshot, devices, start - reach.before)
     return {
         device: DeviceCounts(
             far_off=far_off[device],
@@ -107,14 +116,14 @@ def _counts(
 
 
 def _erased_unmetered(
-    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], start: datetime
+    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], first: datetime
 ) -> Counter[TenantDevice]:
     """The devices of which records that usage did not cover may be erased since, and so are not counted any more."""
     if snapshot.covers == snapshot.ingest_number:
         return Counter()
     # an erasure waits for usage as it is, not as it was at this snapshot
     since = _before(erasures_since(lake, snapshot), devices)
-    return Counter(device for device, moment in since.items() if moment > start - MAX_SEGMENT)
+    return Counter(device for device, moment in since.items() if moment > first)
 
 
 def _before(declared: Erasures, devices: list[TenantDevice]) -> dict[TenantDevice, datetime]:

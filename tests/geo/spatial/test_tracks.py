@@ -51,6 +51,46 @@ def test_the_rule_for_wild_fixes_looks_at_neighbours_within_the_gap_only() -> No
     assert build_tracks(fixes).counts()["implausible"] == 0
 
 
+_steps = st.tuples(st.integers(1, 2), st.sampled_from([True, True, False]))
+_rules = st.builds(
+    TrackSettings,
+    max_gap_s=st.sampled_from([1.0, 2.5, 4.0]),
+    max_speed_mps=st.sampled_from([None, 70.0, 70.0, 70.0]),
+)
+
+
+@given(st.lists(_steps, min_size=3, max_size=8), st.lists(_steps, min_size=1, max_size=3), _rules, st.integers(-1, 2))
+def test_fixes_beyond_the_reach_ahead_change_no_segment_that_ends_before(
+    steps: list[tuple[int, bool]], later: list[tuple[int, bool]], rules: TrackSettings, end: int
+) -> None:
+    # between two places that are too far from each other: of three fixes the one in the middle is often an outlier
+    halves, jumps = (np.array(column) for column in zip(*steps, *later, strict=True))
+    t_ms, lon = np.cumsum(halves) * 500, 1 + 3.0 * (np.cumsum(jumps) % 2)
+    end_ms = int(t_ms[len(steps) - 1]) + end * 250
+    t_ms[len(steps) :] += end_ms + rules.reach_ahead_ms - t_ms[len(steps)]
+
+    def segments(count: int) -> list[tuple[int, int, float]]:
+        fixes = Fixes(device=np.zeros(count), t_ms=t_ms[:count], lat=np.full(count, 50.0), lon=lon[:count])
+        made = build_tracks(fixes, rules)
+        times, ends = made.fixes.t_ms[made.row], made.segments()
+        found = zip(times[ends - 1].tolist(), times[ends].tolist(), made.metres[ends].tolist(), strict=True)
+        return [one for one in found if one[1] < end_ms]
+
+    assert segments(len(steps)) == segments(len(t_ms))
+
+
+def test_a_fix_just_within_the_reach_ahead_takes_a_segment_back() -> None:
+    # what ends at 1000 ms is within the speed; the fix a gap after it shows that it was an outlier
+    def kept(last_ms: int) -> list[bool]:
+        fixes = Fixes(device=[0] * 3, t_ms=[0, 1_000, last_ms], lat=[50] * 3, lon=[0, 3, 0.0001])
+        return [verdict == Verdict.KEPT for verdict in build_tracks(fixes).verdict.tolist()]
+
+    reach = TrackSettings().reach_ahead_ms
+    assert kept(1_000 + reach) == [True, False, True]
+    assert kept(1_000 + reach + 1) == [True, True, True]
+    assert TrackSettings.every_fix().reach_ahead_ms == 0
+
+
 @given(
     st.lists(st.tuples(st.sampled_from([1_000, 60_000, 290_000, 301_000]), st.booleans()), min_size=3, max_size=40),
     st.integers(0, 40),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import CertificateState, ClosedState, Decision, DeviceCounts, certify
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate
+from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from telemetry import IntervalSet, Tombstone, new_epoch
 from tests.cloud_jobs.billing.certificates.histories import BEGIN_US, DAY_US, DAYS, Buffer, buffers, ingested
@@ -96,6 +97,25 @@ def test_what_comes_of_known_streams_never_opens_a_period_that_was_complete(
     after = certify(DEVICE, *period, more)
     if before.state in COMPLETE:
         assert after.state in COMPLETE
+
+
+def test_a_device_has_to_account_for_the_time_in_which_fixes_have_a_say_in_the_period() -> None:
+    reach, begun = Reach(timedelta(minutes=10), timedelta(minutes=5)), epoch_of("2026-01-01")
+
+    def found(stated: str, period: BillingPeriod = SEPTEMBER) -> DeviceCertificate:
+        return certify(DEVICE, period.start, period.end, {begun: stream((1, 5), stated=stated)}, reach=reach)
+
+    early = found("2026-10-01T00:04")
+    assert early.state is CertificateState.SILENT
+    assert early.reasons == (
+        "silent since 2026-10-01T00:04:00Z; fixes until 2026-10-01T00:05:00Z have a say in the period",
+    )
+    assert found("2026-09-30T23:59").reasons == ("silent since 2026-09-30T23:59:00Z",)
+    assert found("2026-10-01T00:05").state is CertificateState.COMPLETE
+    # a buffer that was replaced just before the period may hold the fixes that its first segments rest on
+    replaced = {begun: stream((1, 3), head=5), epoch_of("2026-08-31T23:55"): stream((1, 5), stated="2026-10-02")}
+    states = [certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, replaced, reach=one).state for one in (Reach(), reach)]
+    assert states == [CertificateState.COMPLETE, CertificateState.OPEN]
 
 
 @given(st.lists(st.sampled_from(ORDER), min_size=1, max_size=4))

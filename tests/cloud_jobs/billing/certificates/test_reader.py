@@ -32,7 +32,8 @@ from tests.cloud_jobs.maintenance.upkeep import positions, run
 from tests.cloud_jobs.publications import row_of
 
 NOW = datetime(2026, 2, 3, tzinfo=UTC)
-DAY = timedelta(days=1)
+DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
+NOON = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=NOON_US)
 D, E, F, NEVER = (TenantDevice("acme", name) for name in ("d", "e", "f", "never"))
 
 
@@ -109,8 +110,19 @@ def test_a_bill_before_the_usage_run_is_provisional_and_says_by_how_many_records
 
 def test_a_position_before_the_period_has_a_say_in_its_first_segment(lake: Lake) -> None:
     meter(lake, {})
-    take_in(lake, new_ingest(lake), [positions(11, day=-2), positions(12, day=-3), batch(13, day=-2)])
-    assert behind(lake, take_snapshot(lake, NOW), [D], PERIOD) == 1
+    take_in(lake, new_ingest(lake), [positions(11, day=-2), batch(13, day=-2)])
+    # of noon of the day before, that is 12 hours
+    assert behind(lake, take_snapshot(lake, NOW), [D], PERIOD) == 0
+    assert behind(lake, take_snapshot(lake, NOW), [D], Span(NOON - 2 * DAY + 10 * MINUTE, PERIOD.end)) == 1
+
+
+def test_a_position_after_the_period_has_a_say_in_its_last_segment(lake: Lake) -> None:
+    meter(lake, {})
+    take_in(lake, new_ingest(lake), [positions(11, day=0), batch(12)])
+    ends = (NOON, NOON - 5 * MINUTE + SECOND, NOON - 5 * MINUTE)
+    found = [behind(lake, take_snapshot(lake, NOW), [D], Span(PERIOD.start, end)) for end in ends]
+    # a record of another kind has none, and from a gap on nothing has
+    assert found == [1, 1, 0]
 
 
 def test_conflicts_and_records_of_a_clock_far_off_are_counted_as_of_the_snapshot(lake: Lake) -> None:
