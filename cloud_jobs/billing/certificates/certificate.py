@@ -129,7 +129,9 @@ class DeviceCertificate:
         if self.since is not None:
             # it said enough for the period, were it not for its last segments
             late = self.settled_at is not None and self.since >= self.end
-            more = f"; fixes until {stamp(self.settled_at)} have a say in the period" if late and self.settled_at else ""
+            more = (
+                f"; fixes until {stamp(self.settled_at)} have a say in the period" if late and self.settled_at else ""
+            )
             return f"silent since {stamp(self.since)}{more}"
         if self.heard is not None:
             count, first, last = self.heard
