@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple
@@ -23,10 +22,11 @@ class Meter(StrEnum):
 
 
 class MeterZones(StrEnum):
-    """Where a meter counts: in zones and outside all of them, in zones alone, or for the device as a whole."""
+    """Where a meter counts: in zones and outside all of them, in zones alone, at gates, or for a whole device."""
 
     EVERYWHERE = "everywhere"
     INSIDE = "inside"
+    GATES = "gates"
     NONE = "none"
 
 
@@ -79,7 +79,7 @@ MEASURE_OF: dict[Meter, Measure] = {
         zones=MeterZones.EVERYWHERE,
     ),
     Meter.ENTRY: Measure(base="each", sale_units=_EACH, zones=MeterZones.INSIDE),
-    Meter.CROSSING: Measure(base="each", sale_units=_EACH, zones=MeterZones.INSIDE),
+    Meter.CROSSING: Measure(base="each", sale_units=_EACH, zones=MeterZones.GATES),
     Meter.EVENT: Measure(base="each", sale_units=_EACH, zones=MeterZones.NONE),
     Meter.TRANSMITTED: Measure(
         base="byte",
@@ -97,13 +97,14 @@ def round_half_up(value: Fraction) -> int:
     return -magnitude if value < 0 else magnitude
 
 
-def line_amount_minor(meter: Meter, quantity: int, unit_amount: Decimal, exponent: int) -> int:
-    """What `quantity` base units cost, in minor units of a currency with `exponent` digits.
-
-    Exact until the one rounding: an hour's third is no decimal, so the product is a fraction.
-    """
-    units = Fraction(quantity, MEASURE_OF[meter].base_per_unit)
-    return round_half_up(units * Fraction(unit_amount) * 10**exponent)
+def place_text(meter: Meter, zone: str) -> str:
+    """Where something was metered, for reading; "" of a meter that knows no places."""
+    zones = MEASURE_OF[meter].zones
+    if zones is MeterZones.NONE:
+        return ""
+    if not zone:
+        return "outside all zones"
+    return f"{'gate' if zones is MeterZones.GATES else 'zone'} {zone}"
 
 
 def quantity_text(meter: Meter, quantity: int) -> str:

@@ -7,24 +7,26 @@ from typing import Final
 import numpy as np
 import shapely
 
-from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.meters import MEASURE_OF, MeterZones, place_text
 from cloud_jobs.explain.errors import NothingToDraw
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.metered_again import stretches_of
 from cloud_jobs.explain.picture import Border, track_picture
 
-_EVERYWHERE: Final = {Meter.EVENT, Meter.TRANSMITTED, Meter.ACTIVE_DAY, Meter.CROSSING}
-"""Meters that no stretch of a track is metered for more than another."""
+_OF_STRETCHES: Final = {MeterZones.EVERYWHERE, MeterZones.INSIDE}
+"""Where meters count that are metered for one stretch of a track, and not for another."""
 
 
 def drawing_of(line: ExplainedLine) -> str:
     """SVG text. Raises NothingToDraw where no track can be computed again."""
-    key = line.explanation.charge.key
-    title = f"{line.number}, line {line.line}: {key.tenant}/{key.device}, {key.zone or 'outside all zones'}"
+    key, meter = line.explanation.charge.key, line.explanation.charge.key.meter
+    assert meter is not None, "a usage charge is of a meter"
+    parts = (f"{line.number}, line {line.line}: {key.tenant}/{key.device}", place_text(meter, key.zone))
+    title = ", ".join(part for part in parts if part)
     if line.again is None:
         raise NothingToDraw(line.number, line.line)
     stretches = stretches_of(line.again.records, line.rules, key.zone)
-    if key.meter in _EVERYWHERE:
+    if MEASURE_OF[meter].zones not in _OF_STRETCHES:
         stretches = [one._replace(metered=False) for one in stretches]
     if not stretches:
         raise NothingToDraw(line.number, line.line)

@@ -69,8 +69,8 @@ class Price(Contract):
             raise ValueError(f"{self.meter} is sold by {units}, not by {self.unit!r}")
         if measure.zones is MeterZones.NONE and self.zone:
             raise ValueError(f"{self.meter} is of the device wherever it is; leave out zone {self.zone!r}")
-        if measure.zones is MeterZones.INSIDE and not self.zone:
-            what = "gate" if self.meter is Meter.CROSSING else "zone"
+        if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} and not self.zone:
+            what = "gate" if measure.zones is MeterZones.GATES else "zone"
             raise ValueError(f'{self.meter} is of a {what}: name its zone, or write "*" for every one')
         if self.meter is Meter.ACTIVE_DAY and self.window:
             raise ValueError(f"{self.meter} is a whole day, and in no window; leave out window {self.window!r}")

@@ -18,16 +18,12 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.documents.canonical import Document
-from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, place_text, quantity_text
 from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup
 
 ALL_REGIONS: Final = "all regions"
-OUTSIDE: Final = "outside all zones"
 NOTHING_USED: Final = "Nothing was used in this period"
-_METERS: Final = {meter: place for place, meter in enumerate(Meter)}
-_KINDS: Final = {kind: place for place, kind in enumerate(ChargeKind)}
-_WITH_ZONE: Final = frozenset({Meter.DISTANCE, Meter.DURATION, Meter.ENTRY})
 _PIECE: Final = "C62"
 
 
@@ -100,17 +96,12 @@ def charges_of(document: Document) -> tuple[Charge, ...]:
     sign = document["posting_sign"]
     line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
     charges = (_charge(line_of[entry["line"]], entry, sign) for entry in document["annex"])
-    return tuple(sorted(charges, key=lambda charge: _charge_order(charge.key)))
+    return tuple(sorted(charges, key=lambda charge: charge.key.order))
 
 
 def _order(key: GroupKey, payer: str) -> tuple[Any, ...]:
-    meter = -1 if key.meter is None else _METERS[key.meter]
     # what is of no region, as the minimum fee, closes its account
-    return (key.account != payer, key.account, not key.region, key.region, _KINDS[key.kind], meter, *key[4:])
-
-
-def _charge_order(key: ChargeKey) -> tuple[Any, ...]:
-    return (key.account, key.region, key.tenant, key.device, key.kind, key.meter or "", key.zone, key.window, key.price)
+    return (key.account != payer, key.account, not key.region, ChargeKey(**key._asdict()).order)
 
 
 def _nothing(payer: str) -> GroupKey:
@@ -118,6 +109,8 @@ def _nothing(payer: str) -> GroupKey:
 
 
 def _line(number: int, key: GroupKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
+    # a cap is of a meter, and measures nothing
+    meter = key.meter if key.kind is ChargeKind.USAGE else None
     vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
     return {
         "invoice_line_identifier": number,
@@ -130,8 +123,8 @@ def _line(number: int, key: GroupKey, group: _Group, names: Mapping[str, str], c
         "window": key.window,
         "price": key.price,
         "vehicles": len(vehicles),
-        "quantity": _measured(key.meter, group),
-        **_stated(key.meter, group.quantity, group.amount_minor, currency),
+        "quantity": _measured(meter, group),
+        **_stated(meter, group.quantity, group.amount_minor, currency),
         "item_name": _item_name(key) if group.charges else NOTHING_USED,
         "invoice_line_net_amount": amount(group.amount_minor, currency),
     }
@@ -169,16 +162,11 @@ def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str
 
 
 def _item_name(key: GroupKey) -> str:
-    if key.meter is None:
-        return key.kind.value.capitalize()
-    parts = [key.meter.value.capitalize() if key.kind is ChargeKind.USAGE else f"{key.kind.value}: {key.meter.value}"]
-    if key.meter in _WITH_ZONE:
-        parts.append(f"zone {key.zone}" if key.zone else OUTSIDE)
-    elif key.zone:
-        parts.append(f"gate {key.zone}" if key.meter is Meter.CROSSING else f"zone {key.zone}")
-    if key.window:
-        parts.append(f"window {key.window}")
-    return ", ".join(parts)
+    if key.kind is not ChargeKind.USAGE or key.meter is None:
+        # it is of all places; of several meters the price names each
+        return ": ".join(part for part in (key.kind.value.capitalize(), key.meter and key.meter.value) if part)
+    place, window = place_text(key.meter, key.zone), key.window and f"window {key.window}"
+    return ", ".join(part for part in (key.meter.value.capitalize(), place, window) if part)
 
 
 def _subtotals(lines: list[Document], currency: str) -> Iterator[Document]:

@@ -129,7 +129,7 @@ def annex_rows(document: Document) -> Iterator[tuple[str, ...]]:
     for entry in document["annex"][:MAX_ANNEX_ENTRIES]:
         line = line_of[entry["line"]]
         quantity, metered = "", entry["metered"]
-        if line["meter"]:
+        if line["quantity"]:
             quantity = f"{quantity_text(Meter(line['meter']), entry['quantity_base'])} {line['quantity']['unit']}"
         yield (
             str(entry["line"]),

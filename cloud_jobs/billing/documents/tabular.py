@@ -92,8 +92,8 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
             "invoice_type_code": document["invoice_type_code"],
             **{name: line[name] for name in ("account", "region", "kind", "meter", "zone", "window", "price")},
             **{name: entry[name] for name in ("line", "tenant", "device")},
-            **_quantities(line["meter"], quantity),
-            "free_base": sign * entry["free_base"] if line["meter"] else None,
+            **_quantities(line, quantity),
+            "free_base": sign * entry["free_base"] if line["quantity"] else None,
             "posted_amount": amount_text(sign * entry["amount_minor"], currency),
             "currency": currency,
             "metered_rows": metered.get("rows"),
@@ -103,12 +103,12 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
         }
 
 
-def _quantities(meter: str | None, quantity: int) -> dict[str, Any]:
-    if meter is None:
+def _quantities(line: Document, quantity: int) -> dict[str, Any]:
+    if line["quantity"] is None:
         return {"quantity": None, "unit": None, "quantity_base": None, "base_unit": None}
-    measure = MEASURE_OF[Meter(meter)]
+    measure = MEASURE_OF[Meter(line["meter"])]
     return {
-        "quantity": quantity_text(Meter(meter), quantity),
+        "quantity": quantity_text(Meter(line["meter"]), quantity),
         "unit": measure.unit,
         "quantity_base": quantity,
         "base_unit": measure.base,
@@ -120,8 +120,7 @@ def _focus_rows(document: Document) -> Iterator[dict[str, Any]]:
     common = _focus_common(document)
     for line, entry in _entries(document):
         category, device = _CATEGORY[ChargeKind(line["kind"])], entry["device"]
-        measured = category == "Usage" and line["meter"] is not None
-        quantities = _quantities(line["meter"] if measured else None, sign * entry["quantity_base"])
+        quantities = _quantities(line, sign * entry["quantity_base"])
         yield {
             **common,
             **_costs(amount_text(sign * entry["amount_minor"], currency)),
@@ -136,7 +135,7 @@ def _focus_rows(document: Document) -> Iterator[dict[str, Any]]:
             "ResourceId": f"{entry['tenant']}/{device}" if device else None,
             "ResourceName": device or None,
             "ResourceType": "Vehicle" if device else None,
-            "SkuId": line["meter"] if measured else None,
+            "SkuId": line["meter"] if line["quantity"] else None,
             "SubAccountId": line["account"],
             "SubAccountName": line["account_name"],
             "SubAccountType": "Account",

@@ -11,43 +11,12 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing import Meter, UnknownCurrency
 from cloud_jobs.billing.currency import EXPONENT_OF, amount_text, exponent
-from cloud_jobs.billing.meters import line_amount_minor, quantity_text, round_half_up
+from cloud_jobs.billing.meters import place_text, quantity_text, round_half_up
 
 
 @given(st.decimals(-(10**9), 10**9, places=4, allow_nan=False, allow_infinity=False))
 def test_a_half_goes_away_from_zero_as_decimal_has_it(value: Decimal) -> None:
     assert round_half_up(Fraction(value)) == int(value.to_integral_value(ROUND_HALF_UP))
-
-
-@given(
-    st.integers(0, 10**12),
-    st.decimals(0, 1000, places=4, allow_nan=False),
-    st.sampled_from([Meter.DISTANCE, Meter.DURATION, Meter.ENTRY]),
-)
-def test_an_amount_is_less_than_half_a_minor_unit_from_the_exact_product(
-    quantity: int, price: Decimal, meter: Meter
-) -> None:
-    per_unit = {"distance": 10**6, "duration": 3_600_000, "entry": 1}[meter.value]
-    exact = Fraction(quantity) * Fraction(price) * 100 / per_unit
-    assert abs(line_amount_minor(meter, quantity, price, 2) - exact) <= Fraction(1, 2)
-
-
-@pytest.mark.parametrize(
-    ("meter", "quantity", "price", "digits", "amount"),
-    [
-        (Meter.DISTANCE, 1_000_000, "0.4550", 2, 46),
-        (Meter.DISTANCE, 999_999, "0.4550", 2, 45),
-        (Meter.DURATION, 1_200_000, "0.0150", 2, 1),  # a third of an hour, exactly half a cent
-        (Meter.ENTRY, 3, "2.50", 2, 750),
-        (Meter.ENTRY, 1, "99.5", 0, 100),
-        (Meter.ENTRY, 1, "0.0005", 3, 1),
-        (Meter.ENTRY, 0, "2.50", 2, 0),
-    ],
-)
-def test_an_amount_is_rounded_once_in_the_currency_s_own_unit(
-    meter: Meter, quantity: int, price: str, digits: int, amount: int
-) -> None:
-    assert line_amount_minor(meter, quantity, Decimal(price), digits) == amount
 
 
 @pytest.mark.parametrize(
@@ -80,3 +49,10 @@ def test_a_currency_is_three_capital_letters_of_the_standard() -> None:
 )
 def test_a_quantity_is_read_in_its_unit_of_sale(meter: Meter, quantity: int, text: str) -> None:
     assert quantity_text(meter, quantity) == text
+
+
+def test_a_place_is_named_by_what_it_is_to_the_meter() -> None:
+    found = [
+        place_text(meter, zone) for meter in (Meter.DISTANCE, Meter.CROSSING, Meter.EVENT) for zone in ("", "port")
+    ]
+    assert found == ["outside all zones", "zone port", "outside all zones", "gate port", "", ""]

@@ -181,8 +181,9 @@ MOMENTS = st.integers(0, 4 * 24 * 365 * 30).map(lambda n: datetime(2000, 1, 1, t
 def prices(draw: st.DrawFn) -> dict[str, Any]:
     meter = draw(st.sampled_from(Meter))
     measure = MEASURE_OF[meter]
-    zones = {MeterZones.NONE: [""], MeterZones.INSIDE: ["port", "*"], MeterZones.EVERYWHERE: ["", "port", "*"]}
-    made = {"meter": str(meter), "zone": draw(st.sampled_from(zones[measure.zones]))}
+    named = [] if measure.zones is MeterZones.NONE else ["port", "*"]
+    unnamed = [] if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} else [""]
+    made = {"meter": str(meter), "zone": draw(st.sampled_from(named + unnamed))}
     made |= {
         "unit": draw(st.sampled_from(list(measure.sale_units))),
         "pool": draw(st.sampled_from(["device", "account"])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -15,14 +16,17 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.contracts import Vat
 from cloud_jobs.billing.documents import (
     DocumentType,
+    Form,
     MissingFact,
     UnreadableDocument,
     UnusableText,
     canonical_bytes,
     charges_of,
+    content_of,
     head,
     read_document,
 )
+from cloud_jobs.billing.documents.presentation import annex_rows
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import Charge, ChargeKind, RatedAccount
 from tests.cloud_jobs.billing.documents.rated import (
@@ -180,6 +184,20 @@ def test_a_cap_is_one_piece_taken_away() -> None:
     stated = (cap["invoiced_quantity"], cap["item_net_price"], cap["invoice_line_net_amount"]["text"])
     assert stated == ("-1", "1.20", "-1.20")
     assert cap["item_name"] == "Daily cap"
+
+
+@pytest.mark.parametrize("kind", [ChargeKind.DAILY_CAP, ChargeKind.PERIOD_CAP])
+def test_a_cap_of_one_meter_says_which_and_is_of_no_place_and_no_quantity(kind: ChargeKind) -> None:
+    text = "at most 5.00 EUR a day for each device (distance)"
+    cap = fixed(-120, kind, meter=Meter.DISTANCE, price=text, tenant="fleet", device="eu-0001")
+    made = issued(taxed([charge(), cap]))
+    [line] = [one for one in made["lines"] if one["kind"] == kind]
+    assert (line["item_name"], line["price"], line["quantity"]) == (f"{kind.capitalize()}: distance", text, None)
+    # nothing that was not measured stands on any form of it
+    assert [row[3] for row in annex_rows(made) if row[2] == line["item_name"]] == [""]
+    forms = b"".join(content_of(made, form) for form in (Form.HTML, Form.CSV, Form.UBL, Form.TABLE))
+    assert re.search(rb"\b0\.000000", forms) is None
+    assert Counter(charges_of(made)) == Counter([charge(), cap])
 
 
 def test_a_credit_note_states_what_it_gives_back() -> None:
