@@ -7,6 +7,7 @@ BillingError
 ├── UnpricedZone         usage of a zone that the tariff has no price for, of a meter that it has prices for elsewhere
 ├── NoTermsInForce       usage of a device whose account has no tariff at that moment
 ├── MissingRate          a tariff in a currency without a rate into the payer's
+├── AmountTooLarge       a charge beyond all sense, of a mistyped price or exchange rate
 ├── AssignedTwice        a device that two accounts pay for at one moment
 ├── BadUsage             a table of usage that is not what its schema says
 └── BadPeriod            a period that cannot be read or is empty
@@ -90,6 +91,17 @@ class MissingRate(BillingError):
         super().__init__(f"no exchange rate from {currency} into {into} in force at the period's end; publish one")
         self.currency = currency
         self.into = into
+
+
+class AmountTooLarge(BillingError):
+    """A charge that no bill has; the tables of the register could not even hold a larger one."""
+
+    def __init__(self, account: str, price: str, amount_minor: int) -> None:
+        super().__init__(
+            f"a charge of account {account!r} ({price or 'fee or cap'}) comes to {amount_minor:,} minor units, "
+            "which no bill has; look for a mistyped price or exchange rate, and publish it again, corrected"
+        )
+        self.account, self.amount_minor = account, amount_minor
 
 
 class AssignedTwice(BillingError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+from cloud_jobs.billing.errors import AmountTooLarge
 from cloud_jobs.billing.rating.account_rating import AccountRating, Metered
 from cloud_jobs.billing.rating.caps import Left, daily_caps, minimum_fee, period_caps
 from cloud_jobs.billing.rating.cells import Cell
@@ -11,6 +13,9 @@ from cloud_jobs.billing.rating.charges import Charge, RatedAccount
 from cloud_jobs.billing.rating.contract import RatingContract
 from cloud_jobs.billing.rating.price_book import PriceBooks
 from cloud_jobs.billing.rating.tax import tax_group
+
+MAX_CHARGE_MINOR: Final = 10**13
+"""The largest charge: a hundred thousand of them still fit into the integers of the register's tables."""
 
 
 def rate(
@@ -20,7 +25,7 @@ def rate(
 
     Cells in any order and any pieces; each account of the tree by itself: usage, daily caps, period caps, minimum fee.
     `books`: kept from payer to payer, it saves reading the same tariff anew. Raises UnpricedZone, NoTermsInForce,
-    MissingRate, BadReference.
+    MissingRate, AmountTooLarge, BadReference.
     """
     books = books or PriceBooks()
     ratings = {
@@ -31,6 +36,9 @@ def rate(
         ratings[cell.account].add(cell)
     charges = [charge for rating in ratings.values() for charge in _of_account(rating)]
     charges.sort(key=lambda charge: charge.key.order)
+    for charge in charges:
+        if abs(charge.amount_minor) > MAX_CHARGE_MINOR:
+            raise AmountTooLarge(charge.key.account, charge.key.price, charge.amount_minor)
     net = sum(charge.amount_minor for charge in charges)
     return RatedAccount(
         payer=contract.payer,

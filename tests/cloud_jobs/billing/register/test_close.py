@@ -220,6 +220,16 @@ def test_a_payer_of_whom_no_valid_invoice_can_be_made_is_blocked_when_it_is_clos
     assert {type(one) for one in billed.issue("first").refused} == {Blocked}
 
 
+def test_an_amount_beyond_all_sense_blocks_its_payer_and_nobody_else(billed: BilledLake) -> None:
+    dear = tariff(price("999999999999", unit="m"), id="dear")
+    billed.publish(*FLEET, dear, account("gamma", device("van-5"), tariff="dear"))
+    billed.hear("van-5")
+    billed.use(used("van-5", 1_000_000_000))
+    acme, _, gamma = billed.close("one")
+    assert (acme.outcome, gamma.outcome) == (ClosingState.FINAL, ClosingState.BLOCKED)
+    assert "look for a mistyped price or exchange rate" in gamma.reasons[0]
+
+
 def contents(billed: BilledLake, table: str, *without: str) -> list[dict[str, Any]]:
     rows = billed.lake.rows(table).drop_columns([*without])
     return sorted(rows.to_pylist(), key=repr)
