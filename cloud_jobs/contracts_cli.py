@@ -16,7 +16,7 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
 
 if TYPE_CHECKING:
-    from cloud_jobs.billing.contracts.what_if import BillChange, Owed
+    from cloud_jobs.billing.contracts.what_if import BillChange, KnownBill
 
 __all__ = ["app"]
 
@@ -110,12 +110,12 @@ def _change(change: BillChange) -> dict[str, Any]:
     }
 
 
-def _owed_json(owed: Owed) -> dict[str, Any]:
+def _owed_json(owed: KnownBill) -> dict[str, Any]:
     currency = owed.contract.payer.currency if owed.contract else None
     return {"currency": currency, "net_minor": owed.amount_minor, "blocked": list(owed.reasons)}
 
 
-def _owed(owed: Owed) -> str:
+def _owed(owed: KnownBill) -> str:
     from cloud_jobs.billing.currency import amount_text
 
     if owed.contract is None:

@@ -29,7 +29,7 @@ from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, TextFault, contracts_of_toml
 from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Vat, VatCategory
-from cloud_jobs.billing.contracts.what_if import BillChange, Owed, Rated, what_if
+from cloud_jobs.billing.contracts.what_if import BillChange, KnownBill, Rated, what_if
 from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, window_of_quarters
 
 __all__ = [
@@ -54,11 +54,11 @@ __all__ = [
     "Contracts",
     "DeviceInTwoAccounts",
     "ExchangeRate",
+    "KnownBill",
     "LegalEntity",
     "MissingParent",
     "NoExchangeRate",
     "OtherTimeZone",
-    "Owed",
     "Payer",
     "PayerContract",
     "Payment",

@@ -19,7 +19,7 @@ Rated = Callable[[PayerContract], int]
 It may raise BillingError; then nothing can be billed."""
 
 
-class Owed(NamedTuple):
+class KnownBill(NamedTuple):
     """What is known of a bill: its contract, the amount if it was rated, and why there is none."""
 
     contract: PayerContract | None
@@ -32,8 +32,8 @@ class BillChange(NamedTuple):
 
     payer: str
     period: BillingPeriod
-    before: Owed
-    after: Owed
+    before: KnownBill
+    after: KnownBill
 
 
 def what_if(
@@ -68,17 +68,17 @@ def last_month_of(contracts: Contracts, payer: str, moment: datetime) -> Billing
         return None
 
 
-def _owed(contracts: Contracts, payer: str, period: BillingPeriod, rated: Rated | None) -> Owed:
+def _owed(contracts: Contracts, payer: str, period: BillingPeriod, rated: Rated | None) -> KnownBill:
     try:
         contract = contracts.contract_of(payer, period)
     except BlockedPayer as blocked:
-        return Owed(None, None, tuple(map(str, blocked.faults)))
+        return KnownBill(None, None, tuple(map(str, blocked.faults)))
     try:
-        return Owed(contract, rated(contract) if rated else None, ())
+        return KnownBill(contract, rated(contract) if rated else None, ())
     except BillingError as error:
-        return Owed(None, None, (str(error),))
+        return KnownBill(None, None, (str(error),))
 
 
-def _bare(owed: Owed) -> PayerContract | None:
+def _bare(owed: KnownBill) -> PayerContract | None:
     """A contract without what no bill depends on."""
     return owed.contract and replace(owed.contract, publication_ids=())

@@ -36,8 +36,8 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     clock = Mock(wraps=datetime)
     clock.now.side_effect = lambda _: NOW
-    for module in (commands, decisions_cli):
-        monkeypatch.setattr(module, "datetime", clock)
+    monkeypatch.setattr(decisions_cli, "datetime", clock)
+    monkeypatch.setattr(commands, "checked_time", lambda _: NOW)
     shown = [
         found for session in SESSIONS for found in re.findall(r"^([$#] .*)\n((?:[^$#].*\n)*)", session, re.MULTILINE)
     ]

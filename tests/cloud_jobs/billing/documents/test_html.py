@@ -96,8 +96,9 @@ HOSTILE = st.sampled_from(
 def test_any_text_is_shown_as_it_is_and_makes_no_element(text: str) -> None:
     made = issued(
         taxed([charge(device=text, price=text, zone=text, account="acme-north")]),
-        seller=seller(name=text, contact=text),
-        buyer=buyer(name=text),
+        # past the boundary: contracts have no letters that a document does not print
+        seller=seller().model_copy(update={"name": text, "contact": text}),
+        buyer=buyer().model_copy(update={"name": text}),
         names={"acme-north": text},
         reason=text,
     )
