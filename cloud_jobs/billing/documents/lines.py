@@ -101,7 +101,8 @@ def charges_of(document: Document) -> tuple[Charge, ...]:
 
 def _order(key: GroupKey, payer: str) -> tuple[Any, ...]:
     # what is of no region, as the minimum fee, closes its account
-    return (key.account != payer, key.account, not key.region, ChargeKey(**key._asdict()).order)
+    alike = ChargeKey(key.account, key.region, "", "", key.kind, key.meter, key.zone, key.window, key.price)
+    return (key.account != payer, key.account, not key.region, alike.order, key.part)
 
 
 def _nothing(payer: str) -> GroupKey:
