@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any, Final
 
+from cloud_jobs.billing.documents.annex import annex_entries, columns_of_entries
 from cloud_jobs.billing.documents.errors import UnreadableDocument
 
 Document = dict[str, Any]
@@ -53,11 +54,15 @@ def read_document(content: bytes) -> Document:
             f"document {name} is of format {document['format']}; this version reads {FORMAT}:"
             " use the version that issued it"
         )
-    body_digest = digest_of(canonical_text({name: document.get(name) for name in BODY}))
+    try:
+        annex = columns_of_entries(document["annex"])
+        body_digest = digest_of(canonical_text({**{name: document[name] for name in BODY}, "annex": annex}))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UnreadableDocument(f"document {name} has no lines, or no annex, that can be read") from error
     unsealed = {**head(document), _BODY_DIGEST: body_digest}
     unsealed.pop(_DIGEST, None)
     seals = {_BODY_DIGEST: body_digest, _DIGEST: digest_of(canonical_text(unsealed))}
     # by its bytes: a number that was written as a float, or a key that stands twice, is a change too
-    if canonical_bytes({**document, **seals}) != content:
+    if canonical_bytes({**document, **seals, "annex": annex_entries(annex)}) != content:
         raise UnreadableDocument(f"document {name} does not have the content it was issued with")
     return document

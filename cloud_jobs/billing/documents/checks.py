@@ -19,13 +19,12 @@ from geo.spatial.ids import UNSHOWN
 _ESCAPED: Final = re.compile(r"\\[bfnrtu]")
 
 
-def check_text_of(value: Any, text: str) -> None:
-    """`check_texts` of plain values whose JSON, with ends of lines and controls escaped, is `text`: looked at once."""
-    # most are: of ASCII only the escaped controls and DEL are not to be used
+def is_plain(text: str) -> bool:
+    """Whether JSON, in which ends of lines and controls are escaped, has no text that `check_texts` could refuse."""
+    # most have none: of ASCII only the escaped controls and DEL are not to be used
     if text.isascii() and "\\" not in text and "\x7f" not in text:
-        return
-    if UNSHOWN.search(text) or _ESCAPED.search(text):
-        check_texts(value)
+        return True
+    return not (UNSHOWN.search(text) or _ESCAPED.search(text))
 
 
 def check_texts(value: Any, where: str = "") -> None:

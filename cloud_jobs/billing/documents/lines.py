@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.billing.documents.annex import Columns, annex_columns
 from cloud_jobs.billing.documents.canonical import Document
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, place_text, quantity_text
-from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup
 
 ALL_REGIONS: Final = "all regions"
@@ -65,7 +65,7 @@ def rate_text(tax: TaxGroup) -> str | None:
 
 def lines_and_annex(
     parts: Sequence[tuple[Iterable[Charge], TaxGroup]], payer: str, names: Mapping[str, str], currency: str, sign: int
-) -> tuple[list[Document], list[Document], list[Document]]:
+) -> tuple[list[Document], list[Document], Columns]:
     """Lines, sub-totals of each account and region, and the annex. The payer's own come first, then its children's.
 
     `parts`: charges and the one tax on them.
@@ -73,7 +73,10 @@ def lines_and_annex(
     groups: dict[GroupKey, _Group] = {}
     for part, (charges, _) in enumerate(parts):
         for charge in charges:
-            group = groups.setdefault(GroupKey.of(charge.key, part), _Group())
+            of = GroupKey.of(charge.key, part)
+            group = groups.get(of)
+            if group is None:
+                group = groups[of] = _Group()
             group.quantity += sign * charge.quantity
             group.free += sign * charge.free
             group.amount_minor += sign * charge.amount_minor
@@ -83,7 +86,7 @@ def lines_and_annex(
         _line(number, key, group, names, currency) | _taxed(parts[key.part][1])
         for number, (key, group) in enumerate(ordered, 1)
     ]
-    annex = [entry for number, (_, group) in enumerate(ordered, 1) for entry in _entries(number, group.charges, sign)]
+    annex = annex_columns((group.charges for _, group in ordered), sign)
     return lines, list(_subtotals(lines, currency)), annex
 
 
@@ -183,28 +186,6 @@ def _subtotals(lines: list[Document], currency: str) -> Iterator[Document]:
             "last_line": members[-1]["invoice_line_identifier"],
             "net_amount": amount(sum(line["invoice_line_net_amount"]["minor"] for line in members), currency),
         }
-
-
-def _entries(number: int, charges: list[Charge], sign: int) -> Iterator[Document]:
-    for charge in sorted(charges, key=lambda charge: (charge.key.tenant, charge.key.device)):
-        yield {
-            "line": number,
-            "tenant": charge.key.tenant,
-            "device": charge.key.device,
-            "quantity_base": sign * charge.quantity,
-            "free_base": sign * charge.free,
-            "amount_minor": sign * charge.amount_minor,
-            "metered": charge.metered and _metered(charge.metered),
-        }
-
-
-def _metered(rows: MeteredRows) -> Document:
-    return {
-        "rows": rows.rows,
-        "first_hour": stamp(rows.first_hour),
-        "last_hour": stamp(rows.last_hour),
-        "digest": rows.digest,
-    }
 
 
 def _charge(line: Document, entry: Document, sign: int) -> Charge:

@@ -19,6 +19,8 @@ from cloud_jobs.billing.rating.tiers import cost, units_to_pay
 
 MAX_BOOKS: Final = 4096
 """Of how many different tariffs the prices are kept ready for the next account."""
+MAX_FOUND: Final = 65_536
+"""Of how many meters in zones and windows a book remembers which price holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class PriceBook:
         self.parts = lcm(
             *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
         )
+        self._found: dict[tuple[int, Meter, str, str], RatedPrice | None] = {}
         self.capped_by_day = [any(cap.per == "day" for cap in tariff.caps) for tariff in self.tariffs]
 
     def sells(self, version: int, meter: Meter) -> bool:
@@ -81,6 +84,14 @@ class PriceBook:
 
         Outside all zones ("") is no zone that ANY_ZONE stands for. None: no price, which is an error of what is sold.
         """
+        of = (version, meter, zone, window)
+        if of not in self._found:
+            if len(self._found) >= MAX_FOUND:
+                self._found.clear()
+            self._found[of] = self._look_up(*of)
+        return self._found[of]
+
+    def _look_up(self, version: int, meter: Meter, zone: str, window: str) -> RatedPrice | None:
         listed = self._listed[version]
         found = listed.get((meter, zone, window)) or listed.get((meter, zone, ""))
         if found is None and (zone or meter in WITHOUT_ZONE):

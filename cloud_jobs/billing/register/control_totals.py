@@ -62,10 +62,12 @@ def control_totals(
 
     Active days are counted, not summed: of them only what is rated is compared.
     """
-    # looked at twice
-    cells = [*cells]
     sold = _sold_meters(contract)
-    assigned, priced = _sums(cells), _sums(cell for cell in cells if (cell.account, cell.version, cell.meter) in sold)
+    assigned: Counter[tuple[str, Meter]] = Counter()
+    priced: Counter[tuple[str, Meter]] = Counter()
+    for (account, version, meter), quantity in _sums(cells).items():
+        assigned[account, meter] += quantity
+        priced[account, meter] += quantity if (account, version, meter) in sold else 0
     # caps and fees are amounts, not quantities
     charged: Counter[tuple[str, Meter]] = Counter()
     for charge in rated.charges:
@@ -102,8 +104,9 @@ def _sold_meters(contract: RatingContract) -> set[tuple[str, int, Meter]]:
     }
 
 
-def _sums(cells: Iterable[Cell]) -> Counter[tuple[str, Meter]]:
-    found: Counter[tuple[str, Meter]] = Counter()
+def _sums(cells: Iterable[Cell]) -> dict[tuple[str, int, Meter], int]:
+    found: dict[tuple[str, int, Meter], int] = {}
     for cell in cells:
-        found[cell.account, cell.meter] += cell.quantity
+        of = cell.account, cell.version, cell.meter
+        found[of] = found.get(of, 0) + cell.quantity
     return found

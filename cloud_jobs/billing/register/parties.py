@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -60,10 +61,16 @@ class Parties:
         """What `text` wrote. Raises ValueError."""
         found = json.loads(text)
         return cls(
-            seller=LegalEntity.model_validate(found["seller"]),
+            seller=_seller(canonical(found["seller"])),
             buyer=Account.model_validate(found["buyer"]),
             names=found["names"],
             devices_by_state=found["devices_by_state"],
             conflicts=found["conflicts"],
             refused_fences=tuple(found["refused_fences"]),
         )
+
+
+# sellers are few, and the payers that have them are many
+@lru_cache(maxsize=256)
+def _seller(text: str) -> LegalEntity:
+    return LegalEntity.model_validate_json(text)

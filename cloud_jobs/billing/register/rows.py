@@ -45,9 +45,8 @@ def digest_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def charge_rows(key: PeriodKey, run: str, charges: Iterable[Charge]) -> pa.Table:
+def charge_rows(key: PeriodKey, run: str, charges: Sequence[Charge]) -> pa.Table:
     """The charges of a payer as rows of RATED_LINES."""
-    charges = [*charges]
     columns: dict[str, Any] = _columns(charges)
     of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
     columns |= {
@@ -70,9 +69,10 @@ def charges_from(rows: pa.Table) -> tuple[Charge, ...]:
     return tuple(sorted(found.values(), key=lambda charge: charge.key.order))
 
 
-def lines_digest(charges: Iterable[Charge]) -> str:
-    """What stands in a closing for its charges: of any order the same. Over the columns, each a list, one by one."""
-    columns = _columns(sorted(charges, key=lambda charge: charge.key.order))
+def lines_digest(charges: Sequence[Charge]) -> str:
+    """What stands in a closing for its charges, which come in the order of their keys. Over the columns, each a list,
+    one by one."""
+    columns = _columns(charges)
     for name in _MOMENTS:
         columns[name] = [moment and _text_of(moment) for moment in columns[name]]
     found = sha256()

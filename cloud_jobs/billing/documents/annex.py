@@ -1,0 +1,58 @@
+"""The annex of a document: each vehicle's part of a line, an entry in the document and a row of columns in its digest.
+
+A large month has ten million of them: as columns they take a fifth of the time to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.rating import Charge
+
+Columns = Mapping[str, Sequence[Any]]
+_OF_CHARGE: Final = ("line", "tenant", "device", "quantity_base", "free_base", "amount_minor")
+_METERED: Final = ("rows", "first_hour", "last_hour", "digest")
+_COLUMNS: Final = (*_OF_CHARGE, *_METERED)
+_BY_DEVICE: Final = attrgetter("key.tenant", "key.device")
+
+
+def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Columns:
+    """The annex of the charges of each line, numbered from 1, as columns; each line's by vehicle."""
+    numbers: list[int] = []
+    charges: list[Charge] = []
+    for number, of_line in enumerate(charges_by_line, 1):
+        charges += sorted(of_line, key=_BY_DEVICE)
+        numbers += [number] * (len(charges) - len(numbers))
+    metered = [charge.metered for charge in charges]
+    return {
+        "line": numbers,
+        "tenant": [charge.key.tenant for charge in charges],
+        "device": [charge.key.device for charge in charges],
+        "quantity_base": [sign * charge.quantity for charge in charges],
+        "free_base": [sign * charge.free for charge in charges],
+        "amount_minor": [sign * charge.amount_minor for charge in charges],
+        "rows": [one and one.rows for one in metered],
+        "first_hour": [one and stamp(one.first_hour) for one in metered],
+        "last_hour": [one and stamp(one.last_hour) for one in metered],
+        "digest": [one and one.digest for one in metered],
+    }
+
+
+def annex_entries(columns: Columns) -> list[dict[str, Any]]:
+    """The entries of a document's annex. What is of no rows of usage, as a cap, has None as `metered`."""
+    entries = []
+    for row in zip(*(columns[name] for name in _COLUMNS), strict=True):
+        metered = dict(zip(_METERED, row[len(_OF_CHARGE) :], strict=True))
+        entry: dict[str, Any] = dict(zip(_OF_CHARGE, row[: len(_OF_CHARGE)], strict=True))
+        entries.append(entry | {"metered": metered if metered["rows"] is not None else None})
+    return entries
+
+
+def columns_of_entries(entries: Sequence[Mapping[str, Any]]) -> Columns:
+    """The columns of a document's annex. Raises KeyError, TypeError, AttributeError for what is none."""
+    columns: dict[str, Sequence[Any]] = {name: [entry[name] for entry in entries] for name in _OF_CHARGE}
+    metered = [entry["metered"] or dict.fromkeys(_METERED) for entry in entries]
+    return {**columns, **{name: [one[name] for one in metered] for name in _METERED}}
