@@ -182,8 +182,8 @@ def prices(draw: st.DrawFn) -> dict[str, Any]:
     meter = draw(st.sampled_from(Meter))
     measure = MEASURE_OF[meter]
     named = [] if measure.zones is MeterZones.NONE else ["port", "*"]
-    unnamed = [] if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} else [""]
-    made = {"meter": str(meter), "zone": draw(st.sampled_from(named + unnamed))}
+    outside = [] if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} else [""]
+    made = {"meter": str(meter), "zone": draw(st.sampled_from(named + outside))}
     made |= {
         "unit": draw(st.sampled_from(list(measure.sale_units))),
         "pool": draw(st.sampled_from(["device", "account"])),
