@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.closing import Closing
-from cloud_jobs.billing.register.operations import Days
+from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.frames import run_on_executors
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot, take_snapshot

@@ -70,7 +70,7 @@ DOCUMENTS = pa.schema(
         pa.field("type", pa.int32(), nullable=False),
         *_texts("payer"),
         *_days("first_day", "last_day"),
-        *_texts("closing", "before", "currency"),
+        *_texts("closing", "before", "currency", "time_zone"),
         *_integers("snapshot", "closing_number", "net_minor", "tax_minor"),
         pa.field("issued_at", _UTC, nullable=False),
         *_days("issue_date"),

@@ -11,11 +11,10 @@ import pyarrow as pa
 from cloud_jobs.billing.documents import DocumentError, canonical_bytes, head
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import Charge, ChargeKind
-from cloud_jobs.billing.register.closing import Closing, ClosingState, RegisterKey
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, RegisterKey
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedInvoice, check_numbers
-from cloud_jobs.billing.register.operations import Days
 from cloud_jobs.billing.register.rows import document_from
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import Snapshot

@@ -11,7 +11,7 @@ from cloud_jobs.billing.contracts import Contracts, PayerContract
 from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
-from cloud_jobs.billing.register.operations import Days
+from cloud_jobs.billing.register.closing import Days
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import reference_rows

@@ -11,10 +11,10 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import CertificateState, ClosedState, DeviceCertificate, certificates_from, decide
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.closing import Closing, ClosingState
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.billing.register.operations import Clerk, Days, adjust_period, issue_period
+from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import Snapshot, take_snapshot

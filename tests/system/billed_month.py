@@ -19,10 +19,10 @@ from cloud_jobs.billing.contracts import contracts_of_toml
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
 from cloud_jobs.billing.register.ledger import check_numbers
-from cloud_jobs.billing.register.operations import Clerk, Days, Done, adjust_period, issue_period
+from cloud_jobs.billing.register.operations import Clerk, Done, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.closing_job import close_on_spark
 from cloud_jobs.ingest.decoding import decode_messages

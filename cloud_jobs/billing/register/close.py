@@ -33,16 +33,17 @@ from cloud_jobs.billing.rating import (
 )
 from cloud_jobs.billing.register.assigned_usage import assigned_usage
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked, closed
-from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fences
 from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
 from cloud_jobs.billing.register.cycles import without_cycles
 from cloud_jobs.billing.register.errors import ClosingTooLate
+from cloud_jobs.billing.register.former_payers import closed_empty, invoiced_payers
 from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
-from cloud_jobs.billing.register.operations import Days
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.posting import commit_made
 from cloud_jobs.billing.register.rows import certificate_rows, charge_rows, closing_row
+from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.dead_runs import is_dead
@@ -182,19 +183,30 @@ def close_period(
 def contracts_of(
     lake: Lake, snapshot: Snapshot, days: Days, payers: Collection[str] | None, run: ClosingRun
 ) -> tuple[list[PayerContract], list[ClosedPayer]]:
-    """What was agreed with each payer for its local days, and the closings of those with whom nothing clear was."""
-    contracts = Contracts(reference_rows(lake, snapshot))
+    """What was agreed with each payer for its local days, and the closings of those with whom nothing clear was.
+
+    Also of those who were invoiced for these days and pay for none of them any more: nothing is owed by them.
+    """
+    contracts, register = Contracts(reference_rows(lake, snapshot)), Register(lake)
+    invoiced = invoiced_payers(register, days, payers)
     found, refused = [], []
-    for payer in sorted({*payers}) if payers is not None else _paying(contracts, days):
-        period = contracts.period_of(payer, *days)
+    for payer in sorted({*payers} if payers is not None else {*_paying(contracts, days), *invoiced}):
         try:
-            found.append(contracts.contract_of(payer, period))
-        except BlockedPayer as fault:
-            # listed for a day around the period, and not a payer in it: nobody asked for it
-            later = all(isinstance(one, UnknownPayer) for one in fault.faults)
-            if payers is not None or not later:
-                refused.append(blocked(run, payer, period, [str(one) for one in fault.faults]))
+            found.append(contracts.contract_of(payer, contracts.period_of(payer, *days)))
+        except (BlockedPayer, UnknownPayer) as fault:
+            if _pays_nothing(fault) and payer in invoiced:
+                (posted,) = [one for one in register.closings(*days, [payer]) if one.id == invoiced[payer]]
+                refused.append(closed_empty(run, posted))
+            elif isinstance(fault, UnknownPayer):
+                raise
+            elif payers is not None or not _pays_nothing(fault):
+                refused.append(blocked(run, payer, fault.period, [str(one) for one in fault.faults]))
     return found, refused
+
+
+def _pays_nothing(fault: BlockedPayer | UnknownPayer) -> bool:
+    """Whether all that is wrong is that it pays for none of the days: as one listed for a day around the period."""
+    return isinstance(fault, UnknownPayer) or all(isinstance(one, UnknownPayer) for one in fault.faults)
 
 
 def close_group(

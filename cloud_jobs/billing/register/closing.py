@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import days_text
 
+Days = tuple[date, date]
+"""The first and the last day of a period, both included."""
+
 
 class ClosingState(StrEnum):
     """Whether a closing can be issued. Final: nothing can come any more that somebody did not decide to leave out."""

@@ -20,10 +20,10 @@ from cloud_jobs.billing.documents import Form, content_of, document_table, files
 from cloud_jobs.billing.documents.forms import TABLE_WIDTH
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.closing import ClosingState
+from cloud_jobs.billing.register.closing import ClosingState, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingToAdjust, NothingToIssue
-from cloud_jobs.billing.register.operations import Books, Clerk, Days, Done, adjust_period, issue_period, void_invoice
+from cloud_jobs.billing.register.operations import Books, Clerk, Done, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.terminal import (
     changes_table,

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.documents import Document, MissingFact, canonical_bytes, check_taxes, document_body, head
 from cloud_jobs.billing.rating import Owed, RatedAccount, change_in_parts, taken_back
-from cloud_jobs.billing.register.closing import Closing, RegisterKey
+from cloud_jobs.billing.register.closing import Closing, Days, RegisterKey
 from cloud_jobs.billing.register.document_heads import closing_head
-from cloud_jobs.billing.register.errors import NoInvoice, NotClosed, OtherCurrency, RegisterDamaged
-from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange
-from cloud_jobs.billing.register.operations import Days, Sealed
+from cloud_jobs.billing.register.errors import NotClosed, RegisterDamaged
+from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange, adjustable
+from cloud_jobs.billing.register.operations import Sealed
 from cloud_jobs.billing.register.parties import Parties
 from cloud_jobs.billing.register.rows import taxes_from
 from cloud_jobs.billing.register.tables import Register, missing_closing
@@ -135,20 +135,20 @@ def issued_document(register: Register, number: str, legal_entity: str | None = 
 def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[RatedAccount, ...]]:
     """The invoice of a payer and period, and what the newest closing changes of what is posted to it.
 
-    Raises NotClosed, NoInvoice, OtherCurrency, RegisterDamaged, LakeError.
+    Raises NotClosed, RegisterRefusal as `adjust` does, RegisterDamaged, LakeError.
     """
     closings = {one.id: one for one in register.closings(*days, [payer])}
     if not closings:
         raise NotClosed(payer, days_text(*days))
     newest = [*closings.values()][-1]
-    posted = register.ledger(register.lake.open("documents"), [newest.key]).posted(newest.key)
-    if posted is None:
-        raise NoInvoice(payer)
+    ledger = register.ledger(register.lake.open("documents"), [newest.key])
+    posted = ledger.posted(newest.key)
+    if posted is None or posted.closing != newest.id:
+        # what cannot be posted has no difference that would be
+        posted = adjustable(ledger, newest)
     before = closings.get(posted.closing)
     if before is None:
         raise missing_closing(payer, posted.closing)
-    if before.currency != newest.currency:
-        raise OtherCurrency(newest.key, posted.invoice.number, before.currency, newest.currency)
     maker = DocumentMaker(register)
     # the newest may be what is posted: its lines are read once
     maker.load([*{one.id: one for one in (before, newest)}.values()])

@@ -4,6 +4,11 @@ RegisterError
 ├── RegisterRefusal         what was asked contradicts what stands in the register
 │   ├── AlreadyIssued       the period has an invoice
 │   ├── OverlappingPeriod   a day of the period stands on another invoice of the payer
+│   ├── AdjustmentDue       the period has an invoice, and the newest closing says another thing
+│   ├── AccountInvoiced     an account of the payer stands on the invoice of another one
+│   ├── OtherSeller         the period has an invoice of another seller
+│   ├── OtherClocks       the payer's days beside these were invoiced by other clocks
+│   ├── DamagedPayer        rows of the register that are of the payer contradict each other
 │   ├── FuturePeriod        the period had not ended
 │   ├── NotFinal            the closing is provisional
 │   ├── Blocked             the closing has no sum that could be owed, or its totals disagree
@@ -58,6 +63,58 @@ class OverlappingPeriod(RegisterRefusal):
     def __init__(self, payer: str, number: str, first_day: date, last_day: date) -> None:
         super().__init__(payer, f"invoice {number} has days of the period ({first_day} to {last_day}); void that first")
         self.number = number
+
+
+class AdjustmentDue(RegisterRefusal):
+    """What is posted is not what the newest closing says."""
+
+    def __init__(self, payer: str, number: str) -> None:
+        super().__init__(
+            payer, f"issued already as {number}, and the newest closing says another thing; run `waybill bill adjust`"
+        )
+        self.number = number
+
+
+class AccountInvoiced(RegisterRefusal):
+    """No account is asked for what it used by two payers."""
+
+    def __init__(self, payer: str, account: str, holder: str, number: str) -> None:
+        super().__init__(
+            payer,
+            f"its account {account} stands on {number} of {holder}; close both, run `waybill bill adjust` for {holder},"
+            " and then this again",
+        )
+        self.account, self.holder, self.number = account, holder, number
+
+
+class OtherSeller(RegisterRefusal):
+    """A note is of the seller of its invoice."""
+
+    def __init__(self, payer: str, number: str, posted: str, closed: str) -> None:
+        super().__init__(
+            payer, f"{number} is of the seller {posted}, the newest closing of {closed}; void it and issue it anew"
+        )
+        self.number = number
+
+
+class OtherClocks(RegisterRefusal):
+    """The days of a payer follow on each other by the same clocks: else hours are on two invoices, or on none."""
+
+    def __init__(self, payer: str, number: str, posted: str, closed: str) -> None:
+        super().__init__(
+            payer,
+            f"{number} is of days by the clocks of {posted}, the newest closing by those of {closed}: hours would be"
+            f" asked for twice, or never. Give the account its time zone back, or a new account to what goes by other"
+            f" clocks",
+        )
+        self.number = number
+
+
+class DamagedPayer(RegisterRefusal):
+    """What the register has of the payer cannot be right; others are not held up by it."""
+
+    def __init__(self, payer: str, fault: str) -> None:
+        super().__init__(payer, f"damaged: {fault}")
 
 
 class FuturePeriod(RegisterRefusal):

@@ -7,9 +7,10 @@ the sum of all that is posted to an invoice is what the newest closing that was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -26,12 +27,16 @@ from cloud_jobs.billing.register.errors import (
     NothingToAdjust,
     NothingToIssue,
     NotOneNote,
+    OtherClocks,
     OtherCurrency,
+    OtherSeller,
     OverlappingPeriod,
     RegisterDamaged,
     UnknownDocument,
 )
 
+BESIDE: Final = timedelta(days=2)
+"""Days of two time zones that are further apart than this have no hour in common."""
 _DIGITS: Final = 8
 
 
@@ -52,6 +57,7 @@ class IssuedDocument:
     rank: tuple[int, int]
     before: str
     currency: str
+    time_zone: str
     net_minor: int
     tax_minor: int
     issued_at: datetime
@@ -116,16 +122,19 @@ class Ledger:
     def __init__(
         self, documents: Iterable[IssuedDocument] = (), numbering: Mapping[str, Numbering] | None = None
     ) -> None:
-        """Raises RegisterDamaged for documents that no register could hold."""
+        """What no register could hold of a payer is RegisterDamaged when somebody asks for that payer."""
         self._numbering = dict(numbering or {})
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
+        self._damaged: dict[str, RegisterDamaged] = {}
         self._invoices: dict[tuple[str, str], IssuedDocument] = {}
         # a file holds them in any order; what is posted to a period of one seller follows from the order of its numbers
         for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
-            self._add(document)
+            with self._damage_of(document.key.payer):
+                self._add(document)
         # only in the end: of two sellers nothing says whose document came first
-        for of_payer in self._posted.values():
-            self._check_apart(of_payer)
+        for payer, of_payer in self._posted.items():
+            with self._damage_of(payer):
+                self._check_apart(of_payer)
 
     def add(self, document: IssuedDocument) -> None:
         """Takes a document that was made by one of the transitions."""
@@ -145,12 +154,21 @@ class Ledger:
         return dict(self._numbering)
 
     def posted(self, key: PeriodKey) -> PostedInvoice | None:
-        """The invoice of a period that stands; None: there is none, or it was voided."""
-        return self._posted.get(key.payer, {}).get(key)
+        """The invoice of a period that stands; None: there is none, or it was voided. Raises RegisterDamaged."""
+        return next((one for one in self.standing(key.payer) if one.invoice.key == key), None)
 
     def standing(self, payer: str) -> tuple[PostedInvoice, ...]:
-        """All invoices of a payer that stand."""
+        """All invoices of a payer that stand. Raises RegisterDamaged."""
+        if payer in self._damaged:
+            raise self._damaged[payer]
         return tuple(self._posted.get(payer, {}).values())
+
+    @contextmanager
+    def _damage_of(self, payer: str) -> Iterator[None]:
+        try:
+            yield
+        except RegisterDamaged as fault:
+            self._damaged.setdefault(payer, fault)
 
     def posted_to(self, legal_entity: str, number: str) -> PostedInvoice:
         """What is posted to an invoice of a seller. Raises UnknownDocument; AlreadyVoid."""
@@ -164,6 +182,8 @@ class Ledger:
 
     def _add(self, document: IssuedDocument) -> None:
         key, of_payer = document.key, self._posted.setdefault(document.key.payer, {})
+        # whatever is wrong with it, its number is given
+        self._numbering[key.legal_entity] = self.numbering(key.legal_entity).after(document)
         if document.type is DocumentType.INVOICE:
             if key in of_payer:
                 raise RegisterDamaged(f"invoice {document.number} is of days of {key.payer} that another invoice has")
@@ -178,8 +198,6 @@ class Ledger:
                 of_payer[key] = after
             elif after.net_minor or after.tax_minor:
                 raise RegisterDamaged(f"the void {document.number} leaves something posted to its invoice")
-        entity = key.legal_entity
-        self._numbering[entity] = self.numbering(entity).after(document)
 
     @staticmethod
     def _check_apart(of_payer: Mapping[PeriodKey, PostedInvoice]) -> None:
@@ -195,11 +213,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     """The invoice over a closing, which must be the newest of its period. Raises RegisterRefusal."""
     key = closing.key
     for other in ledger.standing(key.payer):
-        if other.invoice.key == key:
-            raise AlreadyIssued(key.payer, other.invoice.number)
-        if other.invoice.key.overlaps(key):
-            its = other.invoice.key
-            raise OverlappingPeriod(key.payer, other.invoice.number, its.first_day, its.last_day)
+        _check_beside(other.invoice, closing)
     if now < closing.period_end:
         raise FuturePeriod(key.payer, closing.period_end, now)
     _check_final(closing)
@@ -216,6 +230,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
         rank=closing.rank,
         before="",
         currency=closing.currency,
+        time_zone=closing.time_zone,
         net_minor=closing.net_minor,
         tax_minor=closing.tax_minor,
         issued_at=now,
@@ -239,10 +254,13 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     """What is posted of a period that a closing is newer than. Raises RegisterRefusal."""
     key = closing.key
     posted = ledger.posted(key)
+    if closing.outcome is ClosingState.BLOCKED:
+        # perhaps even its seller is not known
+        _check_final(closing)
     if posted is None:
-        if closing.outcome is ClosingState.BLOCKED:
-            # perhaps even its seller is not known
-            _check_final(closing)
+        for other in ledger.standing(key.payer):
+            if other.invoice.key._replace(legal_entity=key.legal_entity) == key:
+                raise OtherSeller(key.payer, other.invoice.number, other.invoice.key.legal_entity, key.legal_entity)
         if closing.outcome is ClosingState.FINAL and not closing.charges:
             raise NothingToIssue(key.payer)
         raise NoInvoice(key.payer)
@@ -254,6 +272,8 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     # amounts of two currencies are never subtracted
     if closing.currency != posted.invoice.currency:
         raise OtherCurrency(key, number, posted.invoice.currency, closing.currency)
+    if closing.time_zone != posted.invoice.time_zone:
+        raise OtherClocks(key.payer, number, posted.invoice.time_zone, closing.time_zone)
     return posted
 
 
@@ -283,6 +303,23 @@ def check_numbers(counters: Iterable[int], legal_entity: str) -> int:
     return len(found)
 
 
+def _check_beside(invoice: IssuedDocument, closing: Closing) -> None:
+    """Whether a closing may be issued while an invoice of its payer stands. Raises RegisterRefusal."""
+    key, its = closing.key, invoice.key
+    if its == key:
+        raise AlreadyIssued(key.payer, invoice.number)
+    if closing.outcome is ClosingState.BLOCKED:
+        # perhaps even its seller is not known
+        _check_final(closing)
+    if its.overlaps(key):
+        if its._replace(legal_entity=key.legal_entity) == key:
+            raise OtherSeller(key.payer, invoice.number, its.legal_entity, key.legal_entity)
+        raise OverlappingPeriod(key.payer, invoice.number, its.first_day, its.last_day)
+    beside = its._replace(first_day=its.first_day - BESIDE, last_day=its.last_day + BESIDE)
+    if invoice.time_zone != closing.time_zone and beside.overlaps(key):
+        raise OtherClocks(key.payer, invoice.number, invoice.time_zone, closing.time_zone)
+
+
 def _check_final(closing: Closing) -> None:
     if closing.outcome is ClosingState.BLOCKED:
         raise Blocked(closing.key.payer, closing.reasons)
@@ -305,6 +342,7 @@ def _note(
         rank=posted.rank,
         before=posted.closing,
         currency=invoice.currency,
+        time_zone=invoice.time_zone,
         net_minor=change.net_minor,
         tax_minor=change.tax_minor,
         issued_at=now,

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from datetime import datetime
+from typing import NamedTuple, Protocol
 
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.attribution import attribution_faults
 from cloud_jobs.billing.billing_period import days_text
-from cloud_jobs.billing.documents import DocumentError, DocumentType
 from cloud_jobs.billing.register import ledger as rules
-from cloud_jobs.billing.register.closing import Closing, ClosingState, RegisterKey
-from cloud_jobs.billing.register.errors import Blocked, NotClosed, NothingClosed, RegisterRefusal, Unattributed
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
+from cloud_jobs.billing.register.errors import AdjustmentDue, NothingClosed, RegisterRefusal, Unattributed
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedChange
+from cloud_jobs.billing.register.period_posting import Pair, PeriodPosting, Row, Step
 from cloud_jobs.billing.register.posting import post
 from cloud_jobs.billing.register.rows import document_row
 from cloud_jobs.billing.register.tables import Register, missing_closing
-
-Row = dict[str, Any]
-Days = tuple[date, date]
-"""The first and the last day of a period, both included."""
 
 
 class Sealed(NamedTuple):
@@ -64,44 +60,55 @@ class Done(NamedTuple):
     refused: Sequence[RegisterRefusal]
 
 
-_Step = Callable[[Ledger, Closing, Closing | None], IssuedDocument]
-"""The entry that a newest closing makes; given also the closing that is posted, if there is one."""
-_Ready = Callable[[Sequence[tuple[Closing, Closing | None]]], None]
-"""What is to be read of the newest closings that are final, each with the one that is posted."""
-_PAYERS_AT_ONCE: Final = 2000
+class _Issue:
+    """The invoice of each payer that has none."""
+
+    def __init__(self, books: Books, clerk: Clerk) -> None:
+        self._books, self._clerk = books, clerk
+
+    def ready(self, pairs: Sequence[Pair]) -> None:
+        self._books.check([closing for closing, posted in pairs if posted is None])
+
+    def entry(self, ledger: Ledger, pair: Pair) -> IssuedDocument:
+        closing, posted = pair
+        if posted is not None and closing.outcome is ClosingState.FINAL and _sums(closing) != _sums(posted):
+            standing = ledger.posted(closing.key)
+            assert standing is not None, "a closing is posted to an invoice"
+            raise AdjustmentDue(closing.key.payer, standing.invoice.number)
+        return rules.issue(ledger, closing, self._clerk.now, self._clerk.by)
+
+    def row(self, entry: IssuedDocument, pair: Pair) -> Row:
+        return document_row(entry, *self._books.seal(entry, *pair), self._clerk.attempt)
+
+
+class _Adjust(_Issue):
+    """The note of each payer whose newest closing changes what is posted."""
+
+    def ready(self, pairs: Sequence[Pair]) -> None:
+        changed = [pair for pair in pairs if pair[1] is not None and not pair[0].owes_as(pair[1])]
+        self._books.load([one for pair in changed for one in pair if one is not None])
+
+    def entry(self, ledger: Ledger, pair: Pair) -> IssuedDocument:
+        closing, before = pair
+        posted = rules.adjustable(ledger, closing)
+        if before is None:
+            raise missing_closing(closing.key.payer, posted.closing)
+        return rules.adjust(ledger, closing, self._books.change(before, closing), self._clerk.now, self._clerk.by)
 
 
 def issue_period(register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk) -> Done:
     """Numbers the invoices of a period: of some payers, or of all that were closed. One commit, or none.
 
-    Raises NothingClosed, CommitConflict, CommitFailed, LakeError, StoreUnavailable, RegisterDamaged.
+    Raises NothingClosed, CommitConflict, CommitFailed, LakeError, StoreUnavailable.
     """
-
-    def step(ledger: Ledger, closing: Closing, _: Closing | None) -> IssuedDocument:
-        return rules.issue(ledger, closing, clerk.now, clerk.by)
-
-    def ready(pairs: Sequence[tuple[Closing, Closing | None]]) -> None:
-        books.check([closing for closing, posted in pairs if posted is None])
-
-    return _each(register, days, payers, step, ready, books=books, clerk=clerk)
+    return _post(register, days, payers, _Issue(books, clerk), clerk)
 
 
 def adjust_period(
     register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk
 ) -> Done:
     """Posts what the newest closings change of what is posted, each by a note. Raises as `issue_period`."""
-
-    def step(ledger: Ledger, closing: Closing, before: Closing | None) -> IssuedDocument:
-        posted = rules.adjustable(ledger, closing)
-        if before is None:
-            raise missing_closing(closing.key.payer, posted.closing)
-        return rules.adjust(ledger, closing, books.change(before, closing), clerk.now, clerk.by)
-
-    def ready(pairs: Sequence[tuple[Closing, Closing | None]]) -> None:
-        changed = [pair for pair in pairs if pair[1] is not None and not pair[0].owes_as(pair[1])]
-        books.load([one for pair in changed for one in pair if one is not None])
-
-    return _each(register, days, payers, step, ready, books=books, clerk=clerk)
+    return _post(register, days, payers, _Adjust(books, clerk), clerk)
 
 
 def void_invoice(
@@ -125,69 +132,13 @@ def void_invoice(
     return post(register, clerk.attempt, make)[0]
 
 
-def _each(
-    register: Register,
-    days: Days,
-    payers: Collection[str] | None,
-    step: _Step,
-    ready: _Ready,
-    *,
-    books: Books,
-    clerk: Clerk,
-) -> Done:
+def _post(register: Register, days: Days, payers: Collection[str] | None, step: Step, clerk: Clerk) -> Done:
     asked = register.payers(*days) if payers is None else sorted({*payers})
     if not asked:
         raise NothingClosed(days_text(*days))
-    refused: list[RegisterRefusal] = []
-
-    def make(opened: DeltaTable) -> Iterator[list[Row]]:
-        # made again after another clerk's commit, of which some payers may be
-        refused.clear()
-        numbering = None
-        # so many documents are held at once, however many payers there are
-        for begin in range(0, len(asked), _PAYERS_AT_ONCE):
-            part = asked[begin : begin + _PAYERS_AT_ONCE]
-            closings = register.closings(*days, part)
-            newest = {one.key.payer: one for one in closings}
-            refused.extend(NotClosed(payer, days_text(*days)) for payer in part if payer not in newest)
-            ledger = register.ledger(opened, [one.key for one in newest.values()], numbering)
-            named = {one.in_register: one for one in closings}
-            posted = {payer: named.get(_posted_key(ledger, one)) for payer, one in newest.items()}
-            ready([(one, posted[payer]) for payer, one in newest.items() if one.outcome is ClosingState.FINAL])
-            yield [*_rows(ledger, newest.values(), posted, step, books=books, clerk=clerk, refused=refused)]
-            # the next part goes on counting where this one ended: all parts are one commit
-            numbering = ledger.all_numbering
-
-    return Done(post(register, clerk.attempt, make), tuple(refused))
+    posting = PeriodPosting(register, days, asked, step)
+    return Done(post(register, clerk.attempt, posting.make), tuple(posting.refused))
 
 
-def _rows(
-    ledger: Ledger,
-    newest: Iterable[Closing],
-    posted: Mapping[str, Closing | None],
-    step: _Step,
-    *,
-    books: Books,
-    clerk: Clerk,
-    refused: list[RegisterRefusal],
-) -> Iterator[Row]:
-    for closing in newest:
-        payer = closing.key.payer
-        try:
-            made = step(ledger, closing, posted[payer])
-            before = None if made.type is DocumentType.INVOICE else posted[payer]
-            row = document_row(made, *books.seal(made, closing, before), clerk.attempt)
-        except RegisterRefusal as refusal:
-            refused.append(refusal)
-        except DocumentError as error:
-            # nothing is numbered that no valid document can be made of
-            refused.append(Blocked(payer, [str(error)]))
-        else:
-            # the next number follows upon this one, and a payer is not issued twice in one commit
-            ledger.add(made)
-            yield row
-
-
-def _posted_key(ledger: Ledger, closing: Closing) -> RegisterKey:
-    posted = ledger.posted(closing.key)
-    return RegisterKey(closing.key.payer, "" if posted is None else posted.closing)
+def _sums(closing: Closing) -> tuple[str, int, int, str]:
+    return closing.currency, closing.net_minor, closing.tax_minor, closing.taxes

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.closing import Closing, PeriodKey, RegisterKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
-from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, Numbering
+from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.register.rows import charges_from, closing_from, document_from, lines_digest
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import Range, StoredFiles, read_stored
@@ -43,6 +43,15 @@ class Register:
         """Whose closings for exactly these days there are, in order."""
         ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
         return sorted(self._read("closings", ranges, ["payer"], first_day)["payer"].unique().to_pylist())
+
+    def closings_with_children(self, first_day: date, last_day: date) -> list[Closing]:
+        """The closings for exactly these days of payers with children, in order of payer and rank."""
+        rows = self._read("closings", {"last_day": (last_day, last_day)}, TABLES["closings"].schema.names, first_day)
+        found = []
+        for row in rows.filter(pc.match_substring(rows["parties"], '"names":{"')).to_pylist():
+            with row_fault_as_error("closings", row):
+                found.append(closing_from(row))
+        return sorted(found, key=lambda one: (one.key.payer, one.rank))
 
     def closing(self, key: PeriodKey, closing_id: str) -> Closing:
         """The closing that a document names. Raises RegisterDamaged if it is not there."""
@@ -125,7 +134,8 @@ class Register:
         if not keys:
             return Ledger(numbering=numbering)
         payers = {key.payer for key in keys}
-        first, last = min(key.first_day for key in keys), max(key.last_day for key in keys)
+        # by other clocks the days before and after may overlap, too
+        first, last = min(key.first_day for key in keys) - BESIDE, max(key.last_day for key in keys) + BESIDE
         documents = self._documents(opened, payers, first, last)
         return Ledger(documents, {**self._numbering(opened), **(numbering or {})})
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker
-from cloud_jobs.billing.register.operations import Clerk, Days, Done, adjust_period, issue_period
+from cloud_jobs.billing.register.operations import Clerk, Done, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import QUANTITIES

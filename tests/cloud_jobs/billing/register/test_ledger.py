@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -17,7 +18,9 @@ from cloud_jobs.billing.register.errors import (
     NotFinal,
     NothingToAdjust,
     NothingToIssue,
+    OtherClocks,
     OtherCurrency,
+    OtherSeller,
     OverlappingPeriod,
     RegisterDamaged,
     UnknownDocument,
@@ -26,6 +29,9 @@ from cloud_jobs.billing.register.ledger import Ledger, adjust, check_numbers, is
 from tests.cloud_jobs.billing.register.closings import MARCH, NOW, change_between, closing_of
 
 JANUARY = MARCH._replace(first_day=date(2026, 1, 1), last_day=date(2026, 1, 31))
+
+
+NOTHING = change_between({}, {})
 
 
 def test_late_data_of_april_and_may_both_posted_charge_what_is_due_and_not_more() -> None:
@@ -147,16 +153,44 @@ def test_the_date_is_the_payers_day_and_never_before_that_of_the_number_before()
     assert behind.issue_date == date(2026, 6, 1)
 
 
-def test_documents_that_contradict_each_other_are_not_read_as_a_register() -> None:
+def test_documents_that_contradict_each_other_are_damage_of_their_payer_alone() -> None:
     ledger = Ledger()
     invoice = issue(ledger, closing_of(), NOW)
-    with pytest.raises(RegisterDamaged):
-        Ledger([invoice, issue(Ledger([invoice]), closing_of(MARCH._replace(payer="beta")), NOW), invoice])
+    of_beta = issue(Ledger([invoice]), closing_of(MARCH._replace(payer="beta")), NOW)
     note = adjust(Ledger([invoice]), closing_of(snapshot=2), change_between({}, {"a": 1}), NOW)
-    with pytest.raises(RegisterDamaged):
-        Ledger([note])
+    for damaged in (Ledger([invoice, of_beta, invoice]), Ledger([note, of_beta])):
+        with pytest.raises(RegisterDamaged):
+            damaged.standing("acme")
+        assert [one.invoice for one in damaged.standing("beta")] == [of_beta]
+        # whatever is wrong with it, its number is given
+        assert damaged.numbering("waybill-eu").counter == 2
     with pytest.raises(RegisterDamaged):
         Ledger([invoice]).add(issue(Ledger(), closing_of(MARCH._replace(payer="beta")), NOW))
+
+
+def test_days_beside_those_of_an_invoice_are_by_the_same_clocks() -> None:
+    invoice = issue(Ledger(), closing_of(), NOW)
+    april = MARCH._replace(first_day=date(2026, 4, 1), last_day=date(2026, 4, 30))
+    elsewhere = replace(closing_of(april), time_zone="Asia/Tokyo")
+    with pytest.raises(OtherClocks, match="Europe/Berlin"):
+        issue(Ledger([invoice]), elsewhere, NOW)
+    assert issue(Ledger([invoice]), closing_of(april), NOW)
+    may = MARCH._replace(first_day=date(2026, 5, 1), last_day=date(2026, 5, 31))
+    assert issue(Ledger([invoice]), replace(elsewhere, key=may), NOW)
+    with pytest.raises(OtherClocks):
+        adjust(Ledger([invoice]), replace(closing_of(snapshot=2), time_zone="Asia/Tokyo"), NOTHING, NOW)
+
+
+def test_an_invoice_of_another_seller_is_named_by_issue_and_adjust_and_a_blocked_closing_says_why() -> None:
+    invoice = issue(Ledger(), closing_of(), NOW)
+    other = MARCH._replace(legal_entity="another")
+    newer = closing_of(other, snapshot=2)
+    blocked = closing_of(other, snapshot=2, outcome=ClosingState.BLOCKED, reasons=("no price",))
+    for closing, refusal in ((newer, OtherSeller), (blocked, Blocked)):
+        with pytest.raises(refusal):
+            issue(Ledger([invoice]), closing, NOW)
+        with pytest.raises(refusal):
+            adjust(Ledger([invoice]), closing, NOTHING, NOW)
 
 
 def test_a_gap_in_the_numbers_is_found() -> None:

@@ -1,0 +1,160 @@
+"""Who pays is corrected after an issue: whatever the order of commands, nothing is asked for twice or forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.documents import DocumentType
+from cloud_jobs.billing.register.closing import ClosingState
+from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
+from cloud_jobs.billing.register.errors import (
+    AccountInvoiced,
+    AdjustmentDue,
+    Blocked,
+    NothingToAdjust,
+    OtherSeller,
+)
+from cloud_jobs.billing.register.operations import Done, adjust_period, issue_period
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.reconcile import ComparisonOutcome, reconcile
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, clerk, used
+
+OWN = account("acme", device("van-1"))
+CHILD = account("acme", device("van-1"), parent="beta")
+BETA = account("beta", device("van-2"))
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    return billed_in(tmp_path)
+
+
+def billed_in(folder: Path, *bodies: dict[str, Any]) -> BilledLake:
+    made = BilledLake.create(folder, "van-1", "van-2")
+    made.publish(legal_entity(), tariff(price()), *(bodies or (OWN, BETA)))
+    made.use(used("van-1", 10_000), used("van-2", 4_000))
+    return made
+
+
+def agree(billed: BilledLake, *bodies: dict[str, Any]) -> None:
+    billed.publish(legal_entity(), tariff(price()), OWN, BETA, *bodies)
+
+
+def issue(billed: BilledLake, name: str, payers: Sequence[str] | None = None) -> Done:
+    return issue_period(billed.register, DAYS, payers, books=DocumentMaker(billed.register), clerk=clerk(name))
+
+
+def adjust(billed: BilledLake, name: str, payers: Sequence[str] | None = None) -> Done:
+    return adjust_period(billed.register, DAYS, payers, books=DocumentMaker(billed.register), clerk=clerk(name))
+
+
+def posted(billed: BilledLake) -> int:
+    return sum(one.net_minor for one in billed.register.documents())
+
+
+def test_who_became_a_child_after_its_invoice_is_credited_before_its_parent_is_asked(billed: BilledLake) -> None:
+    billed.close("one", payers=["acme"])
+    issue(billed, "first", ["acme"])
+    agree(billed, CHILD)
+    closings = {one.key.payer: one for one in billed.close("two")}
+    assert (closings["acme"].outcome, closings["acme"].charges, closings["acme"].net_minor) == (
+        ClosingState.FINAL,
+        0,
+        0,
+    )
+    assert closings["beta"].net_minor == 630
+    done = issue(billed, "second")
+    assert {type(one) for one in done.refused} == {AdjustmentDue, AccountInvoiced}
+    assert posted(billed) == 450
+    done = adjust(billed, "third")
+    assert [(one.type, one.key.payer, one.net_minor) for one in done.documents] == [
+        (DocumentType.CREDIT_NOTE, "acme", -450)
+    ]
+    done = issue(billed, "fourth")
+    assert [(one.key.payer, one.net_minor) for one in done.documents] == [("beta", 630)]
+    found = reconcile(billed.lake, take_snapshot(billed.lake, NOW), DAYS, None, now=NOW)
+    assert [
+        one
+        for one in found.comparisons
+        if one.station.value == "invoiced" and one.outcome is not ComparisonOutcome.EQUAL
+    ] == []
+
+
+def test_both_are_adjusted_by_one_command_whichever_comes_first(billed: BilledLake) -> None:
+    billed.close("one")
+    issue(billed, "first")
+    agree(billed, CHILD)
+    billed.close("two")
+    done = adjust(billed, "second")
+    assert sorted((one.key.payer, one.net_minor) for one in done.documents) == [("acme", -450), ("beta", 450)]
+    assert posted(billed) == 630
+    # and back again: the child pays itself
+    agree(billed, CHILD, OWN)
+    billed.close("three")
+    done = adjust(billed, "third")
+    assert sorted((one.key.payer, one.net_minor) for one in done.documents) == [("acme", 450), ("beta", -450)]
+    assert posted(billed) == 630
+
+
+def test_a_child_that_pays_itself_now_is_not_invoiced_before_its_parent_is_credited(tmp_path: Path) -> None:
+    billed = billed_in(tmp_path, CHILD, BETA)
+    billed.close("one")
+    issue(billed, "first")
+    billed.publish(legal_entity(), tariff(price()), CHILD, BETA, OWN)
+    billed.close("two")
+    done = issue(billed, "second", ["acme"])
+    assert ([type(one) for one in done.refused], posted(billed)) == ([AccountInvoiced], 630)
+    adjust(billed, "third")
+    issue(billed, "fourth", ["acme"])
+    assert posted(billed) == 630
+
+
+@given(st.data())
+@settings(max_examples=15, deadline=None)
+def test_in_any_order_of_corrections_and_commands_no_account_is_asked_for_twice(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    billed, bodies = billed_in(tmp_path_factory.mktemp("lake")), [OWN, BETA]
+    for number in range(data.draw(st.integers(1, 8))):
+        what = data.draw(st.sampled_from(["close", "issue", "adjust", "own", "child"]))
+        some = data.draw(st.sampled_from([None, ["acme"], ["beta"]]))
+        if what in {"own", "child"}:
+            bodies.append(OWN if what == "own" else CHILD)
+            billed.publish(legal_entity(), tariff(price()), *bodies)
+        elif what == "close":
+            billed.close(f"close {number}")
+        elif billed.register.payers(*DAYS):
+            (issue if what == "issue" else adjust)(billed, f"{what} {number}", some)
+        assert posted(billed) <= 630
+    billed.close("last")
+    for name in ("a", "b"):
+        adjust(billed, f"adjust {name}")
+        issue(billed, f"issue {name}")
+    assert posted(billed) == 630
+
+
+def test_a_difference_is_shown_of_what_adjust_would_post_and_of_nothing_else(billed: BilledLake) -> None:
+    billed.close("one")
+    issue(billed, "first")
+    assert sum(one.net_minor for one in outstanding(billed.register, DAYS, "acme")[1]) == 0
+    agree(billed, account("acme", device("van-1"), tariff="unknown"))
+    assert billed.close("two", payers=["acme"])[0].outcome is ClosingState.BLOCKED
+    with pytest.raises(Blocked):
+        outstanding(billed.register, DAYS, "acme")
+    agree(
+        billed,
+        account("acme", device("van-1"), tariff="unknown"),
+        legal_entity(id="another", number_prefix="AN-"),
+        account("acme", device("van-1"), payer=payer(legal_entity="another")),
+    )
+    billed.close("three")
+    with pytest.raises(OtherSeller):
+        outstanding(billed.register, DAYS, "acme")
+    assert [type(one) for one in adjust(billed, "second").refused] == [OtherSeller, NothingToAdjust]
