@@ -11,7 +11,7 @@ from cloud_jobs.billing.contracts import Contracts, PayerContract
 from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
-from cloud_jobs.billing.register.closing import Days
+from cloud_jobs.billing.register.closing import ClosingState, Days
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import reference_rows
@@ -196,8 +196,8 @@ def _unbilled(
     )
     yield from summed(unsold, "all accounts")
     note = "no account that can be billed has it"
-    if refused:
-        note += f"; blocked: {', '.join(sorted(one.closing.key.payer for one in refused)[:5])}"
+    if names := sorted(one.closing.key.payer for one in refused if one.closing.outcome is ClosingState.BLOCKED):
+        note += f"; blocked: {', '.join(names[:5])}"
     yield from named(
         [
             Comparison(

@@ -38,7 +38,7 @@ from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fe
 from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
 from cloud_jobs.billing.register.cycles import without_cycles
 from cloud_jobs.billing.register.errors import ClosingTooLate
-from cloud_jobs.billing.register.former_payers import closed_empty, invoiced_payers
+from cloud_jobs.billing.register.former_payers import closed_empty, last_charged
 from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.posting import commit_made
@@ -185,20 +185,22 @@ def contracts_of(
 ) -> tuple[list[PayerContract], list[ClosedPayer]]:
     """What was agreed with each payer for its local days, and the closings of those with whom nothing clear was.
 
-    Also of those who were invoiced for these days and pay for none of them any more: nothing is owed by them.
+    Also of those who were closed for these days and pay for none of them any more: nothing is owed by them.
     """
     contracts, register = Contracts(reference_rows(lake, snapshot)), Register(lake)
-    invoiced = invoiced_payers(register, days, payers)
+    before = {*register.payers(*days)}
     found, refused = [], []
-    for payer in sorted({*payers} if payers is not None else {*_paying(contracts, days), *invoiced}):
+    for payer in sorted({*payers} if payers is not None else {*_paying(contracts, days), *before}):
         try:
             found.append(contracts.contract_of(payer, contracts.period_of(payer, *days)))
         except (BlockedPayer, UnknownPayer) as fault:
-            if _pays_nothing(fault) and payer in invoiced:
-                (posted,) = [one for one in register.closings(*days, [payer]) if one.id == invoiced[payer]]
-                refused.append(closed_empty(run, posted))
+            last = last_charged(register, days, payer) if payer in before and _pays_nothing(fault) else None
+            if last is not None:
+                refused.append(closed_empty(run, last))
             elif isinstance(fault, UnknownPayer):
-                raise
+                if payers is not None:
+                    # somebody asked for it
+                    raise
             elif payers is not None or not _pays_nothing(fault):
                 refused.append(blocked(run, payer, fault.period, [str(one) for one in fault.faults]))
     return found, refused

@@ -4,6 +4,7 @@ RegisterError
 ├── RegisterRefusal         what was asked contradicts what stands in the register
 │   ├── AlreadyIssued       the period has an invoice
 │   ├── OverlappingPeriod   a day of the period stands on another invoice of the payer
+│   ├── OldContracts        contracts were published since the newest closing that have a say in it
 │   ├── AdjustmentDue       the period has an invoice, and the newest closing says another thing
 │   ├── AccountInvoiced     an account of the payer stands on the invoice of another one
 │   ├── OtherSeller         the period has an invoice of another seller
@@ -63,6 +64,13 @@ class OverlappingPeriod(RegisterRefusal):
     def __init__(self, payer: str, number: str, first_day: date, last_day: date) -> None:
         super().__init__(payer, f"invoice {number} has days of the period ({first_day} to {last_day}); void that first")
         self.number = number
+
+
+class OldContracts(RegisterRefusal):
+    """By contracts of before and of now, one device could be asked for twice, or never."""
+
+    def __init__(self, payer: str) -> None:
+        super().__init__(payer, "contracts were published since it was closed; close the period again first")
 
 
 class AdjustmentDue(RegisterRefusal):

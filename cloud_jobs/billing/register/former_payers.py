@@ -1,8 +1,7 @@
-"""Who was invoiced for some days and, by what is agreed now, pays for none of them: all of it is to be taken back."""
+"""Who was closed for some days and, by what is agreed now, pays for none of them: nothing of it is owed any more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
@@ -14,18 +13,23 @@ from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.tables import row_fault_as_error
 
 
-def invoiced_payers(register: Register, days: Days, payers: Collection[str] | None = None) -> dict[str, str]:
-    """The payers, of some or of all, of whom an invoice for exactly these days stands; the id of the closing posted.
+def last_charged(register: Register, days: Days, payer: str) -> Closing | None:
+    """The closing of a payer that is to be taken back: the one that is posted, or the newest that would be; or none.
 
     Raises LakeError, StoreUnavailable, RegisterDamaged.
     """
-    found = register.documents(payers, first_day=days[0], last_day=days[1])
-    ledger = Ledger(one for one in found if (one.key.first_day, one.key.last_day) == days)
-    return {payer: one.closing for payer in {one.key.payer for one in found} for one in ledger.standing(payer)}
+    closings = [one for one in register.closings(*days, [payer]) if one.outcome is not ClosingState.BLOCKED]
+    documents = register.documents([payer], first_day=days[0], last_day=days[1])
+    posted = [
+        one.closing
+        for one in Ledger(documents).standing(payer)
+        if (one.invoice.key.first_day, one.invoice.key.last_day) == days
+    ]
+    return next((one for one in closings if one.id in posted), closings[-1] if closings else None)
 
 
 def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
-    """The closing of a former payer: nothing is owed, by the terms of what is posted.
+    """The closing of a former payer: nothing is owed, by the terms of what was.
 
     It is final: whose devices they are now, and whether those have said all, is for who pays for them.
     """

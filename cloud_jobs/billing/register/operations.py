@@ -15,6 +15,7 @@ from cloud_jobs.billing.register import ledger as rules
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.errors import AdjustmentDue, NothingClosed, RegisterRefusal, Unattributed
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedChange
+from cloud_jobs.billing.register.newer_contracts import outdated_payers
 from cloud_jobs.billing.register.period_posting import Pair, PeriodPosting, Row, Step
 from cloud_jobs.billing.register.posting import post
 from cloud_jobs.billing.register.rows import document_row
@@ -136,7 +137,7 @@ def _post(register: Register, days: Days, payers: Collection[str] | None, step: 
     asked = register.payers(*days) if payers is None else sorted({*payers})
     if not asked:
         raise NothingClosed(days_text(*days))
-    posting = PeriodPosting(register, days, asked, step)
+    posting = PeriodPosting(register, days, asked, step, outdated_payers(register, days))
     return Done(post(register, clerk.attempt, posting.make), tuple(posting.refused))
 
 

@@ -16,6 +16,7 @@ from cloud_jobs.billing.register.errors import (
     Blocked,
     DamagedPayer,
     NotClosed,
+    OldContracts,
     RegisterDamaged,
     RegisterRefusal,
 )
@@ -47,12 +48,16 @@ class Step(Protocol):
 class PeriodPosting:
     """One command's documents of a period; `refused`: of whom there is none, and why."""
 
-    def __init__(self, register: Register, days: Days, payers: Sequence[str], step: Step) -> None:
+    def __init__(
+        self, register: Register, days: Days, payers: Sequence[str], step: Step, outdated: Collection[str] = ()
+    ) -> None:
+        """`outdated`: see `newer_contracts`."""
         self.refused: list[RegisterRefusal] = []
         self._register = register
         self._days = days
         self._payers = payers
         self._step = step
+        self._outdated = outdated
         self._numbering: Mapping[str, Numbering] | None = None
         self._invoiced = InvoicedAccounts()
 
@@ -130,6 +135,8 @@ class PeriodPosting:
         accounts = [payer, *account_names(closing.parties)]
         try:
             made = self._step.entry(ledger, pair)
+            if payer in self._outdated:
+                raise OldContracts(payer)
             self._invoiced.check(payer, accounts)
             row = self._step.row(made, (closing, None if made.type is DocumentType.INVOICE else pair[1]))
         except RegisterRefusal as refusal:

@@ -44,6 +44,12 @@ class Register:
         ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
         return sorted(self._read("closings", ranges, ["payer"], first_day)["payer"].unique().to_pylist())
 
+    def newest_snapshots(self, first_day: date, last_day: date) -> dict[str, int]:
+        """Of each payer that was closed for exactly these days the number of the snapshot that counts."""
+        rows = self._read("closings", {"last_day": (last_day, last_day)}, ["payer", "snapshot"], first_day)
+        newest = rows.group_by("payer").aggregate([("snapshot", "max")])
+        return dict(zip(newest["payer"].to_pylist(), newest["snapshot_max"].to_pylist(), strict=True))
+
     def closings_with_children(self, first_day: date, last_day: date) -> list[Closing]:
         """The closings for exactly these days of payers with children, in order of payer and rank."""
         rows = self._read("closings", {"last_day": (last_day, last_day)}, TABLES["closings"].schema.names, first_day)

@@ -16,11 +16,14 @@ from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
 from cloud_jobs.billing.register.errors import (
     AccountInvoiced,
     AdjustmentDue,
+    AlreadyIssued,
     Blocked,
     NothingToAdjust,
+    NothingToIssue,
+    OldContracts,
     OtherSeller,
 )
-from cloud_jobs.billing.register.operations import Done, adjust_period, issue_period
+from cloud_jobs.billing.register.operations import Done, adjust_period, issue_period, void_invoice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
@@ -116,6 +119,39 @@ def test_a_child_that_pays_itself_now_is_not_invoiced_before_its_parent_is_credi
     assert posted(billed) == 630
 
 
+def test_a_closing_of_before_a_correction_is_not_issued_beside_those_of_after_it(billed: BilledLake) -> None:
+    billed.close("one")
+    agree(billed, CHILD)
+    billed.close("two", payers=["beta"])
+    done = issue(billed, "first")
+    assert [(type(one), one.payer) for one in done.refused] == [(OldContracts, "acme")]
+    assert [(one.key.payer, one.net_minor) for one in done.documents] == [("beta", 630)]
+    # a former payer that nobody invoiced is closed with nothing, too
+    assert {one.key.payer: one.net_minor for one in billed.close("three")} == {"acme": 0, "beta": 630}
+    done = issue(billed, "second")
+    assert {type(one) for one in done.refused} == {NothingToIssue, AlreadyIssued}
+    assert posted(billed) == 630
+
+
+def test_what_is_issued_anew_is_by_the_corrected_contracts(billed: BilledLake) -> None:
+    billed.close("one")
+    issue(billed, "first")
+    void_invoice(
+        billed.register, "WB-EU-00000001", "wrong buyer", books=DocumentMaker(billed.register), clerk=clerk("void")
+    )
+    agree(billed, account("acme", device("van-1"), name="Acme Ltd"))
+    done = issue(billed, "second")
+    assert [type(one) for one in done.refused] == [OldContracts, AlreadyIssued]
+    billed.close("two")
+    assert [one.key.payer for one in issue(billed, "third").documents] == ["acme"]
+
+
+def test_contracts_that_begin_later_or_are_of_others_hold_nobody_up(billed: BilledLake) -> None:
+    billed.close("one")
+    agree(billed, tariff(price("9"), effective_from="2026-04-03T00:00:00Z"), account("gamma", device("van-9")))
+    assert len(issue(billed, "first").documents) == 2
+
+
 @given(st.data())
 @settings(max_examples=15, deadline=None)
 def test_in_any_order_of_corrections_and_commands_no_account_is_asked_for_twice(
@@ -134,6 +170,7 @@ def test_in_any_order_of_corrections_and_commands_no_account_is_asked_for_twice(
             (issue if what == "issue" else adjust)(billed, f"{what} {number}", some)
         assert posted(billed) <= 630
     billed.close("last")
+    # in this order: what is taken back is taken back first
     for name in ("a", "b"):
         adjust(billed, f"adjust {name}")
         issue(billed, f"issue {name}")
