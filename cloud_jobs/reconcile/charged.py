@@ -19,6 +19,7 @@ from cloud_jobs.billing.register.rows import document_from
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import row_fault_as_error
+from cloud_jobs.reconcile.certified import compare_certificates
 from cloud_jobs.reconcile.comparison import Comparison, Station, parts
 from cloud_jobs.reconcile.used import Owed
 
@@ -97,6 +98,7 @@ def compare_documents(
         newest = _newest(closings, snapshot)
         named = {one.in_register: one for one in closings}
         yield from _made_again(register, rows, named)
+        yield from compare_certificates(register, _basis([one for one in documents if not one.is_void], named))
         for payer in some:
             yield from _posted(payer, newest.get(payer), named, posted[payer])
 

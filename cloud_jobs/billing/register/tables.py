@@ -156,14 +156,26 @@ class Register:
         grouped = rows.sort_by("counter").group_by("legal_entity", use_threads=False).aggregate([("counter", "list")])
         return {row["legal_entity"]: row["counter_list"] for row in grouped.to_pylist()}
 
+    def certificates_of(self, closings: Collection[Closing]) -> pa.Table:
+        """Rows of CERTIFICATES of closings of one period, and of other runs and payers between them."""
+        columns = ["payer", "run", "tenant", "device", "certificate", "last_day"]
+        return (
+            self._of_closings("certificates", closings, columns)
+            if closings
+            else TABLES["certificates"].schema.empty_table()
+        )
+
     def _charges(self, closings: Collection[Closing], columns: Collection[str]) -> pa.Table:
-        """Rows of RATED_LINES of closings of one period, and of other runs and payers between them."""
+        return self._of_closings("rated_lines", closings, columns)
+
+    def _of_closings(self, table: str, closings: Collection[Closing], columns: Collection[str]) -> pa.Table:
+        """Rows of closings of one period, and of other runs and payers between them."""
         days = {(one.key.first_day, one.key.last_day) for one in closings}
         assert len(days) == 1, "closings of one period"
         ((first_day, last_day),) = days
         payers, runs = {one.key.payer for one in closings}, {one.run for one in closings}
         ranges = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
-        rows = self._read("rated_lines", ranges, columns, first_day)
+        rows = self._read(table, ranges, columns, first_day)
         return rows.filter(pc.equal(rows["last_day"], pa.scalar(last_day)))
 
     def _documents(

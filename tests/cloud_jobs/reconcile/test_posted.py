@@ -152,3 +152,20 @@ def test_sums_of_two_currencies_are_never_added(tmp_path: Path) -> None:
         "posted, EUR": 450,
         "posted, JPY": 700,
     }
+
+
+@pytest.mark.parametrize("tampered", ["gone", "one gone", "changed"])
+def test_certificates_that_are_not_those_of_the_closing_are_named(billed: BilledLake, tampered: str) -> None:
+    certificates = billed.lake.open("certificates")
+    if tampered == "changed":
+        old = billed.lake.rows("certificates", where=[("payer", "=", "beta")]).to_pylist()[0]["certificate"]
+        new = old.replace('"complete"', '"silent"').replace("'", "''")
+        assert new != old
+        certificates.update(updates={"certificate": f"'{new}'"}, predicate="payer = 'beta'")
+    else:
+        certificates.delete("payer = 'acme' and device = 'eu-1'" if tampered == "one gone" else None)
+    found = wrong(billed)
+    assert {one.name for one in found} == {"closings with their certificates"}
+    assert {one.place for one in found} == {"gone": {"acme", "beta"}, "one gone": {"acme"}, "changed": {"beta"}}[
+        tampered
+    ]
