@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 
 _SHOWN: Final = ("epoch", "seq", "kind", "device_time", "latitude", "longitude", "accuracy_m", "received_at")
-_MAX_SEGMENT: Final = timedelta(days=1)
-"""A segment belongs to the hour in which it ends; the fix where it begins is at most this long before the other."""
 _HOUR: Final = timedelta(hours=1)
 
 
@@ -23,7 +22,7 @@ def records_of_hour(lake: Lake, device: TenantDevice, hour: ExplainedHour, limit
     """The records of the seq ranges of an hour, by epoch and seq, at most `limit`. Raises LakeError."""
     with lake.damage_as_error("records"):
         stored = StoredFiles.of(lake.open("records"), "records")
-        stored = stored.of_days((hour.hour - _MAX_SEGMENT).date(), (hour.hour + _HOUR).date())
+        stored = stored.of_days((hour.hour - MAX_SEGMENT).date(), (hour.hour + _HOUR).date())
         stored = stored.between("device", device.device, device.device).between("tenant", device.tenant, device.tenant)
         for epoch, seqs in hour.seq_ranges:
             wanted: dict[str, Range] = {

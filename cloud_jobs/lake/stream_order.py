@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cloud_jobs.lake.encoding import encoded
+
 
 def in_order(rows: pa.Table) -> pa.Table:
     """Rows in the order of tenant, device, epoch and seq."""
@@ -29,12 +31,11 @@ def stream_codes(rows: pa.Table) -> NDArray[np.int64]:
 
 def _ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], int]:
     """The place of each text among the different ones in order, and how many those are."""
-    texts = column.combine_chunks()
-    encoded = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
-    names = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    texts = encoded(column)
+    names = np.array(texts.dictionary.to_pylist(), dtype=object)
     order = np.argsort(names, kind="stable")
     rank = np.empty(len(names), np.int64)
     # one name may stand twice in a dictionary
     rank[order] = np.cumsum(np.r_[False, names[order][1:] != names[order][:-1]]) if len(names) else 0
-    found: NDArray[np.int64] = rank[encoded.indices.to_numpy()]
+    found: NDArray[np.int64] = rank[texts.indices.to_numpy()]
     return found, len(names)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.stored_files import Range, stored_rows
 from geo.spatial.ragged import run_starts
 
@@ -39,7 +40,7 @@ class Devices:
 
     def places(self, rows: pa.Table) -> Integers:
         """The place of the device of each row; -1 for one that is none of these."""
-        tenants, devices = (_encoded(rows[name]) for name in ("tenant", "device"))
+        tenants, devices = (encoded(rows[name]) for name in ("tenant", "device"))
         starts = np.flatnonzero(run_starts(tenants.indices.to_numpy(), devices.indices.to_numpy()))
         first = pa.array(starts)
         named = zip(tenants.take(first).to_pylist(), devices.take(first).to_pylist(), strict=True)
@@ -106,9 +107,3 @@ def count_devices(files: FileSystem, path: str, ranges: Mapping[str, Range]) -> 
             name = TenantDevice(row["tenant"], row["device"])
             counts[name] = counts.get(name, 0) + int(row["count_all"])
     return counts
-
-
-def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    found = column.combine_chunks()
-    found = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
-    return found if pa.types.is_dictionary(found.type) else found.dictionary_encode()
