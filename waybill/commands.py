@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -71,6 +72,18 @@ SUBCOMMANDS = {
 }
 """The subcommands of `waybill`."""
 
+_WITHOUT_PANDAS = {"bill", "decisions", "reconcile"}
+"""Subcommands that use Arrow and no Spark. Arrow looks for pandas when it is imported, and takes a third of a second
+to import it: as long as many an answer takes."""
+
+
+class _NoPandas(MetaPathFinder):
+    """As if pandas were not installed, in this process."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas': this command does without it", name=name)
+
 
 @contextmanager
 def extra_installed(command: str, extra: str) -> Iterator[None]:
@@ -109,6 +122,8 @@ def waybill() -> None:
     """Run the subcommand that the arguments name."""
     arguments = sys.argv[1:]
     asked = next(iter(arguments), "")
+    if asked in _WITHOUT_PANDAS:
+        sys.meta_path.insert(0, _NoPandas())
     extra = SUBCOMMANDS[asked].extra if asked in SUBCOMMANDS else "local"
     # Around the run too: commands import much of what they need when they are called.
     with extra_installed(f"waybill {asked}".strip(), extra):

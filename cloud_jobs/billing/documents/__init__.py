@@ -13,10 +13,8 @@ from cloud_jobs.billing.documents.errors import (
 )
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents.files import write_documents
-from cloud_jobs.billing.documents.forms import Form, content_of, files_of
-from cloud_jobs.billing.documents.html import document_to_html
+from cloud_jobs.billing.documents.forms import Form, content_of, document_to_html, files_of, to_pdf
 from cloud_jobs.billing.documents.lines import charges_of
-from cloud_jobs.billing.documents.pdf import to_pdf
 from cloud_jobs.billing.documents.tabular import to_csv, to_focus
 from cloud_jobs.billing.documents.terminal import document_table
 from cloud_jobs.billing.documents.ubl import to_ubl

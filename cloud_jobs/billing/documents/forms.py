@@ -10,14 +10,27 @@ from typing import Final, NamedTuple
 from rich.console import Console
 
 from cloud_jobs.billing.documents.canonical import Document, canonical_bytes
-from cloud_jobs.billing.documents.html import document_to_html
-from cloud_jobs.billing.documents.pdf import to_pdf
 from cloud_jobs.billing.documents.tabular import to_csv, to_focus
 from cloud_jobs.billing.documents.terminal import document_table
 from cloud_jobs.billing.documents.ubl import to_ubl
 
 TABLE_WIDTH: Final = 160
 """Characters a line of a table that is not shown on a terminal, which has a width of its own."""
+
+
+def document_to_html(document: Document) -> str:
+    """A document as a page (see `html`)."""
+    # imported when it is asked for, as is what draws a PDF: together they take longer than all that shows a table
+    from cloud_jobs.billing.documents.html import document_to_html as made  # noqa: PLC0415
+
+    return made(document)
+
+
+def to_pdf(document: Document) -> bytes:
+    """A document as a PDF (see `pdf`). Raises UnusableText."""
+    from cloud_jobs.billing.documents.pdf import to_pdf as made  # noqa: PLC0415
+
+    return made(document)
 
 
 class Form(StrEnum):
