@@ -12,6 +12,7 @@ from cloud_jobs.explain.errors import NothingToDraw
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.metered_again import stretches_of
 from cloud_jobs.explain.picture import Border, track_picture
+from cloud_jobs.usage.metering import MeterRules
 
 _OF_STRETCHES: Final = {MeterZones.EVERYWHERE, MeterZones.INSIDE}
 """Where meters count that are metered for one stretch of a track, and not for another."""
@@ -25,22 +26,22 @@ def drawing_of(line: ExplainedLine) -> str:
     title = ", ".join(part for part in parts if part)
     if line.again is None:
         raise NothingToDraw(line.number, line.line)
-    stretches = stretches_of(line.again.records, line.rules, key.zone)
+    stretches = stretches_of(line.again.records, line.again.rules, key.zone)
     if MEASURE_OF[meter].zones not in _OF_STRETCHES:
         stretches = [one._replace(metered=False) for one in stretches]
     if not stretches:
         raise NothingToDraw(line.number, line.line)
-    return track_picture(title, stretches, _borders(line, key.zone))
+    return track_picture(title, stretches, _borders(line.again.rules, key.zone))
 
 
-def _borders(line: ExplainedLine, zone: str) -> list[Border]:
-    """The charge's zone in all its versions, or its gate; of what is outside all zones every one that there is."""
+def _borders(rules: MeterRules, zone: str) -> list[Border]:
+    """The charge's zone in all its versions, or its gate; outside of all zones those that are near the track."""
     fences = [
         Border(fence.id, tuple(np.asarray(ring.coords)[:, :2] for ring in _rings(fence.shape)))
-        for fence in line.rules.zones.fences
+        for fence in rules.zones.fences
         if zone in {"", fence.id}
     ]
-    gates = [Border(gate.id, (gate.line,)) for gate in line.rules.gates.gates if gate.id == zone]
+    gates = [Border(gate.id, (gate.line,)) for gate in rules.gates.gates if gate.id == zone]
     return [*fences, *gates]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -143,31 +144,38 @@ def _hours(contract: RatingContract, rows: pa.Table, key: ChargeKey) -> Iterator
     """Each row that the charge counts something of."""
     prices, days = _Prices(contract), set[date]()
     zone = ZoneInfo(contract.time_zone)
-    for number in range(rows.num_rows):
-        row = rows.slice(number, 1)
-        [found] = cells_of_usage([contract], row)
-        quantity = sum(cell.quantity for cell in found.cells if prices.are_of(cell, key))
-        [hour] = row["hour"].to_pylist()
+    quantities = Counter[int]()
+    for at, cell in _cells_of_each(contract, rows):
+        if prices.are_of(cell, key):
+            quantities[at] += cell.quantity
+    for at, row in enumerate(rows.select(["hour", "content_bytes", "seq_ranges", "digest"]).to_pylist()):
+        hour, quantity = row["hour"].astimezone(UTC), quantities[at]
         if key.meter is Meter.ACTIVE_DAY and quantity:
             # a day counts once, by its first hour
-            new = _active_days(hour, row["content_bytes"][0].as_py(), zone) - days
+            new = _active_days(hour, row["content_bytes"], zone) - days
             days |= new
             quantity = min(quantity, len(new))
         if quantity:
-            yield ExplainedHour(
-                hour=hour.astimezone(UTC),
-                quantity=quantity,
-                seq_ranges=SeqRanges.parse(row["seq_ranges"][0].as_py()),
-                digest=row["digest"][0].as_py(),
-            )
+            seq_ranges = SeqRanges.parse(row["seq_ranges"])
+            yield ExplainedHour(hour=hour, quantity=quantity, seq_ranges=seq_ranges, digest=row["digest"])
+
+
+def _cells_of_each(contract: RatingContract, rows: pa.Table) -> Iterator[tuple[int, Cell]]:
+    """The cells of each row by itself, with its place: rated as if it were the only one of a device of its own."""
+    names = [str(at) for at in range(rows.num_rows)]
+    accounts = (
+        replace(one, devices=tuple(each.model_copy(update={"device": name}) for each in one.devices for name in names))
+        for one in contract.accounts
+    )
+    apart = rows.set_column(rows.column_names.index("device"), "device", pa.array(names, pa.string()))
+    [found] = cells_of_usage([replace(contract, accounts=tuple(accounts))], apart)
+    return ((int(cell.device), cell) for cell in found.cells)
 
 
 def _active_days(hour: datetime, content_bytes: Sequence[int], zone: ZoneInfo) -> set[date]:
     """The local days of the quarters of an hour in which there is a record."""
     return {
-        (hour.astimezone(UTC) + quarter * QUARTER).astimezone(zone).date()
-        for quarter, amount in enumerate(content_bytes)
-        if amount
+        (hour + quarter * QUARTER).astimezone(zone).date() for quarter, amount in enumerate(content_bytes) if amount
     }
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+import pyarrow as pa
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, PayerContract, Pool
@@ -15,18 +18,16 @@ from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, RatingContr
 from cloud_jobs.billing.rating.agreed import rating_contract
 from cloud_jobs.billing.rating.price_text import price_text
 from cloud_jobs.billing.register.closing import Closing
-from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.billing.register.documents_of import issued_again
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.explain.errors import NoSuchLine, NotOfUsage, SeveralDevices, TracksUnknown
 from cloud_jobs.explain.explanation import Explanation, explain, with_hours_again
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import read_erasures
-from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
+from cloud_jobs.lake.snapshot_reads import publications, reference_table, usage_rows
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.published_fences import published_fences
-from cloud_jobs.usage.metering import MeterRules
 from geo.spatial import TrackSettings
 
 MAX_POOL_DEVICES: Final = 1_000
@@ -49,7 +50,6 @@ class ExplainedLine:
     posted: Charge | None
     erased_before: datetime | None
     again: MeteredAgain | None
-    rules: MeterRules
 
 
 def explain_line(
@@ -65,30 +65,31 @@ def explain_line(
     Of a note what is owed by its closing is explained. Raises UnknownDocument, NoSuchLine, SeveralDevices, NotOfUsage,
     TracksUnknown, RegisterDamaged, LakeError.
     """
-    lake = register.lake
-    entry, _ = register.document(number, legal_entity)
-    made = issued_document(register, number, legal_entity)
-    key = _key_of(made, number, line, device)
+    lake, issued = register.lake, issued_again(register, number, legal_entity)
+    key = _key_of(issued.document, number, line, device)
     # a void has no closing of its own: what it takes back is explained
-    closing = register.closing(entry.key, entry.closing or entry.before)
-    before = register.closing(entry.key, entry.before) if entry.closing and entry.before else None
-    charge = _charge(register, closing, key)
+    closing = issued.closing or issued.before
+    assert closing is not None, "a document posts a closing, or takes one back"
+    charge = _charge(issued.charges[closing.in_register], key)
+    posted = issued.before if issued.closing else None
     snapshot = read_snapshot(lake, closing.snapshot_id)
-    contract = _contract(lake, snapshot, closing, key.account)
-    found = _explained(lake, snapshot, contract, charge)
-    rules = MeterRules(published_fences(reference_rows(lake, snapshot, "fence")).features, _tracks(snapshot))
+    tracks, reference = _tracks(snapshot), reference_table(lake, snapshot)
+    found = _explained(lake, snapshot, _contract(reference, closing, key.account), charge)
     erased = read_erasures(lake).before(key.tenant, key.device)
-    again, found = _again(lake, snapshot, found, rules, erased)
+    again = None
+    if kept := _computable(found, tracks, erased):
+        of_device = TenantDevice(key.tenant, key.device)
+        again = meter_again(lake, snapshot, of_device, kept, tracks=tracks, reference=reference)
+        found = _with_hours_again(found, again, {*kept})
     return ExplainedLine(
         number=number,
         line=line,
-        currency=made["invoice_currency_code"],
+        currency=issued.document["invoice_currency_code"],
         snapshot=snapshot,
         explanation=found,
-        posted=None if before is None else _charge(register, before, key),
+        posted=None if posted is None else _charge(issued.charges[posted.in_register], key),
         erased_before=erased,
         again=again,
-        rules=rules,
     )
 
 
@@ -118,27 +119,26 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     return ChargeKey(**names, **chosen._asdict(), kind=ChargeKind.USAGE, meter=Meter(stated["meter"]))
 
 
-def _charge(register: Register, closing: Closing, key: ChargeKey) -> Charge:
-    """The charge of a closing; one of nothing, where a note took all of it back."""
-    charges = register.charges_of([closing])[closing.in_register]
+def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
+    """That of a key; one of nothing, where a note took all of it back."""
     found = next((one for one in charges if one.key == key), None)
     return found or Charge(key=key, quantity=0, free=0, amount_minor=0, metered=None)
 
 
-def _contract(lake: Lake, snapshot: Snapshot, closing: Closing, account: str) -> PayerContract:
+def _contract(reference: pa.Table, closing: Closing, account: str) -> PayerContract:
     """The contract of the account and of those above it; the payer's other accounts have no part in the charge."""
     rows, wanted = list[dict[str, Any]](), {account}
     for _ in range(_MAX_LEVELS + 1):
-        there = reference_rows(lake, snapshot, "account", wanted)
+        there = publications(reference, "account", wanted)
         rows += there
         bodies = [json.loads(row["body"]) for row in there if _is_object(row["body"])]
         wanted = {body["parent"] for body in bodies if body.get("parent")} - {row["id"] for row in rows}
         if not wanted:
             break
     tariffs = {json.loads(row["body"]).get("tariff") for row in rows if _is_object(row["body"])}
-    rows += reference_rows(lake, snapshot, "tariff", {one for one in tariffs if isinstance(one, str)})
-    rows += reference_rows(lake, snapshot, "legal_entity", {closing.key.legal_entity})
-    rows += reference_rows(lake, snapshot, "exchange_rate")
+    rows += publications(reference, "tariff", {one for one in tariffs if isinstance(one, str)})
+    rows += publications(reference, "legal_entity", {closing.key.legal_entity})
+    rows += publications(reference, "exchange_rate")
     period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
     return Contracts(rows).contract_of(closing.key.payer, period)
 
@@ -174,17 +174,13 @@ def _is_pooled(contract: RatingContract, key: ChargeKey) -> bool:
     )
 
 
-def _again(
-    lake: Lake, snapshot: Snapshot, found: Explanation, rules: MeterRules, erased: datetime | None
-) -> tuple[MeteredAgain | None, Explanation]:
-    """The explanation with the hours that the records still give once more."""
-    margin = timedelta(milliseconds=rules.settings.margin_ms)
-    kept = [one.hour for one in found.hours if erased is None or one.hour - margin >= erased]
-    if not kept:
-        return None, found
-    device = TenantDevice(found.charge.key.tenant, found.charge.key.device)
-    again = meter_again(lake, snapshot, device, kept[:MAX_HOURS], rules)
-    computed = {*kept[:MAX_HOURS]}
+def _computable(found: Explanation, tracks: TrackSettings, erased: datetime | None) -> list[datetime]:
+    """The hours that the records still give once more, as many as are held at once."""
+    margin = timedelta(milliseconds=tracks.margin_ms)
+    return [one.hour for one in found.hours if erased is None or one.hour - margin >= erased][:MAX_HOURS]
+
+
+def _with_hours_again(found: Explanation, again: MeteredAgain, computed: set[datetime]) -> Explanation:
     checked = with_hours_again(found, again.rows)
     hours = (one if one.hour in computed else replace(one, again=None) for one in checked.hours)
-    return again, replace(checked, hours=tuple(hours))
+    return replace(checked, hours=tuple(hours))

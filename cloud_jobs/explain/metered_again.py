@@ -8,18 +8,22 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from cloud_jobs.explain.fences_near import TrackBox, ids_near
 from cloud_jobs.explain.picture import Stretch
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshot_reads import publications
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import published_fences
 from cloud_jobs.usage.device_group import DeviceGroup, group_records
 from cloud_jobs.usage.groups import record_files
 from cloud_jobs.usage.metering import MeterRules, meter_table, track_of
 from cloud_jobs.usage.reading import Arrays, Devices
 from cloud_jobs.usage.touched_hours import device_hours
-from geo.spatial import OUTSIDE
+from geo.spatial import OUTSIDE, TrackSettings
 
 MAX_HOURS: Final = 31 * 24
 """The most hours that are computed again at once: those of a month."""
@@ -27,21 +31,42 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MeteredAgain(NamedTuple):
-    """The rows (schema METERED) of the hours that were asked for, and the records that they were computed from, with
-    those around them."""
+    """The rows (schema METERED) of the hours that were asked for, the records that they were computed from, with those
+    around them, and what decided the rest."""
 
     rows: pa.Table
     records: Arrays
+    rules: MeterRules
 
 
 def meter_again(
-    lake: Lake, snapshot: LakeState, device: TenantDevice, hours: Sequence[datetime], rules: MeterRules
+    lake: Lake,
+    snapshot: LakeState,
+    device: TenantDevice,
+    hours: Sequence[datetime],
+    *,
+    tracks: TrackSettings,
+    reference: pa.Table,
 ) -> MeteredAgain:
-    """Usage of some hours of a device, of the records that usage covers at a snapshot. Raises LakeError."""
+    """Usage of some hours of a device, of the records that usage covers at a snapshot and of the fences in force by the
+    rows of `reference`. Raises LakeError."""
     assert 0 < len(hours) <= MAX_HOURS, "some hours, and no more than are held at once"
+    records = _records(lake, snapshot, device, hours, tracks)
+    fences = reference.filter(pc.equal(reference["kind"], "fence"))
+    box = _box(records, tracks)
+    near = None
+    if box is not None:
+        near = ids_near(zip(fences["id"].to_pylist(), fences["body"].to_pylist(), strict=True), box)
+    rules = MeterRules(published_fences(publications(fences, ids=near)).features, tracks)
+    return MeteredAgain(meter_table(records, [device], rules), records, rules)
+
+
+def _records(
+    lake: Lake, snapshot: LakeState, device: TenantDevice, hours: Sequence[datetime], tracks: TrackSettings
+) -> Arrays:
+    """The records of the hours, with the fixes around them."""
     numbers = np.unique([(hour - _EPOCH) // timedelta(hours=1) for hour in hours])
-    devices = Devices([device])
-    margin = timedelta(milliseconds=rules.settings.margin_ms) + timedelta(hours=1)
+    margin = timedelta(milliseconds=tracks.margin_ms) + timedelta(hours=1)
     with lake.damage_as_error("records"):
         stored = StoredFiles.of(lake.open("records"), "records")
         stored = stored.of_days((min(hours) - margin).date(), (max(hours) + margin).date())
@@ -49,8 +74,13 @@ def meter_again(
         stored = stored.between("device", device.device, device.device).between("tenant", device.tenant, device.tenant)
         group = DeviceGroup((device,), (0, snapshot.covers), (), (), tuple(record_files(stored)), (), {})
         touched = device_hours(np.zeros(len(numbers), np.int64), numbers)
-        records = group_records(lake.files("records"), devices, group, touched, rules.settings)
-    return MeteredAgain(meter_table(records, devices.names, rules), records)
+        return group_records(lake.files("records"), Devices([device]), group, touched, tracks)
+
+
+def _box(records: Arrays, tracks: TrackSettings) -> TrackBox | None:
+    """Around the fixes that are part of the track: one at 0°/0°, and what is no fix, has no fence near it."""
+    track = track_of(records, np.flatnonzero(records["is_position"]), tracks)
+    return TrackBox.around(track.fixes.lon[track.row], track.fixes.lat[track.row])
 
 
 def stretches_of(records: Arrays, rules: MeterRules, zone: str) -> list[Stretch]:

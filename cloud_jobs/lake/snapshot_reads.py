@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.erasures import Erasure, Erasures
 from cloud_jobs.lake.schemas import TABLES, publication_order
 from cloud_jobs.lake.shared_append import Row
@@ -74,10 +75,22 @@ def reference_rows(
 ) -> list[Row]:
     """The publications that were collected by a snapshot, in the order in which they were published: all, those of one
     kind, those of some ids. Raises LakeError."""
+    return publications(reference_table(lake, snapshot), kind, ids)
+
+
+def reference_table(lake: Lake, snapshot: LakeState) -> pa.Table:
+    """What `reference_rows` has of all kinds, for a caller that asks for several. Raises LakeError."""
     where: list[Condition] = [("commit_number", "<=", snapshot.reference_commit)]
-    where += [] if kind is None else [("kind", "=", kind)]
-    where += [] if ids is None else [("id", "in", pa.array(sorted(ids), pa.string()))]
-    return sorted(lake.rows("reference", where=where).to_pylist(), key=publication_order)
+    return lake.rows("reference", where=where)
+
+
+def publications(reference: pa.Table, kind: str | None = None, ids: Collection[str] | None = None) -> list[Row]:
+    """Rows of `reference_table` in the order in which they were published: all, those of one kind, of some ids."""
+    if kind is not None:
+        reference = reference.filter(pc.equal(reference["kind"], kind))
+    if ids is not None:
+        reference = reference.filter(pc.is_in(reference["id"], pa.array(sorted(ids), pa.string())))
+    return sorted(reference.to_pylist(), key=publication_order)
 
 
 def coverage(
@@ -126,7 +139,7 @@ def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:
         names = pa.array(sorted({one.device for one in devices}), pa.string())
         is_theirs = pc.is_in(rows["device"].cast(pa.string()), names)
         return rows.filter(pc.and_(is_theirs, pc.equal(rows["tenant"], *asked)))
-    tenants, names = (_encoded(rows[name]) for name in ("tenant", "device"))
+    tenants, names = (encoded(rows[name]) for name in ("tenant", "device"))
     count = max(len(names.dictionary), 1)
     codes = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), count), names.indices.cast(pa.int64()))
     known = {*devices}
@@ -141,9 +154,3 @@ def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:
 def _erasures(lake: Lake, where: list[Condition]) -> Erasures:
     rows = lake.rows("erasures", Erasure._fields, where=where).to_pylist()
     return Erasures(Erasure(**row) for row in rows)
-
-
-def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    found = column.combine_chunks()
-    found = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
-    return found if pa.types.is_dictionary(found.type) else found.dictionary_encode()

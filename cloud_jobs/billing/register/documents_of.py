@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.documents import Document, MissingFact, canonical_bytes, check_taxes, document_body, head
-from cloud_jobs.billing.rating import Owed, RatedAccount, change_in_parts, taken_back
+from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, change_in_parts, taken_back
 from cloud_jobs.billing.register.closing import Closing, Days, RegisterKey
 from cloud_jobs.billing.register.document_heads import closing_head
 from cloud_jobs.billing.register.errors import NotClosed, RegisterDamaged
@@ -42,6 +43,11 @@ class DocumentMaker:
             if (rated.net_minor, rated.tax_minor) != (one.net_minor, one.tax_minor):
                 raise RegisterDamaged(f"the charges of the closing {one.id} of {one.key.payer} are not its sum")
             self._rated[one.in_register] = rated
+
+    @property
+    def charges(self) -> dict[RegisterKey, Sequence[Charge]]:
+        """Of each closing that was loaded its charges."""
+        return {key: rated.charges for key, rated in self._rated.items()}
 
     def change(self, before: Closing, after: Closing) -> PostedChange:
         """What one closing changes of another one, both loaded unless they owe the same."""
@@ -115,11 +121,26 @@ def _head(entry: IssuedDocument, basis: Closing, parties: Parties, owed: Sequenc
     )
 
 
+class IssuedAgain(NamedTuple):
+    """A document that was made again, the closing that it posts (None of a void), the one posted before it, and the
+    charges of both."""
+
+    document: Document
+    closing: Closing | None
+    before: Closing | None
+    charges: Mapping[RegisterKey, Sequence[Charge]]
+
+
 def issued_document(register: Register, number: str, legal_entity: str | None = None) -> Document:
     """The document of a number, made again from the register's rows and held against the digest of then.
 
     Raises UnknownDocument, RegisterDamaged, LakeError.
     """
+    return issued_again(register, number, legal_entity).document
+
+
+def issued_again(register: Register, number: str, legal_entity: str | None = None) -> IssuedAgain:
+    """`issued_document` with what it was made of, which is read once. Raises as it does."""
     entry, row = register.document(number, legal_entity)
     closing = register.closing(entry.key, entry.closing) if entry.closing else None
     before = register.closing(entry.key, entry.before) if entry.before else None
@@ -129,7 +150,7 @@ def issued_document(register: Register, number: str, legal_entity: str | None = 
     # also where this version would make it otherwise: what was issued is never shown as another
     if made["digest"] != row["digest"] or canonical_bytes(head(made)).decode() != row["head"]:
         raise RegisterDamaged(f"document {number} cannot be made again as it was issued: its digest is another")
-    return made
+    return IssuedAgain(made, closing, before, maker.charges)
 
 
 def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[RatedAccount, ...]]:

@@ -1,0 +1,81 @@
+"""Which publications of fences a track may have met, by boxes around their coordinates: no shape is made. Pure.
+
+A fence elsewhere changes nothing of a way, so of a hundred thousand only those near it are validated and made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import cos, inf, radians
+from typing import Any, Final, NamedTuple
+
+from geo.spatial.ragged import Floats
+
+_LEAST_METRES_A_DEGREE: Final = 110_000.0
+"""Of latitude there is no degree that is shorter."""
+_LISTS: Final = {"LineString": 0, "Polygon": 1, "MultiPolygon": 2}
+"""How often the lists in the coordinates of a geometry are to be joined until they are positions; of a Point they are
+one."""
+_SLACK_DEG: Final = 1e-6
+"""A border that is so near may be met: coordinates are compared after rounding."""
+_WIDTHS: Final = ("radius_m", "width_m")
+
+
+class TrackBox(NamedTuple):
+    """Between which degrees all fixes of a track lie, and so the straight ways between them."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+    @classmethod
+    def around(cls, longitudes: Floats, latitudes: Floats) -> TrackBox | None:
+        """That of some fixes; None: of a way over the antimeridian, which has all of the world around it."""
+        if not len(longitudes):
+            # nothing is near no track
+            return cls(inf, inf, -inf, -inf)
+        low, high = (longitudes.min(), latitudes.min()), (longitudes.max(), latitudes.max())
+        found = cls(*(float(one) - _SLACK_DEG for one in low), *(float(one) + _SLACK_DEG for one in high))
+        return None if _is_around_the_world(found.west, found.east) else found
+
+
+def ids_near(bodies: Iterable[tuple[str, str]], track: TrackBox) -> set[str]:
+    """Of pairs of a fence's id and the text of a publication the ids of which any publication may lie near a track.
+
+    All publications of an id belong together: one decides from when to when another one holds, and whether it does.
+    """
+    return {name for name, body in bodies if _may_be_near(body, track)}
+
+
+def _may_be_near(body: str, track: TrackBox) -> bool:
+    """Also a text that cannot be read may be: whether it can be used is for others to say."""
+    try:
+        feature = json.loads(body)
+        geometry = feature["geometry"]
+        positions = [geometry["coordinates"]] if geometry["type"] == "Point" else geometry["coordinates"]
+        for _ in range(_LISTS.get(geometry["type"], 0)):
+            positions = [one for part in positions for one in part]
+        longitudes, latitudes = [one[0] for one in positions], [one[1] for one in positions]
+        west, south, east, north = min(longitudes), min(latitudes), max(longitudes), max(latitudes)
+        margin = _margin_deg(feature.get("properties") or {})
+        if margin:
+            south, north = south - margin, north + margin
+            # a degree of longitude is the shortest where the latitude is highest
+            narrowest = cos(radians(min(max(abs(south), abs(north)), 90.0)))
+            around = margin / narrowest if narrowest > margin / 180.0 else 360.0
+            west, east = west - around, east + around
+        is_apart = west > track.east or east < track.west or south > track.north or north < track.south
+        return not is_apart or _is_around_the_world(west, east)
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError, AttributeError):
+        return True
+
+
+def _margin_deg(properties: Mapping[str, Any]) -> float:
+    """How far beside its positions a circle or a corridor reaches."""
+    return sum(float(properties[name]) for name in _WIDTHS if properties.get(name) is not None) / _LEAST_METRES_A_DEGREE
+
+
+def _is_around_the_world(west: float, east: float) -> bool:
+    return east - west >= 180.0 or west <= -180.0 or east >= 180.0
