@@ -1,7 +1,8 @@
 """`make bench-billing`: billing's figures beside what is asked. `python -m benchmarks.billing PART...`: parts of it.
 
 `rating`: from rows of usage to charges, on one core; `close`: a month of many payers closed and issued;
-`large-account`: memory for one payer with many devices; `show`: an invoice in a register of many.
+`large-account`: memory for one payer with many devices; `show`: an invoice in a register of many; `explain`: a line of
+an invoice in a lake of many records, commits and fences.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.billing import closing, rating, showing
+from benchmarks.billing import closing, explaining, rating, showing
 from benchmarks.billing.lakes import Fleet
+from benchmarks.billing.metered_past import Past
 from benchmarks.centre.table import print_rows, quiet
 
-PARTS = ("rating", "close", "large-account", "show")
+PARTS = ("rating", "close", "large-account", "show", "explain")
 
 
 def main() -> None:
@@ -29,6 +31,10 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=10_000, help="devices of the one payer of `large-account`")
     parser.add_argument("--register", type=int, default=100_000, help="payers in the register of `show`")
     parser.add_argument("--issued-months", type=int, default=12, help="months in the register of `show`")
+    parser.add_argument("--records", type=int, default=50_000_000, help="in the lake of `explain`")
+    parser.add_argument("--commits", type=int, default=10_000, help="small ones of the ingest, of `explain`")
+    parser.add_argument("--fences", type=int, default=100_000, help="of `explain`")
+    parser.add_argument("--keep", type=Path, help="where the lakes of `explain` are kept, and are taken from again")
     asked = parser.parse_args()
     quiet()
     parts = asked.parts or PARTS
@@ -44,6 +50,9 @@ def main() -> None:
             print_rows("One payer with many devices", closing.large_account(folder / "large", large))
         if "show" in parts:
             print_rows("One invoice of many", showing.rows(folder / "show", asked.register, asked.issued_months))
+        if "explain" in parts:
+            past = Past.of(asked.records, asked.commits, asked.fences)
+            print_rows("One line taken apart", explaining.rows(asked.keep or folder, past))
 
 
 if __name__ == "__main__":
