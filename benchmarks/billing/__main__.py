@@ -23,6 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.billing", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, if none is named")
     parser.add_argument("--payers", type=int, default=10_000, help="of `rating` and `close`")
+    parser.add_argument("--full", action="store_true", help="`close` with the million devices that are asked for")
     parser.add_argument("--devices", type=int, default=10, help="of each payer")
     parser.add_argument("--rows", type=int, default=30, help="of usage, of each device")
     parser.add_argument("--months", type=int, default=1, help="of usage in the lake; one of them is closed")
@@ -44,7 +45,10 @@ def main() -> None:
         if "rating" in parts:
             print_rows("Rating a month", rating.rows(asked))
         if "close" in parts:
-            print_rows("A month closed and issued, Spark on two cores", closing.month(folder / "close", fleet))
+            print_rows(
+                "A month closed and issued, Spark on two cores",
+                closing.month(folder / "close", closing.FULL if asked.full else fleet),
+            )
         if "large-account" in parts:
             large = Fleet(payers=1, devices=asked.large, rows=asked.rows)
             print_rows("One payer with many devices", closing.large_account(folder / "large", large))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from cloud_jobs.billing.documents.annex import annex_entries, columns_of_entries
@@ -16,6 +17,7 @@ FORMAT: Final = 1
 BODY: Final = frozenset({"annex", "lines", "subtotals"})
 """What is made of the charges alone, whatever number and dates the document gets."""
 _DIGEST: Final = "digest"
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 _BODY_DIGEST: Final = "body_digest"
 
 
@@ -24,14 +26,27 @@ def canonical_bytes(document: Document) -> bytes:
     return canonical_text(document).encode() + b"\n"
 
 
-def canonical_text(document: Document) -> str:
+def canonical_text(document: Any) -> str:
     """`canonical_bytes` as text, without the line feed."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return _ENCODER.encode(document)
 
 
-def digest_of(text: str) -> str:
-    """SHA-256 (hex) over the canonical bytes whose text is given."""
-    return hashlib.sha256(text.encode() + b"\n").hexdigest()
+def canonical_pieces(document: Mapping[str, Any]) -> Iterator[str]:
+    """`canonical_text` in pieces, value by value of the objects in it: the whole may be as large as all charges."""
+    for at, name in enumerate(sorted(document)):
+        yield f"{',' if at else '{'}{canonical_text(name)}:"
+        value = document[name]
+        yield from canonical_pieces(value) if isinstance(value, dict) and value else [canonical_text(value)]
+    yield "}"
+
+
+def digest_of(pieces: Iterable[str]) -> str:
+    """SHA-256 (hex) over the canonical bytes whose text is given, in pieces."""
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece.encode())
+    found.update(b"\n")
+    return found.hexdigest()
 
 
 def head(made: Document) -> Document:
@@ -56,12 +71,12 @@ def read_document(content: bytes) -> Document:
         )
     try:
         annex = columns_of_entries(document["annex"])
-        body_digest = digest_of(canonical_text({**{name: document[name] for name in BODY}, "annex": annex}))
+        body_digest = digest_of(canonical_pieces({**{name: document[name] for name in BODY}, "annex": annex}))
     except (AttributeError, KeyError, TypeError) as error:
         raise UnreadableDocument(f"document {name} has no lines, or no annex, that can be read") from error
     unsealed = {**head(document), _BODY_DIGEST: body_digest}
     unsealed.pop(_DIGEST, None)
-    seals = {_BODY_DIGEST: body_digest, _DIGEST: digest_of(canonical_text(unsealed))}
+    seals = {_BODY_DIGEST: body_digest, _DIGEST: digest_of([canonical_text(unsealed)])}
     # by its bytes: a number that was written as a float, or a key that stands twice, is a change too
     if canonical_bytes({**document, **seals, "annex": annex_entries(annex)}) != content:
         raise UnreadableDocument(f"document {name} does not have the content it was issued with")

@@ -6,14 +6,14 @@ A credit note states what it gives back as positive amounts; times `posting_sign
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, VatCategory
 from cloud_jobs.billing.documents.annex import Columns, annex_entries
-from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_text, digest_of
+from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_pieces, canonical_text, digest_of
 from cloud_jobs.billing.documents.checks import check_kind, check_taxes, check_texts, is_plain
 from cloud_jobs.billing.documents.errors import MissingFact
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
@@ -91,10 +91,14 @@ def document_body(
     names = {**names, buyer.id: buyer.name}
     taxed = [(part.charges, _tax(part.owed, buyer.payer)) for part in parts]
     lines, subtotals, annex = lines_and_annex(taxed, buyer.id, names, parts[0].currency, kind.sign)
-    text = canonical_text({"lines": lines, "subtotals": subtotals, "annex": annex})
-    if not is_plain(text):
-        check_texts({"lines": lines, "subtotals": subtotals, "annex": annex_entries(annex)})
-    return Body(lines, subtotals, annex, digest_of(text))
+
+    def checked() -> Iterator[str]:
+        for piece in canonical_pieces({"lines": lines, "subtotals": subtotals, "annex": annex}):
+            if not is_plain(piece):
+                check_texts({"lines": lines, "subtotals": subtotals, "annex": annex_entries(annex)})
+            yield piece
+
+    return Body(lines, subtotals, annex, digest_of(checked()))
 
 
 def document_head(
@@ -149,7 +153,7 @@ def document_head(
     text = canonical_text(made)
     if not is_plain(text):
         check_texts(made)
-    return {**made, "digest": digest_of(text)}
+    return {**made, "digest": digest_of([text])}
 
 
 def _tax(owed: Owed, payer: Payer) -> TaxGroup:
