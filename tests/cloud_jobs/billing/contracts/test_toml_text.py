@@ -16,6 +16,7 @@ from cloud_jobs.billing.contracts.toml_lines import TomlLines
 from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS, MAX_TOML_CONTRACTS_BYTES
 from cloud_jobs.billing.currency import EXPONENT_OF
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
+from cloud_jobs.billing.printable import unprintable
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import ADDRESS
 
@@ -173,7 +174,8 @@ def test_no_text_raises(text: str) -> None:
 
 AMOUNTS = st.decimals(0, 10**6, places=6, allow_nan=False, allow_infinity=False)
 IDS = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
-TEXTS = st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1, max_size=20).filter(str.strip)
+PRINTED = st.characters(max_codepoint=0x52F, categories=["L", "N", "P", "Zs"]).filter(lambda one: not unprintable(one))
+TEXTS = st.text(PRINTED, min_size=1, max_size=20).filter(str.strip)
 MOMENTS = st.integers(0, 4 * 24 * 365 * 30).map(lambda n: datetime(2000, 1, 1, tzinfo=UTC) + n * timedelta(minutes=15))
 
 
@@ -219,7 +221,7 @@ def contracts(draw: st.DrawFn) -> dict[str, list[dict[str, Any]]]:
         },
         "devices": [
             {"tenant": "fleet", "device": name, "region": "eu", "begin": draw(MOMENTS)}
-            for name in draw(st.sets(TEXTS, max_size=4))
+            for name in draw(st.sets(IDS, max_size=4))
         ],
     }
     return {"tariff": [tariff], "account": [account]}
