@@ -5,6 +5,7 @@ Each fence is a text of its own, with the bounds of a text. A set of them has no
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +24,10 @@ from geo.spatial.versions import effective_ms
 
 @dataclass(frozen=True, slots=True)
 class PublishedFences:
-    """GeoJSON features that are in force, each on one line, all of which can be used; and what cannot be used."""
+    """GeoJSON features that are in force, all of which can be used; and what cannot be used.
+
+    Each is on one line with sorted keys, however it was written: so features are compared by what they say.
+    """
 
     features: tuple[str, ...]
     refused: tuple[RefusedVersion, ...]
@@ -39,8 +43,12 @@ class ParsedFences(NamedTuple):
 def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
     """The fences and gates in force, of rows of the reference table: each is validated on its own, as in a file."""
     found = in_force((row for row in rows if row["kind"] == "fence"), lambda _, body: usable_fence(body))
-    # between the tokens of JSON a line feed is a space, and within a text there is none
-    return PublishedFences(tuple(held.row["body"].replace("\n", " ") for held in found.held), found.refused)
+    return PublishedFences(tuple(_canonical(held.row["body"]) for held in found.held), found.refused)
+
+
+def _canonical(body: str) -> str:
+    """A text of JSON in one line that is the same for all that say the same: nothing changed where only it did."""
+    return json.dumps(json.loads(body), sort_keys=True)
 
 
 def usable_fence(body: str) -> Usable[Fence | Gate]:

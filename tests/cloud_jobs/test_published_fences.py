@@ -48,6 +48,13 @@ def test_the_bound_of_a_text_is_for_one_fence_and_not_for_all_of_them(monkeypatc
     assert usage_zones(found.features) == {"", "f000"}
 
 
+def test_a_fence_that_is_published_again_in_other_words_is_the_same_one() -> None:
+    first = square("a", title="Hafen")
+    again = json.dumps(dict(reversed(json.loads(first).items())), indent=2).replace("Hafen", "\\u0048afen")
+    assert again != first
+    assert published_fences(rows(first, again)).features == published_fences(rows(first)).features
+
+
 def usage_zones(fences: tuple[str, ...]) -> set[str]:
     """The zones of a drive through the square at the origin, as the job has them."""
     return {row["zone"] for row in metered_rows((fix._asdict() for fix in THROUGH), fences)} - {WHOLE_DEVICE}

@@ -8,13 +8,22 @@ from pathlib import Path
 from cloud_jobs.billing.register.closing import ClosingState
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
-from tests.cloud_jobs.billing.register.metered_lake import JANUARY, meter, publish, state
+from tests.cloud_jobs.billing.register.metered_lake import JANUARY, meter, metered_lake, publish, state
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 
 END = datetime(2026, 1, 31, 23, tzinfo=UTC)
 """Midnight in Berlin."""
 SECOND = timedelta(seconds=1)
 NEAR, FAR, ON = (0.1, 0.1), (5.0, 5.0), (0.1 + 20 / 111.2, 0.1)
+
+
+def test_a_fence_that_is_published_again_with_its_keys_in_another_order_opens_nothing(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    assert {one.outcome for one in made.close("one", days=JANUARY)} == {ClosingState.FINAL}
+    publish(made, dict(reversed(square("square").items())))
+    assert {one.outcome for one in made.close("two", days=JANUARY)} == {ClosingState.FINAL}
+    publish(made, square("square", lon=5.0))
+    assert {one.outcome for one in made.close("three", days=JANUARY)} == {ClosingState.PROVISIONAL}
 
 
 def driven(folder: Path, stated_s: int) -> BilledLake:
