@@ -122,6 +122,9 @@ QUARTERS: Final = 4
 """Quarters of an hour: of each quantity a row of usage has so many, for local midnights and windows lie on them."""
 WHOLE_DEVICE: Final = "*"
 """The zone of the rows that are of a device as a whole, wherever it was."""
+LATE_POSITIONS: Final = "*late"
+"""The zone of the rows that name the positions that came after the positions around them were erased. Their bytes are
+in the row of the device as a whole; their way is metered nowhere, so such a row counts nothing."""
 
 USAGE = pa.schema(
     [
@@ -143,7 +146,8 @@ USAGE = pa.schema(
 last is in force. A zone that a device left altogether gets a row of zeros.
 
 Of each quantity QUARTERS numbers, one for each quarter of the hour in order; none is null. The zone "" is outside all
-zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate.
+zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate. Rows
+of LATE_POSITIONS count nothing.
 `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
 where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
 `cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table

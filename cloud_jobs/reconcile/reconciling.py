@@ -168,6 +168,9 @@ def _usage(snapshot: Snapshot, used: CountedUsage, *, everyone: bool) -> Iterato
         # merely counted: they may hold no record of the period, or none at all
         note = f"of {snapshot.ingest_number:,}; run `cloud-jobs usage`"
         yield Comparison(Station.USAGE, "commits of the ingest that usage covers", "", None, snapshot.covers, note)
+    if used.late_positions:
+        note = "their way is not metered; their bytes are"
+        yield Comparison(Station.USAGE, "positions that came after an erasure", place, None, used.late_positions, note)
     note = "; ".join(used.damaged[:3])
     yield Comparison(
         Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note

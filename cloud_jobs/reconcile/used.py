@@ -9,15 +9,16 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cloud_jobs.billing.contracts import Assignment, Vat
 from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import AccountTerms, RatingContract, cells_of_usage
 from cloud_jobs.billing.register.assigned_usage import assigned_usage
-from cloud_jobs.billing.register.metered_records import COUNTED, DayDifference, compare_records
+from cloud_jobs.billing.register.metered_records import COUNTED, DayDifference, compare_records, seq_counts
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import QUANTITIES
+from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES
 from cloud_jobs.lake.snapshot_reads import usage_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
@@ -41,7 +42,8 @@ class DevicePart(NamedTuple):
 class CountedUsage:
     """Sums over parts. `counted`: of each of COUNTED how much was recorded and metered. `meters`: what all devices
     used. `owed`: what is to be charged, and `unsold` for what there is no price. `nobody`: what belongs to no account
-    that can be billed, by device. `damaged`: rows of usage that are not what their digest says.
+    that can be billed, by device. `damaged`: rows of usage that are not what their digest says. `late_positions`: those
+    that came after the positions around them were erased.
     """
 
     counted: dict[str, list[int]] = field(default_factory=lambda: {name: [0, 0] for name in COUNTED})
@@ -52,6 +54,7 @@ class CountedUsage:
     differences: list[DayDifference] = field(default_factory=list)
     rows: int = 0
     damaged: list[str] = field(default_factory=list)
+    late_positions: int = 0
 
     def add(self, other: CountedUsage) -> None:
         """Takes what another part has."""
@@ -65,6 +68,7 @@ class CountedUsage:
         self.differences += other.differences
         self.rows += other.rows
         self.damaged += other.damaged
+        self.late_positions += other.late_positions
 
 
 def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], CountedUsage]:
@@ -75,6 +79,8 @@ def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], Counte
         rows = usage_rows(lake, snapshot, part.devices, first, last)
         compared = compare_records(lake, snapshot, part.devices, rows, (first, last))
         found = CountedUsage(differences=compared.differences, rows=rows.num_rows, damaged=[*_damaged(rows)])
+        late = rows.filter(pc.equal(rows["zone"], LATE_POSITIONS))["seq_ranges"]
+        found.late_positions = int(seq_counts(late).sum())
         found.counted = {name: [*sums] for name, sums in compared.sums.items()}
         _add_assigned(found, part, rows)
         return found

@@ -10,13 +10,15 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.stored_files import Range
-from cloud_jobs.usage.following import Stamp, rows_to_follow, usage_in_force
+from cloud_jobs.usage.after_erasure import LATE_COLUMNS, WHOLE_COLUMNS, WholeRow, meter_late
+from cloud_jobs.usage.following import Stamp, columns_in_force, rows_to_follow, stamped, usage_in_force
 from cloud_jobs.usage.metering import MeterRules, meter
 from cloud_jobs.usage.reading import (
     METERED_COLUMNS,
@@ -71,7 +73,8 @@ class DeviceGroup(NamedTuple):
 
 
 class GroupResult(NamedTuple):
-    """What a task did: files with rows of usage, touched hours, new records in hours that are not computed again."""
+    """What a task did: files with rows of usage, touched hours, new records in hours that are not computed again: of
+    those what needs no position is added to what is in force."""
 
     files: tuple[DataFile, ...]
     rows: int
@@ -86,33 +89,50 @@ def compute_group(
 
     def compute(group: DeviceGroup) -> GroupResult:
         devices = Devices(group.names)
-        touched, too_late = _touched(records_folder, devices, group, rules)
-        if not len(touched):
-            return GroupResult((), 0, 0, too_late)
-        metering = _meter_rules(rules.features, rules.settings)
-        metered = meter(group_records(records_folder, devices, group, touched, rules.settings), metering)
-        in_force = usage_in_force(usage_folder, devices, group.usage, touched)
-        rows = rows_to_follow(metered, in_force, devices.names, metering.versions, stamp)
+        touched, late = _touched(records_folder, devices, group, rules)
+        made, too_late = [], 0
+        if len(touched):
+            metering = _meter_rules(rules.features, rules.settings)
+            metered = meter(group_records(records_folder, devices, group, touched, rules.settings), metering)
+            in_force = usage_in_force(usage_folder, devices, group.usage, touched)
+            made.append(rows_to_follow(metered, in_force, devices.names, metering.versions, stamp))
+        if len(late):
+            found = _late_records(records_folder, devices, group, late)
+            too_late = len(found["t_ms"])
+            held = columns_in_force(usage_folder, devices, group.usage, late, WHOLE_COLUMNS)
+            in_force_late = {key: WholeRow(*values) for key, values in held.items()}
+            made.append(stamped(meter_late(found, in_force_late, devices.names), stamp))
+        if not made:
+            return GroupResult((), 0, 0, 0)
+        rows = pa.concat_tables(made)
         files = write_data_files(usage_folder, rows, stamp.computed_at, table="usage")
         return GroupResult(tuple(files), rows.num_rows, len(touched), too_late)
 
     return compute
 
 
-def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> tuple[Ints, int]:
-    """The hours to compute, and the number of new records that lie in hours that are never computed again."""
+def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> tuple[Ints, Ints]:
+    """The hours to compute, and those with new records that are never computed again."""
     margin_ms = rules.settings.margin_ms
     wanted: dict[str, Range] = {"ingest_number": group.increment}
     names = ("device", "t_ms", "is_position")
     new = joined((one for path in group.new for one in records(files, path, devices, (), wanted)), names)
-    own = device_hours(new["device"], new["t_ms"] // HOUR_MS)
+    own = distinct(device_hours(new["device"], new["t_ms"] // HOUR_MS))
     fix = new["is_position"]
-    keys = distinct(np.concatenate([touched_by(new["device"][fix], new["t_ms"][fix], margin_ms), distinct(own)]))
+    keys = distinct(np.concatenate([touched_by(new["device"][fix], new["t_ms"][fix], margin_ms), own]))
     if rules.changes:
         keys = distinct(np.concatenate([keys, _of_changes(files, devices, group, rules)]))
     erased = np.array([group.erased_before_ms.get(name, _NEVER_MS) for name in devices.names], np.int64)
-    too_late = int(np.count_nonzero(~computable(own, erased, margin_ms)))
-    return keys[computable(keys, erased, margin_ms)], too_late
+    return keys[computable(keys, erased, margin_ms)], own[~computable(own, erased, margin_ms)]
+
+
+def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:
+    """The new records of hours that are never computed again."""
+    names = ("device", "t_ms", "is_position", "is_event", *LATE_COLUMNS)
+    wanted: dict[str, Range] = {"ingest_number": group.increment}
+    found = joined((one for path in group.new for one in records(files, path, devices, LATE_COLUMNS, wanted)), names)
+    mine = among(device_hours(found["device"], found["t_ms"] // HOUR_MS), late)
+    return {name: column[mine] for name, column in found.items()}
 
 
 def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> Ints:

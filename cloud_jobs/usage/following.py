@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours, hour_of
 from geo.spatial.ragged import Ints
 
 HOUR_US: Final = HOUR_MS * 1000
-_COLUMNS: Final = ("zone", "digest", "seq_ranges", "commit_number")
+_COLUMNS: Final = ("zone", "commit_number")
 
 UsageKey = tuple[int, int, str]
 """The place of a device in its group, the hour since 1970, and the zone."""
@@ -57,6 +57,11 @@ def rows_to_follow(
         ]
         gone = {key for key, row in in_force.items() if not row.is_zeros} - {*keys}
         found = pa.concat_tables([found.filter(pa.array(changed, pa.bool_())), _zeros(sorted(gone), names)])
+    return stamped(found, stamp)
+
+
+def stamped(found: pa.Table, stamp: Stamp) -> pa.Table:
+    """Rows (schema METERED) as those of a run (schema USAGE)."""
     count = found.num_rows
     found = found.append_column(
         USAGE.field("computed_at"), pa.repeat(pa.scalar(stamp.computed_at, USAGE.field("computed_at").type), count)
@@ -68,23 +73,31 @@ def usage_in_force(
     files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints
 ) -> dict[UsageKey, RowInForce]:
     """What is in force for the touched hours: of each key the row that was committed last."""
+    found = columns_in_force(files, devices, paths, touched, ("digest", "seq_ranges"))
+    return {key: RowInForce(digest, ranges == NO_RECORDS) for key, (digest, ranges) in found.items()}
+
+
+def columns_in_force(
+    files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints, names: Sequence[str]
+) -> dict[UsageKey, tuple[Any, ...]]:
+    """Some columns of the rows in force of the touched hours (in order), by their keys."""
     hours = hour_of(touched)
     limits = _moment(int(hours.min())), _moment(int(hours.max()))
     wanted: dict[str, Range] = {**devices.ranges, "hour": limits}
-    latest: dict[UsageKey, tuple[int, RowInForce]] = {}
+    latest: dict[UsageKey, tuple[int, tuple[Any, ...]]] = {}
     for path in paths:
-        for rows in stored_rows(files, "usage", path, ("tenant", "device", "hour", *_COLUMNS), wanted):
+        for rows in stored_rows(files, "usage", path, ("tenant", "device", "hour", *_COLUMNS, *names), wanted):
             hour = rows["hour"].cast(pa.int64()).to_numpy() // HOUR_US
             place = devices.places(rows)
             mine = (place >= 0) & among(device_hours(np.maximum(place, 0), hour), touched)
             kept = rows.filter(pa.array(mine))
-            columns = (kept[name].to_pylist() for name in _COLUMNS)
-            for at, number, zone, digest, ranges, commit in zip(
+            columns = (kept[name].to_pylist() for name in (*_COLUMNS, *names))
+            for at, number, zone, commit, *values in zip(
                 place[mine].tolist(), hour[mine].tolist(), *columns, strict=True
             ):
                 key = at, number, zone
                 if key not in latest or latest[key][0] < commit:
-                    latest[key] = commit, RowInForce(digest, ranges == NO_RECORDS)
+                    latest[key] = commit, tuple(values)
     return {key: row for key, (_, row) in latest.items()}
 
 

@@ -36,7 +36,7 @@ class FenceReport:
 
 MAX_REFUSED: Final = 10_000
 """So many refusals have a message each, the others are counted."""
-RESERVED_ID: Final = "*"  # stands for the whole track, or for a crowd
+RESERVED_ID: Final = "*"  # begins what stands for the whole track, or for a crowd
 _SHOWN_CHARS: Final = 60
 _NUMBERS: Final = frozenset({int, float})  # true and false are none
 _NO_POSITIONS: Final = "its coordinates are not positions of [longitude, latitude]"
@@ -126,7 +126,7 @@ def _id(name: Any) -> str:
     if name is None or name == "" or isinstance(name, (dict, list, bool)):
         raise FenceError("it has no id: set properties.id")
     text = str(name)
-    fault = f"{RESERVED_ID!r} stands for the whole track" if text == RESERVED_ID else id_fault(text)
+    fault = f"{RESERVED_ID!r} stands for the whole track" if text.startswith(RESERVED_ID) else id_fault(text)
     if fault:
         raise FenceError(f"its id cannot be used: {fault}")
     return text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from cloud_jobs.billing.certificates.certificate import HeardRecords
 from cloud_jobs.billing.usage import MAX_SEGMENT, Reach
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.schemas import LATE_POSITIONS
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.snapshot_reads import of_devices, usage_rows
 from cloud_jobs.lake.snapshots import LakeState
@@ -26,6 +27,14 @@ from telemetry import IntervalSet
 _HOUR: Final = timedelta(hours=1)
 _OF_DEVICE: Final = ("tenant", "device")
 _POSITION: Final = "position"
+
+
+class ErasedRecords(NamedTuple):
+    """By device: `metered`, records that usage was computed from and whose positions are erased; `late`, positions that
+    came after those around them were erased."""
+
+    metered: Counter[TenantDevice]
+    late: Counter[TenantDevice]
 
 
 def count_not_metered(
@@ -91,23 +100,26 @@ def count_far_off(lake: Lake, snapshot: LakeState, devices: Collection[TenantDev
 
 def count_erased(
     lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], start: datetime, end: datetime
-) -> Counter[TenantDevice]:
-    """Of how many records that the usage of [start, end) was computed from the positions are erased.
+) -> ErasedRecords:
+    """What erasures mean for the usage of [start, end).
 
     `before`: of devices the moment before which their positions are. Raises LakeError.
     """
     concerned = {device: moment for device, moment in before.items() if moment > start - MAX_SEGMENT}
     if not concerned:
-        return Counter()
+        return ErasedRecords(Counter(), Counter())
     # where the moment is after the period nothing of it is kept, and no record has to be read
     kept = _kept(lake, snapshot, {device: moment for device, moment in concerned.items() if moment < end})
     erased: dict[TenantDevice, list[SeqRanges]] = {}
+    late: Counter[TenantDevice] = Counter()
     usage = usage_rows(lake, snapshot, [*concerned], start, end - timedelta.resolution)
-    for row in usage.select([*_OF_DEVICE, "hour", "seq_ranges"]).to_pylist():
-        device = TenantDevice(row["tenant"], row["device"])
-        if row["hour"] < concerned[device] + MAX_SEGMENT:
-            erased.setdefault(device, []).append(SeqRanges.parse(row["seq_ranges"]) - kept.get(device, SeqRanges()))
-    return Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()})
+    for row in usage.select([*_OF_DEVICE, "hour", "zone", "seq_ranges"]).to_pylist():
+        device, named = TenantDevice(row["tenant"], row["device"]), SeqRanges.parse(row["seq_ranges"])
+        if row["zone"] == LATE_POSITIONS:
+            late[device] += named.count
+        elif row["hour"] < concerned[device] + MAX_SEGMENT:
+            erased.setdefault(device, []).append(named - kept.get(device, SeqRanges()))
+    return ErasedRecords(Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()}), late)
 
 
 def _kept(lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime]) -> dict[TenantDevice, SeqRanges]:

@@ -106,7 +106,8 @@ def _counts(
     return {
         device: DeviceCounts(
             far_off=far_off[device],
-            erased=erased[device],
+            erased=erased.metered[device],
+            late_positions=erased.late[device],
             not_metered=not_metered[device],
             conflicts=conflicting[device],
             may_be_more=bool(may_be_more[device]),

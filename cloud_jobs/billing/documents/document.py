@@ -228,7 +228,11 @@ def _payment(seller: LegalEntity, number: str | None) -> Document:
 
 
 def _certificates(summary: CertificateSummary) -> Document:
-    return {"devices_by_state": dict(summary.devices_by_state), "digest": summary.digest}
+    return {
+        "devices_by_state": dict(summary.devices_by_state),
+        "digest": summary.digest,
+        "decisions": [*summary.decisions],
+    }
 
 
 def _totals(owed: Sequence[Owed], sign: int) -> Document:

@@ -47,7 +47,11 @@ class PrecedingInvoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSummary:
-    """How many devices are in which state of completeness, and the SHA-256 (hex) of all their certificates."""
+    """How many devices are in which state of completeness, and the SHA-256 (hex) of all their certificates.
+
+    `decisions`: of devices that a person closed, each in words, with who decided and why.
+    """
 
     devices_by_state: Mapping[str, int]
     digest: str
+    decisions: tuple[str, ...] = ()

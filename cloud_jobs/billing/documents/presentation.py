@@ -148,10 +148,12 @@ def annex_note(document: Document) -> str | None:
 
 
 def provenance(document: Document) -> str:
-    """From what it was computed, and by which digest it is known."""
-    states = document["certificates"]["devices_by_state"]
+    """From what it was computed, who decided where a device did not say it, and by which digest it is known."""
+    certificates = document["certificates"]
+    states = certificates["devices_by_state"]
     devices = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
-    return f"Computed of snapshot {document['snapshot']}. Devices: {devices}. Digest {document['digest']}."
+    decided = "".join(f" {decision}." for decision in certificates["decisions"])
+    return f"Computed of snapshot {document['snapshot']}. Devices: {devices}.{decided} Digest {document['digest']}."
 
 
 def _line(line: Document) -> tuple[str, ...]:

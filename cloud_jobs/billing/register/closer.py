@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import DeviceCertificate
@@ -19,6 +19,9 @@ from cloud_jobs.billing.register.control_totals import ControlTotal
 from cloud_jobs.billing.register.document_heads import closing_head
 from cloud_jobs.billing.register.parties import Parties
 from cloud_jobs.billing.register.rows import canonical, digest_of, lines_digest, taxes_text
+
+_MAX_DECISIONS: Final = 20
+"""So many decisions are named by a closing and its documents; the certificates name them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ def closed(
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
         conflicts=sum(one.counts.conflicts for one in certificates),
+        late_positions=sum(one.counts.late_positions for one in certificates),
+        decisions=_decisions(certificates),
         refused_fences=fences.refused,
     )
     # a wrong sum is never final, however complete the records are
@@ -94,6 +99,18 @@ def closed(
         parties=parties.text,
     )
     return ClosedPayer(closing=_drafted(closing, parties, rated), charges=rated.charges, certificates=certificates)
+
+
+def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
+    """The decisions that certificates rest on, in words, so many that a page can hold them."""
+    found = [(one, one.decision) for one in certificates if one.decision is not None]
+    named = [
+        f"{one.tenant}/{one.device}: {one.stated_state.value}, closed by {made.decided_by}"
+        f" (decision {made.number}): {made.reason}"
+        for one, made in found[:_MAX_DECISIONS]
+    ]
+    more = len(found) - _MAX_DECISIONS
+    return (*named, f"and {more:,} more, as their certificates say") if more > 0 else tuple(named)
 
 
 def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing:

@@ -51,7 +51,11 @@ def closing_head(
             time_zone=closing.time_zone,
         ),
         snapshot=closing.snapshot_id,
-        certificates=CertificateSummary(devices_by_state=parties.devices_by_state, digest=closing.certificates_digest),
+        certificates=CertificateSummary(
+            devices_by_state=parties.devices_by_state,
+            digest=closing.certificates_digest,
+            decisions=parties.decisions,
+        ),
         body_digest=body_digest,
         preceding=preceding,
         reason=reason or None,

@@ -23,17 +23,20 @@ def account_names(text: str) -> Collection[str]:
 
 
 class Noticed(NamedTuple):
-    """What a closing noticed that has no say in its sum: records that came again with another content, and publications
-    of fences that cannot be used, in words."""
+    """What a closing noticed that has no say in its sum: records that came again with another content, positions that
+    came after an erasure, the decisions that it rests on and publications of fences that cannot be used, in words."""
 
     conflicts: int = 0
+    late_positions: int = 0
+    decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Noticed:
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
         found = json.loads(text)
-        return cls(found.get("conflicts", 0), tuple(found.get("refused_fences", ())))
+        texts = (tuple(found.get(name, ())) for name in ("decisions", "refused_fences"))
+        return cls(found.get("conflicts", 0), found.get("late_positions", 0), *texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,9 @@ class Parties:
     """Seller and buyer in the versions of the period's end. `names`: of the buyer's children, by account id.
 
     `devices_by_state`: of how many devices the records are complete, and so on. `conflicts`: how many records of the
-    devices came again with another content. `refused_fences`: publications of fences that cannot be used, in words.
+    devices came again with another content; `late_positions`: how many of their positions came after an erasure, so
+    that their way is not metered. `decisions`: those that certificates rest on, in words. `refused_fences`: publications of fences
+    that cannot be used, in words.
     """
 
     seller: LegalEntity
@@ -49,6 +54,8 @@ class Parties:
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     devices_by_state: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     conflicts: int = 0
+    late_positions: int = 0
+    decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
 
     @property
@@ -61,6 +68,8 @@ class Parties:
                 "names": dict(self.names),
                 "devices_by_state": dict(self.devices_by_state),
                 "conflicts": self.conflicts,
+                "late_positions": self.late_positions,
+                "decisions": [*self.decisions],
                 "refused_fences": [*self.refused_fences],
             }
         )
@@ -75,6 +84,8 @@ class Parties:
             names=found["names"],
             devices_by_state=found["devices_by_state"],
             conflicts=found["conflicts"],
+            late_positions=found["late_positions"],
+            decisions=tuple(found["decisions"]),
             refused_fences=tuple(found["refused_fences"]),
         )
 

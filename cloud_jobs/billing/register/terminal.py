@@ -40,6 +40,8 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "closing": closing.id,
         "control_totals": json.loads(closing.control_totals),
         "conflicts": noticed.conflicts,
+        "late_positions": noticed.late_positions,
+        "decisions": [*noticed.decisions],
         "refused_fences": [*noticed.refused_fences],
     }
 
@@ -68,6 +70,12 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
                 f"{one.key.payer}: {noticed.conflicts:,} records of its devices came again with another content; these "
                 "are in quarantine, and are not billed"
             )
+        if noticed.late_positions:
+            yield (
+                f"{one.key.payer}: {noticed.late_positions:,} positions of its devices came after the positions around "
+                "them were erased; their way is not metered"
+            )
+        yield from (f"{one.key.payer}: {decision}" for decision in noticed.decisions)
     yield from (f"refused, so what it was to replace was metered: {one}" for one in refused)
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
-from cloud_jobs.lake.schemas import QUANTITIES
+from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.usage_in_force import rows_in_force
 from cloud_jobs.usage import groups, job, metering
@@ -161,16 +161,40 @@ def test_two_tenants_with_devices_of_one_name_have_usage_of_their_own(lake: Lake
     assert {key[0] for key in both} == {"acme", "other"}
 
 
-def test_hours_of_erased_positions_keep_their_usage_and_late_fixes_there_are_counted(lake: Lake) -> None:
+def test_hours_of_erased_positions_keep_their_ways_and_late_fixes_there_are_named(lake: Lake) -> None:
     before = in_force(lake)
     declare_erasure(lake, Erasure("acme", "eu-1", START + timedelta(hours=2)), START + timedelta(days=9))
     ingest(lake, [LakeFix("eu-1", 900, START + timedelta(minutes=65), 0.02, 0.02)])
     run = compute(lake)
-    assert (run.touched_hours, run.rows, run.records_after_erasure) == (0, 0, 1)
+    assert (run.touched_hours, run.rows, run.records_after_erasure) == (0, 2, 1)
     ingest(lake, [LakeFix("eu-1", 901, START + timedelta(minutes=245), 0.02, 0.02)])
     assert compute(lake).rows
-    early = {key: found for key, found in in_force(lake).items() if key[2] < START + timedelta(hours=3)}
-    assert early == {key: found for key, found in before.items() if key[2] < START + timedelta(hours=3)}
+    hour, early = START + timedelta(hours=1), START + timedelta(hours=3)
+    after = {key: found for key, found in in_force(lake).items() if key[2] < early}
+    named = after.pop(("acme", "eu-1", hour, LATE_POSITIONS))
+    assert [*named[: len(QUANTITIES)]] == [[0] * QUARTERS] * len(QUANTITIES)
+    assert named[len(QUANTITIES)] == '{"7":[[900,900]]}'
+    whole = "acme", "eu-1", hour, WHOLE_DEVICE
+    size = QUANTITIES.index("content_bytes")
+    assert after.pop(whole)[size][0] > before[whole][size][0]
+    assert after == {key: found for key, found in before.items() if key[2] < early and key != whole}
+
+
+def test_what_needs_no_position_is_metered_however_late_it_comes(lake: Lake, tmp_path: Path) -> None:
+    def late(first: int) -> list[LakeFix]:
+        times = [START + timedelta(minutes=minute) for minute in (65, 66, 118)]
+        return [LakeFix("eu-1", seq, time, 0.0, 0.0, kind="event") for seq, time in enumerate(times, first)]
+
+    always = lake_of(tmp_path / "always")
+    ingest(always, drive("acme", "eu-1", [(600, 5, at) for at in range(-10, 20)]))
+    ingest(always, [*late(900), *late(910)])
+    compute(always)
+    declare_erasure(lake, Erasure("acme", "eu-1", START + timedelta(hours=2)), START + timedelta(days=9))
+    for first in (900, 910):
+        ingest(lake, late(first))
+        assert compute(lake).records_after_erasure == 3
+    assert in_force(lake) == in_force(always)
+    assert compute(lake).rows == 0
 
 
 def test_hours_of_erased_positions_that_a_changed_fence_is_for_are_counted_and_keep_their_usage(lake: Lake) -> None:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.certificates import certificates_from
 from cloud_jobs.billing.register.closing import ClosingState
+from cloud_jobs.billing.register.parties import Noticed
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.reconcile import ComparisonOutcome, reconcile
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
-from tests.cloud_jobs.billing.register.billed_lake import BilledLake
-from tests.cloud_jobs.billing.register.metered_lake import JANUARY, meter, metered_lake, publish, state
+from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
+from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 
 END = datetime(2026, 1, 31, 23, tzinfo=UTC)
@@ -24,6 +31,32 @@ def test_a_fence_that_is_published_again_with_its_keys_in_another_order_opens_no
     assert {one.outcome for one in made.close("two", days=JANUARY)} == {ClosingState.FINAL}
     publish(made, square("square", lon=5.0))
     assert {one.outcome for one in made.close("three", days=JANUARY)} == {ClosingState.PROVISIONAL}
+
+
+def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counted(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    before = {one.key.payer: one.net_minor for one in made.close("one", days=JANUARY)}
+    declare_erasure(made.lake, Erasure("acme", "eu-1", TEN + timedelta(days=10)), NOW)
+    late = [
+        LakeFix("eu-1", FIXES + 1 + n, TEN + timedelta(minutes=40, seconds=n), 0.0, 0.0, kind="event")
+        for n in range(1, 101)
+    ]
+    position = LakeFix("eu-1", FIXES + 102, TEN + timedelta(minutes=45), 0.1, 0.1)
+    ingest(made.lake, [*late, position])
+    state(made.lake, "eu-1", count=FIXES + 102)
+    assert made.close("received", days=JANUARY)[0].outcome is ClosingState.PROVISIONAL
+    meter(made)
+    after = made.close("metered", days=JANUARY)
+    assert {one.outcome for one in after} == {ClosingState.FINAL}
+    # an event is 5 cents
+    assert {one.key.payer: one.net_minor - before[one.key.payer] for one in after} == {"acme": 500, "beta": 0}
+    assert Noticed.of(next(one.parties for one in after if one.key.payer == "acme")).late_positions == 1
+    van, days = TenantDevice("acme", "eu-1"), BillingPeriod.parse("2026-01", "Europe/Berlin")
+    found = certificates_from(made.lake, take_snapshot(made.lake, NOW), [van], days)[van]
+    assert (found.is_final, found.counts.late_positions) == (True, 1)
+    reconciled = reconcile(made.lake, take_snapshot(made.lake, NOW), JANUARY, None, now=NOW)
+    (named,) = [one for one in reconciled.comparisons if one.name == "positions that came after an erasure"]
+    assert (named.found, named.outcome) == (1, ComparisonOutcome.COUNTED)
 
 
 def driven(folder: Path, stated_s: int) -> BilledLake:
