@@ -270,14 +270,17 @@ DECISIONS = pa.schema(
         pa.field("kind", pa.string(), nullable=False),
         pa.field("tenant", pa.string(), nullable=False),
         pa.field("device", pa.string(), nullable=False),
+        pa.field("since", _UTC, nullable=False),
         pa.field("until", _UTC, nullable=False),
+        pa.field("withdraws", pa.int64()),
         pa.field("decided_by", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
         pa.field("decided_at", _UTC, nullable=False),
     ]
 )
 """What a person decided where the device did not say it, numbered from 1 in the order of the commits, never changed.
-`kind`: `silent` or `open`, which state of the device is closed for all periods that end at `until` or before."""
+`kind`: `silent` or `open`, which state of the device is closed for all periods within `since` and `until`. `withdraws`:
+the number of the decision that holds no more from this row on; null: the row is a decision of its own."""
 
 
 class TableSchema(NamedTuple):

@@ -66,7 +66,10 @@ class DemoBilling:
             certificate.of_device,
             ClosedState.OPEN if gap else ClosedState.SILENT,
             # for every payer, whichever clock its period is by
-            max(certificate.end, *(one.period_end for one in self.closings)),
+            (
+                min(certificate.start, *(one.period_start for one in self.closings)),
+                max(certificate.end, *(one.period_end for one in self.closings)),
+            ),
             decided_by=CLERK,
             reason=reason,
             now=datetime.now(UTC),

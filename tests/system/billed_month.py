@@ -104,7 +104,9 @@ class Centre:
         """As the clerk's command does it."""
         device = TenantDevice(step.tenant, step.device)
         reason = {"decided_by": step.who, "reason": step.reason}
-        decide(self.lake, device, ClosedState.SILENT, step.until, now=step.at, **reason)
+        decide(
+            self.lake, device, ClosedState.SILENT, (step.until - timedelta(days=32), step.until), now=step.at, **reason
+        )
 
     def close(self, now: datetime, days: Days = MARCH, payers: Collection[str] | None = None) -> list[Closing]:
         """On what is known now."""

@@ -11,7 +11,7 @@ from cloud_jobs.billing.certificates.certificate import (
     certify,
 )
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision
-from cloud_jobs.billing.certificates.decisions import decide, decisions
+from cloud_jobs.billing.certificates.decisions import decide, decisions, withdraw
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.certificates.reader import behind, certificates_from, latest_statement, refused_fences
 
@@ -30,4 +30,5 @@ __all__ = [
     "decisions",
     "latest_statement",
     "refused_fences",
+    "withdraw",
 ]

@@ -116,16 +116,19 @@ class DeviceCertificate:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why a bill is not final for this device; none if it may be."""
-        found = []
-        if self.state is CertificateState.OPEN:
-            found.append(f"{self.missing.count:,} records are missing: seqs {self.missing.text()}")
-        if self.state is CertificateState.SILENT:
-            found.append(self._silence())
+        found = [] if self.state is CertificateState.DECIDED else [*self.silence_or_gap]
         if self.counts.not_metered:
             found.append(f"{self.counts.not_metered:,} records are not metered yet")
         if self.counts.may_be_more:
             found.append("records that were not metered may be erased since")
         return tuple(found)
+
+    @property
+    def silence_or_gap(self) -> tuple[str, ...]:
+        """What the device does not account for, whoever decided on it; none if it accounts for all."""
+        if self.stated_state is CertificateState.OPEN:
+            return (f"{self.missing.count:,} records are missing: seqs {self.missing.text()}",)
+        return (self._silence(),) if self.stated_state is CertificateState.SILENT else ()
 
     def _silence(self) -> str:
         if self.since is not None:
@@ -197,7 +200,7 @@ def certify(
     """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
 
     `reach`: how far around the period fixes have a say in what is metered in it: all of that has to be accounted for.
-    `decisions`: of any device; the latest that closes this state until the end or beyond counts. `heard`: what came of
+    `decisions`: of any device; the latest that closes this state for the whole period counts. `heard`: what came of
     the period, needed of a device with a stream that never stated anything.
     """
     assert start < end, "a period"
@@ -209,7 +212,7 @@ def certify(
     worst = max(states.values(), default=StreamState.SILENT)
     state = _STATES[worst]
     since = _since(of_period, states) if worst is StreamState.SILENT else None
-    decision = in_effect(decisions, device, state.value, end)
+    decision = in_effect(decisions, device, state.value, start, end)
     return DeviceCertificate(
         tenant=device.tenant,
         device=device.device,

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from cloud_jobs.billing.attribution import attribution_faults
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.period import stamp
 from cloud_jobs.lake.coverage import TenantDevice
+
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ClosedState(StrEnum):
@@ -30,16 +32,21 @@ class ClosedState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`number`: counted from 1 in the order of commits. It closes all periods that end at `until` or before."""
+    """It closes all periods of a device within [since, until). `number`: counted from 1 in the order of commits.
+
+    `withdraws`: the number of the decision that this one takes back; it closes nothing itself then.
+    """
 
     number: int
     kind: ClosedState
     tenant: str
     device: str
+    since: datetime
     until: datetime
     decided_by: str
     reason: str
     decided_at: datetime
+    withdraws: int | None = None
 
     @property
     def of_device(self) -> TenantDevice:
@@ -51,30 +58,38 @@ class Decision:
         return {
             "number": self.number,
             "kind": self.kind.value,
+            "since": stamp(self.since),
             "until": stamp(self.until),
             "decided_by": self.decided_by,
             "reason": self.reason,
             "decided_at": stamp(self.decided_at),
+            "withdraws": self.withdraws,
         }
 
 
-def check_decision(device: TenantDevice, until: datetime, decided_by: str, reason: str, now: datetime) -> None:
+def check_decision(
+    device: TenantDevice, span: tuple[datetime, datetime], decided_by: str, reason: str, now: datetime
+) -> None:
     """Raises BadDecision with everything that is wrong. `now`: nobody decides on what is still to come."""
-    faults = []
+    faults, (since, until) = list[str](), span
     if not device.tenant.strip() or not device.device.strip():
         faults.append("it names no tenant or no device")
     faults += attribution_faults(decided_by, reason)
-    if until.utcoffset() is None:
-        faults.append(f"{until.isoformat()} has no offset from UTC")
+    if since.utcoffset() is None or until.utcoffset() is None:
+        faults.append(f"{since.isoformat()} or {until.isoformat()} has no offset from UTC")
     elif until.astimezone(UTC) > now:
         faults.append(f"{stamp(until)} has not come yet")
-    elif until.astimezone(UTC) < datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=1):
-        faults.append(f"{stamp(until)} is before anything was recorded")
+    elif not _EARLIEST <= since.astimezone(UTC) < until.astimezone(UTC):
+        faults.append(f"from {stamp(since)} to {stamp(until)} nothing was recorded")
     if faults:
         raise BadDecision(device, faults)
 
 
-def in_effect(decisions: Iterable[Decision], device: TenantDevice, state: str, end: datetime) -> Decision | None:
-    """The latest decision that closes a device in a state up to the end of a period; None: none does."""
-    found = [one for one in decisions if one.of_device == device and one.until >= end and one.kind.closes(state)]
-    return max(found, key=lambda one: one.number, default=None)
+def in_effect(
+    decisions: Iterable[Decision], device: TenantDevice, state: str, start: datetime, end: datetime
+) -> Decision | None:
+    """The latest decision that closes a device in a state for the whole of a period; None: none does."""
+    mine = [one for one in decisions if one.of_device == device]
+    void = {one.withdraws for one in mine} | {one.number for one in mine if one.withdraws is not None}
+    found = (one for one in mine if one.number not in void and one.since <= start and end <= one.until)
+    return max((one for one in found if one.kind.closes(state)), key=lambda one: one.number, default=None)

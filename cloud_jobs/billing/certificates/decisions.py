@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow.compute as pc
+
+from cloud_jobs.billing.attribution import attribution_faults
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision, check_decision
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.lake.coverage import TenantDevice
@@ -20,28 +24,61 @@ def decide(
     lake: Lake,
     device: TenantDevice,
     kind: ClosedState,
-    until: datetime,
+    span: tuple[datetime, datetime],
     *,
     decided_by: str,
     reason: str,
     now: datetime,
 ) -> Decision:
-    """Closes what a device does not say of the time up to a moment, and returns the decision with its number.
+    """Closes what a device does not say of a time, and returns the decision with its number.
 
-    The same decision twice is one, as after an answer that was lost. Raises BadDecision, also for a device that no
-    record or statement ever came from; LakeError, CommitConflict.
+    `span`: its first moment and the first one after it; the periods within it are closed. The same decision twice is
+    one, as after an answer that was lost. Raises BadDecision, also for a device that nothing ever came from and that is
+    in no account; LakeError, CommitConflict.
     """
-    check_decision(device, until, decided_by, reason, now)
-    # a slip of the pen would close another device, or nothing at all
-    if not lake.coverage_rows(lake.coverage_manifest(lake.ingest_commit()), [device]).num_rows:
-        raise BadDecision(device, ["nothing was ever heard of it: look at tenant and device"])
-    wanted = {
-        "kind": kind.value,
-        **device._asdict(),
-        "until": until.astimezone(UTC),
-        "decided_by": decided_by.strip(),
-        "reason": reason.strip(),
-    }
+    check_decision(device, span, decided_by, reason, now)
+    if not _is_known(lake, device):
+        fault = "nothing was ever heard of it, and no account names it: look at tenant and device"
+        raise BadDecision(device, [fault])
+    since, until = (moment.astimezone(UTC) for moment in span)
+    wanted = {"kind": kind.value, **device._asdict(), "since": since, "until": until, "withdraws": None}
+    return _appended(lake, wanted | {"decided_by": decided_by.strip(), "reason": reason.strip()}, now)
+
+
+def withdraw(lake: Lake, number: int, *, decided_by: str, reason: str, now: datetime) -> Decision:
+    """Takes a decision back: closings of later snapshots do not rest on it. Returns the withdrawal with its number.
+
+    The same twice is one. Raises BadDecision for a number that is no decision's, or was withdrawn; LakeError,
+    CommitConflict.
+    """
+    found = {one.number: one for one in decisions(lake)}
+    taken_back, faults = found.get(number), [*attribution_faults(decided_by, reason)]
+    if taken_back is None or taken_back.withdraws is not None:
+        raise BadDecision(None, [*faults, f"{number} is the number of none: `waybill decisions list` shows them"])
+    answer = {"decided_by": decided_by.strip(), "reason": reason.strip()}
+    before = next((one for one in found.values() if one.withdraws == number), None)
+    if before is not None and (before.decided_by, before.reason) != tuple(answer.values()):
+        faults.append(f"decision {number} was withdrawn by {before.decided_by} (number {before.number})")
+    if faults:
+        raise BadDecision(taken_back.of_device, faults)
+    span = {"since": taken_back.since, "until": taken_back.until, "withdraws": number}
+    return _appended(lake, {"kind": taken_back.kind.value, **taken_back.of_device._asdict()} | span | answer, now)
+
+
+def _is_known(lake: Lake, device: TenantDevice) -> bool:
+    """Whether anything came from a device, or an account names it: a slip would close another one, or none."""
+    if lake.coverage_rows(lake.coverage_manifest(lake.ingest_commit()), [device]).num_rows:
+        return True
+    accounts = lake.rows("reference", ["body"], where=[("kind", "=", "account")])["body"]
+    naming = accounts.filter(pc.match_substring(accounts, json.dumps(device.device)))
+    return any(
+        (one.get("tenant"), one.get("device")) == device
+        for body in naming.to_pylist()
+        for one in json.loads(body).get("devices", ())
+    )
+
+
+def _appended(lake: Lake, wanted: dict[str, Any], now: datetime) -> Decision:
     made: list[Decision] = []
 
     # the time is left out: an answer that was lost comes again later
@@ -80,7 +117,9 @@ def _decision(row: dict[str, Any]) -> Decision:
         kind=ClosedState(row["kind"]),
         tenant=row["tenant"],
         device=row["device"],
+        since=row["since"].astimezone(UTC),
         until=row["until"].astimezone(UTC),
+        withdraws=row["withdraws"],
         decided_by=row["decided_by"],
         reason=row["reason"],
         decided_at=row["decided_at"].astimezone(UTC),

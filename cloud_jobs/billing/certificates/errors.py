@@ -15,7 +15,8 @@ from cloud_jobs.lake.coverage import TenantDevice
 class BadDecision(BillingError):
     """A decision that nobody could answer for; nothing is written."""
 
-    def __init__(self, device: TenantDevice, faults: Sequence[str]) -> None:
-        super().__init__(f"nothing is decided of {device.tenant}/{device.device}: {'; '.join(faults)}")
+    def __init__(self, device: TenantDevice | None, faults: Sequence[str]) -> None:
+        of = "" if device is None else f" of {device.tenant}/{device.device}"
+        super().__init__(f"nothing is decided{of}: {'; '.join(faults)}")
         self.device = device
         self.faults = tuple(faults)

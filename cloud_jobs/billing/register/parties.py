@@ -45,8 +45,8 @@ class Parties:
 
     `devices_by_state`: of how many devices the records are complete, and so on. `conflicts`: how many records of the
     devices came again with another content; `late_positions`: how many of their positions came after an erasure, so
-    that their way is not metered. `decisions`: those that certificates rest on, in words. `refused_fences`: publications of fences
-    that cannot be used, in words.
+    that their way is not metered. `decisions`: those that certificates rest on, and `refused_fences`: publications of
+    fences that cannot be used, both in words.
     """
 
     seller: LegalEntity

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -280,17 +281,11 @@ def test_everything_in_a_certificate_has_a_say_in_its_digest() -> None:
     assert (document["far_off"], document["erased"], document["not_metered"], document["conflicts"]) == (1, 2, 3, 4)
 
 
-def decision(number: int = 1, kind: ClosedState = ClosedState.SILENT, until: datetime = SEPTEMBER.end) -> Decision:
+def decision(number: int = 1, kind: ClosedState = ClosedState.SILENT, **other: Any) -> Decision:
     stamp = datetime(2026, 10, 3, tzinfo=UTC)
-    return Decision(
-        number=number,
-        kind=kind,
-        **DEVICE._asdict(),
-        until=until,
-        decided_by="A. Clerk",
-        reason="the vehicle was sold",
-        decided_at=stamp,
-    )
+    usual: dict[str, Any] = {**DEVICE._asdict(), "since": SEPTEMBER.start, "until": SEPTEMBER.end}
+    usual |= {"decided_by": "A. Clerk", "reason": "the vehicle was sold", "decided_at": stamp}
+    return Decision(number=number, kind=kind, **(usual | other))
 
 
 def test_a_decision_closes_what_it_is_about_and_is_named() -> None:
@@ -301,19 +296,29 @@ def test_a_decision_closes_what_it_is_about_and_is_named() -> None:
     assert (certificate.is_final, certificate.reasons) == (True, ())
     named = certificate.document()["decision"]
     assert (named["number"], named["decided_by"], named["reason"]) == (2, "A. Clerk", "the vehicle was sold")
-    assert state(AUGUST, {}, decision()) is CertificateState.DECIDED
+    day = BillingPeriod.parse("2026-09-30", "UTC")
+    assert state(day, {}, decision()) is CertificateState.DECIDED
 
 
 @pytest.mark.parametrize(
     "other",
     [
         decision(until=SEPTEMBER.end - timedelta(microseconds=1)),
-        Decision(**{name: getattr(decision(), name) for name in Decision.__dataclass_fields__} | {"device": "e"}),
-        Decision(**{name: getattr(decision(), name) for name in Decision.__dataclass_fields__} | {"tenant": "zeta"}),
+        decision(since=SEPTEMBER.start + timedelta(microseconds=1)),
+        decision(device="e"),
+        decision(tenant="zeta"),
     ],
 )
 def test_a_decision_closes_no_other_device_and_no_longer_period(other: Decision) -> None:
     assert state(SEPTEMBER, {7: stream((1, 9), stated="2026-09-08")}, other) is CertificateState.SILENT
+
+
+def test_a_decision_that_was_withdrawn_closes_nothing_nor_does_its_withdrawal() -> None:
+    silent = {7: stream((1, 9), stated="2026-09-08")}
+    back = decision(3, withdraws=2)
+    assert state(SEPTEMBER, silent, decision(2), back) is CertificateState.SILENT
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, silent, decisions=[decision(1), decision(2), back])
+    assert certificate.decision == decision(1)
 
 
 def test_a_decision_on_silence_does_not_close_a_gap_that_is_found_later() -> None:

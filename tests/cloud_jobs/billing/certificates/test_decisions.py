@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.billing.certificates import BadDecision, ClosedState, Decision, decide, decisions
+from cloud_jobs.billing.certificates import BadDecision, ClosedState, Decision, decide, decisions, withdraw
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
+from tests.cloud_jobs.billing.contracts.makers import account, device, rows
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 
 DEVICE = TenantDevice("acme", "d")
 NOW = datetime(2026, 10, 3, 9, tzinfo=UTC)
-END = datetime(2026, 10, 1, tzinfo=UTC)
+START, END = datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 10, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def close(lake: Lake, **other: Any) -> Decision:
-    usual: dict[str, Any] = {"device": DEVICE, "kind": ClosedState.SILENT, "until": END}
+    usual: dict[str, Any] = {"device": DEVICE, "kind": ClosedState.SILENT, "span": (START, END)}
     usual |= {"decided_by": "A. Clerk", "reason": "the vehicle was sold", "now": NOW}
     return decide(lake, **(usual | other))
 
@@ -73,9 +74,9 @@ def test_a_snapshot_has_the_decisions_that_were_made_by_then(lake: Lake) -> None
         ({"decided_by": "x" * 201}, "at most 200 characters"),
         ({"reason": "ok"}, "a reason, 3 to 2000 characters"),
         ({"reason": "sold\nto whom"}, "one line of text"),
-        ({"until": NOW + timedelta(seconds=1)}, "2026-10-03T09:00:01Z has not come yet"),
-        ({"until": datetime(2026, 10, 1)}, "has no offset from UTC"),
-        ({"until": datetime(1970, 1, 1, tzinfo=UTC)}, "before anything was recorded"),
+        ({"span": (START, NOW + timedelta(seconds=1))}, "2026-10-03T09:00:01Z has not come yet"),
+        ({"span": (START, datetime(2026, 10, 1))}, "has no offset from UTC"),
+        ({"span": (END, START)}, "nothing was recorded"),
         ({"device": TenantDevice("acme", "")}, "no tenant or no device"),
         ({"device": TenantDevice("zeta", "d")}, "nothing was ever heard of it"),
     ],
@@ -84,6 +85,27 @@ def test_a_decision_that_nobody_could_answer_for_is_refused(lake: Lake, wrong: d
     with pytest.raises(BadDecision, match=fault):
         close(lake, **wrong)
     assert decisions(lake) == []
+
+
+def test_a_device_that_nothing_came_from_is_decided_if_an_account_names_it(lake: Lake) -> None:
+    never = TenantDevice("fleet", "van-9")
+    lake.append("reference", rows(account("acme", device("van-9"))))
+    assert close(lake, device=never).of_device == never
+    with pytest.raises(BadDecision, match="no account names it"):
+        close(lake, device=TenantDevice("other", "van-9"))
+
+
+def test_a_decision_is_withdrawn_once_and_both_stay(lake: Lake) -> None:
+    one, answer = close(lake), {"decided_by": "B. Clerk", "reason": "another vehicle"}
+    back = withdraw(lake, 1, now=NOW, **answer)
+    assert (back.number, back.withdraws, back.of_device, back.until) == (2, 1, DEVICE, END)
+    assert decisions(lake) == [one, back]
+    assert withdraw(lake, 1, now=NOW + timedelta(hours=1), **answer) == back
+    for number, fault in ((1, "withdrawn by B. Clerk"), (2, "2 is the number of none"), (9, "9 is the number of none")):
+        with pytest.raises(BadDecision, match=fault):
+            withdraw(lake, number, decided_by="C. Clerk", reason="why not", now=NOW)
+    # what is decided again is another decision
+    assert close(lake, reason="sold all the same").number == 3
 
 
 def test_everything_that_is_wrong_is_said_at_once(lake: Lake) -> None:

@@ -154,7 +154,7 @@ def test_a_decision_holds_from_the_snapshot_on_that_knows_it(lake: Lake) -> None
     take_in(lake, new_ingest(lake), [of_day(9, device="f")])
     meter(lake, {})
     before = take_snapshot(lake, NOW)
-    decide(lake, F, ClosedState.OPEN, PERIOD.end, decided_by="A. Clerk", reason="it was sold", now=NOW)
+    decide(lake, F, ClosedState.OPEN, (PERIOD.start, PERIOD.end), decided_by="A. Clerk", reason="it was sold", now=NOW)
     found = certified(lake, take_snapshot(lake, NOW), F)
     assert (found.state, found.stated_state) == (CertificateState.DECIDED, CertificateState.OPEN)
     assert (found.is_final, certified(lake, before, F).state) == (True, CertificateState.OPEN)
