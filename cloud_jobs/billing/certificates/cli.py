@@ -143,4 +143,4 @@ def _print(found: list[Decision], *, as_json: bool) -> None:
         span = stamp(one.since), stamp(one.until)
         texts = (what, device, *span, one.decided_by, one.reason, stamp(one.decided_at))
         table.add_row(str(one.number), *(Text(text) for text in texts))
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    Console(width=None if sys.stdout.isatty() else 180).print(table)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from datetime import datetime
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -34,10 +32,8 @@ def printed(line: str) -> str:
 def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = PageLake(tmp_path)
     monkeypatch.chdir(tmp_path)
-    clock = Mock(wraps=datetime)
-    clock.now.side_effect = lambda _: NOW
-    monkeypatch.setattr(decisions_cli, "datetime", clock)
-    monkeypatch.setattr(commands, "checked_time", lambda _: NOW)
+    for module in (commands, decisions_cli):
+        monkeypatch.setattr(module, "checked_time", lambda _: NOW)
     shown = [
         found for session in SESSIONS for found in re.findall(r"^([$#] .*)\n((?:[^$#].*\n)*)", session, re.MULTILINE)
     ]
