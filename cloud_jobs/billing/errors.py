@@ -94,7 +94,7 @@ class MissingRate(BillingError):
 
 
 class AmountTooLarge(BillingError):
-    """A charge that no bill has; the tables of the register could not even hold a larger one."""
+    """Charges that no bill has; the tables of the register could not even hold larger ones. The largest is named."""
 
     def __init__(self, account: str, price: str, amount_minor: int) -> None:
         super().__init__(

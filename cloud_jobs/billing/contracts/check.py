@@ -12,6 +12,8 @@ from cloud_jobs.billing.contracts.errors import (
     BlockedPayer,
     ContractFault,
     DeviceInTwoAccounts,
+    MetersForgotten,
+    SharedNumberPrefix,
     UnknownPayer,
 )
 from cloud_jobs.billing.contracts.published import MODEL_OF
@@ -57,7 +59,7 @@ def check_contracts(
     before, after = Contracts(published), Contracts([*published, *_as_published(published, stated, moment)])
     changed = {(row["kind"], row["id"]) for row in stated if row["kind"] in MODEL_OF}
     payers = after.payers_of(changed)
-    places = {row["id"]: row["place"] for row in stated if row["kind"] == "account"}
+    places = {(row["kind"], row["id"], since): row["place"] for row in stated for since in (None, _begin(row))}
     found = [_Found(_placed(fault, places), fault.is_lack) for fault in _faults(before, after, stated, payers)]
     found += [_Found(text, is_lack) for text, is_lack in faults_of_zones(published, stated)]
     return CheckedContracts(
@@ -79,8 +81,8 @@ def _faults(
     before: Contracts, after: Contracts, stated: Sequence[Row], payers: Sequence[str]
 ) -> Iterator[ContractFault]:
     """What is wrong with the contracts as they would be, and is not with those that are published."""
-    there = set(map(str, before.device_overlaps()))
-    yield from (one for one in after.device_overlaps() if str(one) not in there)
+    there = set(map(str, before.contradictions()))
+    yield from (one for one in after.contradictions() if str(one) not in there)
     for since in sorted({begin for row in stated if (begin := _begin(row))})[:MAX_MONTHS]:
         known = set(map(str, before.without_payer(since)))
         yield from (one for one in after.without_payer(since) if str(one) not in known)
@@ -144,10 +146,22 @@ def _as_published(published: Iterable[Row], stated: Iterable[Row], moment: datet
     return made
 
 
-def _placed(fault: ContractFault, places: Mapping[str, str]) -> str:
-    """A fault behind the file and line of the accounts that it names, if these are in the files."""
-    named = fault.accounts if isinstance(fault, DeviceInTwoAccounts | AccountCycle) else [getattr(fault, "account", "")]
-    return ": ".join([", ".join(places[one] for one in named if one in places), str(fault)]).removeprefix(": ")
+def _placed(fault: ContractFault, places: Mapping[tuple[str, str, datetime | None], str]) -> str:
+    """A fault behind the file and line of what it names, if that is in the files."""
+    found = [places[one] for one in _named(fault) if one in places]
+    return ": ".join([", ".join(found), str(fault)]).removeprefix(": ")
+
+
+def _named(fault: ContractFault) -> Iterator[tuple[str, str, datetime | None]]:
+    match fault:
+        case DeviceInTwoAccounts() | AccountCycle():
+            yield from (("account", one, None) for one in fault.accounts)
+        case SharedNumberPrefix():
+            yield from (("legal_entity", one, None) for one in fault.legal_entities)
+        case MetersForgotten():
+            yield "tariff", fault.tariff, fault.begin
+        case _:
+            yield "account", getattr(fault, "account", ""), getattr(fault, "begin", None)
 
 
 def _month_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPeriod | None:

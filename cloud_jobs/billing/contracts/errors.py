@@ -5,6 +5,7 @@ BillingError
 └── ContractFault              one reason
     ├── UnknownPayer           no such account, or one that another one pays for
     ├── OtherTimeZone          the period is of another time zone than the payer's
+    ├── OtherZoneThanBefore    a version of a payer with another time zone than the first one
     ├── ChangesInsidePeriod    what must be one for a whole period is two
     ├── RefusedVersionUsed     a publication that the period would use cannot be used
     ├── AccountCycle           accounts that are each other's parents
@@ -15,6 +16,8 @@ BillingError
     ├── TariffNotInForce       a tariff whose first version begins after a device's
     ├── UnknownLegalEntity     no seller of that id, or none yet
     ├── SellerWithoutVatId     a VAT category for which the seller needs a VAT id
+    ├── SharedNumberPrefix     two sellers would give two documents one number
+    ├── MetersForgotten        a version of a tariff without a price that the one before has
     └── NoExchangeRate         a tariff in another currency, and no rate at the period's end
 """
 
@@ -71,8 +74,19 @@ class OtherTimeZone(ContractFault):
         self.payer, self.time_zone, self.given = payer, time_zone, given
 
 
+class OtherZoneThanBefore(ContractFault):
+    """A payer has one time zone for good: where it changes, days overlap, or hours are in none."""
+
+    def __init__(self, account: str, before: str, after: str, begin: datetime) -> None:
+        super().__init__(
+            f"account {account!r} is of {before}, and from {stamp(begin)} on it would be of {after}: its days would "
+            "overlap or leave hours out; end its devices then, and begin a new account that has them from there on"
+        )
+        self.account, self.before, self.after, self.begin = account, before, after, begin
+
+
 class ChangesInsidePeriod(ContractFault):
-    """A parent, currency, time zone or seller is one for a whole period. A period may end where it changes."""
+    """A parent, currency or seller is one for a whole period. A period may end where it changes."""
 
     def __init__(self, account: str, what: str, before: str, after: str, moment: datetime) -> None:
         super().__init__(
@@ -176,6 +190,29 @@ class SellerWithoutVatId(ContractFault):
             f"{legal_entity!r}, needs a vat_id (EN 16931, {rule})"
         )
         self.account, self.legal_entity = payer, legal_entity
+
+
+class SharedNumberPrefix(ContractFault):
+    """Legal entities count their documents apart, so with one prefix two documents would have one number."""
+
+    def __init__(self, prefix: str, legal_entities: Sequence[str]) -> None:
+        super().__init__(
+            f"the legal entities {' and '.join(map(repr, legal_entities[:MAX_NAMED]))} have one number_prefix, "
+            f"{prefix!r}: two documents would have one number; give each a prefix that no other one ever had"
+        )
+        self.prefix, self.legal_entities = prefix, tuple(legal_entities)
+
+
+class MetersForgotten(ContractFault):
+    """A meter that the version before sells, and of which this one says nothing, would be free in silence."""
+
+    def __init__(self, tariff: str, meters: Sequence[str], begin: datetime) -> None:
+        named = ", ".join(f'"{meter}"' for meter in meters)
+        super().__init__(
+            f"tariff {tariff!r} from {stamp(begin)} has no price for {', '.join(meters)}, and the version before has; "
+            f"give a price (0: it is free), or write not_sold = [{named}]"
+        )
+        self.tariff, self.meters, self.begin = tariff, tuple(meters), begin
 
 
 class NoExchangeRate(ContractFault):

@@ -146,7 +146,10 @@ PaymentMeans = Annotated[str, AfterValidator(_payment_means)]
 Number = Annotated[
     Decimal, BeforeValidator(_no_truth_value), Field(max_digits=24, decimal_places=12, allow_inf_nan=False)
 ]
-Amount = Annotated[Number, Field(ge=0)]
+Amount = Annotated[Number, Field(ge=0), AfterValidator(abs)]
+"""At least 0; -0 is 0."""
+UnitAmount = Annotated[Amount, Field(le=1_000_000_000)]
+"""What one unit costs: in no currency a kilometre, an hour or a byte costs more than this."""
 Moment = Annotated[datetime, PlainValidator(_moment), PlainSerializer(stamp, return_type=str, when_used="json")]
 """On a quarter of an hour, in UTC: usage is kept by the quarter, so whatever holds begins on one."""
 Iban = Annotated[

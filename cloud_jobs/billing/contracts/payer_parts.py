@@ -36,6 +36,11 @@ class PayerParts:
         self._publications: set[str] = set()
         self.faults: list[ContractFault] = []
 
+    @property
+    def publications(self) -> list[str]:
+        """The publications that the contract is made of, sorted."""
+        return sorted(self._publications)
+
     def contract(self, payer_id: str, names: Sequence[str], period: BillingPeriod) -> PayerContract | None:
         """The contract of a payer with the accounts of these names; None where a fault leaves it without a part."""
         accounts, assigned = list[AccountContract](), list[Assigned]()
@@ -65,7 +70,7 @@ class PayerParts:
             accounts=tuple(accounts),
             assigned=tuple(sorted(assigned)),
             rates=rates,
-            publication_ids=tuple(sorted(self._publications)),
+            publication_ids=tuple(self.publications),
         )
 
     def _spans(

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Zone
+from cloud_jobs.billing.contracts.fields import Amount, Contract, UnitAmount, Zone
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
 
 ANY_ZONE: Final = "*"
@@ -35,7 +35,7 @@ class Tier(Contract):
     """Units up to and including `up_to` (None: all above). Units are those of the price."""
 
     up_to: Amount | None = None
-    unit_amount: Amount
+    unit_amount: UnitAmount
 
 
 class Price(Contract):
@@ -45,7 +45,7 @@ class Price(Contract):
     zone: Zone = ""
     window: str = ""
     unit: str
-    unit_amount: Amount | None = None
+    unit_amount: UnitAmount | None = None
     tiers: Annotated[tuple[Tier, ...], Field(max_length=MAX_TIERS)] = ()
     tier_mode: TierMode = TierMode.GRADUATED
     allowance: Amount = Decimal(0)

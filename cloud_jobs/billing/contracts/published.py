@@ -32,14 +32,29 @@ VALUE_ERROR: Final = "Value error, "
 _Made = TypeVar("_Made", bound=Contract)
 
 
+class Pays(NamedTuple):
+    """What is kept of a payer's part."""
+
+    legal_entity: str
+    currency: str
+    time_zone: str
+
+
+class TariffFacts(NamedTuple):
+    """What is kept of a version of a tariff: the meters that have a price, and those that it says are not sold."""
+
+    sold: frozenset[str]
+    not_sold: frozenset[str]
+
+
 class AccountFacts(NamedTuple):
-    """What is kept of a version of an account. `pays`: legal entity, currency and time zone of one that pays itself.
+    """What is kept of a version of an account. `pays`: of one that pays itself.
 
     `devices`: three numbers for each assignment: the device's in `DeviceNumbers`, begin and end in µs since 1970.
     """
 
     parent: str | None
-    pays: tuple[str, str, str] | None
+    pays: Pays | None
     tariff: str
     devices: array[int]
 
@@ -66,16 +81,28 @@ def usable_contract(kind: str, body: str) -> Usable[Contract]:
     return Usable(micros(made.effective_from), made)  # type: ignore[attr-defined]
 
 
-def account_facts(account: Account, numbers: DeviceNumbers) -> AccountFacts:
+def facts_of(made: Contract, numbers: DeviceNumbers) -> AccountFacts | TariffFacts | str | None:
+    """What is kept of a version: of a seller the prefix of its numbers, of a rate nothing."""
+    match made:
+        case Account():
+            return _account_facts(made, numbers)
+        case Tariff():
+            return TariffFacts(frozenset(one.meter.value for one in made.prices), frozenset(made.not_sold))
+        case LegalEntity():
+            return made.number_prefix
+    return None
+
+
+def _account_facts(account: Account, numbers: DeviceNumbers) -> AccountFacts:
     """What is kept of an account while a hundred thousand of them are."""
     devices = array("q")
     for one in account.devices:
         end = EVER if one.end is None else micros(one.end)
         devices.extend((numbers.of(one.tenant, one.device), micros(one.begin), end))
     payer = account.payer
-    pays = payer and tuple(map(sys.intern, (payer.legal_entity, payer.currency, payer.time_zone)))
+    pays = None if payer is None else Pays(*map(sys.intern, (payer.legal_entity, payer.currency, payer.time_zone)))
     parent = account.parent and sys.intern(account.parent)
-    return AccountFacts(parent, pays, sys.intern(account.tariff), devices)  # type: ignore[arg-type]
+    return AccountFacts(parent, pays, sys.intern(account.tariff), devices)
 
 
 def parsed(model: type[_Made], body: str) -> _Made:

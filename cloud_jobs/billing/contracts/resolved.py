@@ -13,15 +13,14 @@ from itertools import pairwise
 from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.account_tree import AccountTree
+from cloud_jobs.billing.contracts.contradictions import contradictions, own_time_zone
 from cloud_jobs.billing.contracts.device_overlaps import overlaps
 from cloud_jobs.billing.contracts.errors import (
     AccountCycle,
     BlockedPayer,
     ChangesInsidePeriod,
     ContractFault,
-    DeviceInTwoAccounts,
     MissingParent,
     OtherTimeZone,
     RefusedVersionUsed,
@@ -29,13 +28,13 @@ from cloud_jobs.billing.contracts.errors import (
 )
 from cloud_jobs.billing.contracts.payer_contract import PayerContract
 from cloud_jobs.billing.contracts.payer_parts import PayerParts
-from cloud_jobs.billing.contracts.published import MODEL_OF, AccountFacts, DeviceNumbers, account_facts, usable_contract
+from cloud_jobs.billing.contracts.published import MODEL_OF, AccountFacts, DeviceNumbers, facts_of, usable_contract
 from cloud_jobs.billing.contracts.versions import ContractVersion, ContractVersions, UnusableVersion, micros, moment_of
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING
 from cloud_jobs.lake.coverage import TenantDevice
 
-_PAID_WITH: Final = ("legal entity", "currency", "time zone")
+_PAID_WITH: Final = ("legal entity", "currency")
 
 
 class Contracts:
@@ -46,12 +45,12 @@ class Contracts:
         mine = [dict(row) for row in rows if row["kind"] in MODEL_OF]
         numbers = DeviceNumbers()
 
-        def facts_of(kind: str, body: str) -> Usable[AccountFacts | None]:
+        def usable(kind: str, body: str) -> Usable[Any]:
             begin, made = usable_contract(kind, body)
-            return Usable(begin, account_facts(made, numbers) if isinstance(made, Account) else None)
+            # of one kind all facts are of one type
+            return Usable(begin, facts_of(made, numbers))
 
-        # of one kind all facts are of one type
-        found = in_force(mine, facts_of)
+        found = in_force(mine, usable)
         self.refused = found.refused
         self._of_kind: dict[str, dict[str, ContractVersions[Any]]] = {
             kind: defaultdict(ContractVersions) for kind in MODEL_OF
@@ -69,6 +68,7 @@ class Contracts:
         self._tree = AccountTree(self._accounts)
         self._names = numbers.names
         self._overlaps = overlaps(self._accounts, self._names)
+        self._contradictions = contradictions(self._of_kind)
 
     def payers(self, start: datetime, end: datetime) -> list[str]:
         """The ids of the accounts that pay for some of a time, sorted, also of those that are blocked."""
@@ -78,9 +78,11 @@ class Contracts:
         """Which accounts lead to no payer at a moment, and why: nobody is billed for their devices."""
         return self._tree.without_payer(micros(moment))
 
-    def device_overlaps(self) -> list[DeviceInTwoAccounts]:
-        """Every device that is in two accounts at one moment, whenever that is."""
-        return [one.fault for one in sorted({one for found in self._overlaps.values() for one in found})]
+    def contradictions(self) -> list[ContractFault]:
+        """What versions say against each other, whenever that is: devices in two accounts, numbers of two sellers,
+        a time zone that changes, a meter that is forgotten."""
+        devices = [one.fault for one in sorted({one for found in self._overlaps.values() for one in found})]
+        return [*devices, *dict.fromkeys(self._contradictions.values())]
 
     def devices_of(self, account: str, moment: datetime) -> set[TenantDevice]:
         """The devices that an account pays for at a moment."""
@@ -103,25 +105,27 @@ class Contracts:
             if ("account", name) in changed
             or any(
                 ("tariff", facts.tariff) in changed
-                or (facts.pays and ("legal_entity", facts.pays[0]) in changed)
-                or (facts.pays and any(rate.endswith(f"-{facts.pays[1].lower()}") for rate in rates))
+                or (facts.pays and ("legal_entity", facts.pays.legal_entity) in changed)
+                or (facts.pays and any(rate.endswith(f"-{facts.pays.currency.lower()}") for rate in rates))
                 for facts in versions.facts
             )
         ]
         return self._tree.above(needed)
 
     def period_of(self, payer_id: str, first_day: date, last_day: date) -> BillingPeriod:
-        """Days of a payer, by the clocks of the time zone that it has at their end. Raises BadPeriod, UnknownPayer."""
+        """Days of a payer, by the clocks of its time zone. Raises BadPeriod, UnknownPayer."""
+        return BillingPeriod(self.time_zone_of(payer_id), first_day, last_day)
+
+    def time_zone_of(self, payer_id: str) -> str:
+        """The time zone of a payer, which never changes; UTC of one of which no publication that says it can be used.
+
+        Raises UnknownPayer.
+        """
         versions = self._accounts.get(payer_id, ContractVersions())
-        zones = dict.fromkeys(facts.pays[2] for facts in reversed(versions.facts) if facts.pays)
-        periods = [BillingPeriod(zone, first_day, last_day) for zone in zones]
-        for period in periods:
-            last = versions.at(micros(period.end) - 1)
-            if last and last.facts.pays and last.facts.pays[2] == period.time_zone:
-                return period
-        if periods:
-            return periods[0]
-        raise UnknownPayer(payer_id, "is no payer, or no publication of it can be used")
+        zone = own_time_zone(versions)
+        if zone is None and not any("payer" in one.body for one in versions.refusals):
+            raise UnknownPayer(payer_id, "is no payer")
+        return zone or "UTC"
 
     def contract_of(self, payer_id: str, period: BillingPeriod) -> PayerContract:
         """What holds for a payer and all accounts below it. Raises BlockedPayer with every reason why nothing does."""
@@ -139,6 +143,7 @@ class Contracts:
         # of two accounts of one payer each has it
         within = dict.fromkeys(one for one in shared if one.begin_us < end and start < one.end_us)
         faults += [*parts.faults, *(one.fault for one in within)]
+        faults += [self._contradictions[one] for one in parts.publications if one in self._contradictions]
         if faults or made is None:
             raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
         return made
@@ -153,8 +158,9 @@ class Contracts:
             changes = self._tree.changes(payer_id, start, end) if there else ()
             yield from [*refused, *changes] or [self._no_payer(payer_id, there)]
             return
-        if there[-1].facts.pays[2] != period.time_zone:
-            yield OtherTimeZone(payer_id, there[-1].facts.pays[2], period.time_zone)
+        own = self.time_zone_of(payer_id)
+        if own != period.time_zone:
+            yield OtherTimeZone(payer_id, own, period.time_zone)
         for before, after in pairwise(there):
             for what, was, is_now in zip(_PAID_WITH, before.facts.pays or (), after.facts.pays or (), strict=False):
                 if was != is_now:

@@ -44,7 +44,8 @@ class Tariff(Contract):
     """One version of a price list, in force from `effective_from` until the next version's.
 
     What has a price for one zone must have one for each: a zone without a price, and without one for ANY_ZONE, is an
-    error, never free. A meter without any price is not sold. `minimum_amount`: the least that an account pays a period.
+    error, never free. A meter without any price is not sold; `not_sold` says so of one that the version before sells.
+    `minimum_amount`: the least that an account pays a period.
     """
 
     id: Id
@@ -54,6 +55,7 @@ class Tariff(Contract):
     windows: Annotated[tuple[Window, ...], Field(max_length=MAX_WINDOWS)] = ()
     caps: Annotated[tuple[Cap, ...], Field(max_length=MAX_CAPS)] = ()
     minimum_amount: Amount | None = None
+    not_sold: tuple[Meter, ...] = ()
 
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:
@@ -79,6 +81,8 @@ class Tariff(Contract):
                 yield f"prices.{first} and prices.{number} are both for {price}"
             if price.window not in windows:
                 yield f"prices.{number} is for window {price.window!r}, which the tariff does not have"
+            if price.meter in self.not_sold:
+                yield f"prices.{number} is for {price.meter}, which is in not_sold"
         for meter, zone, window in placed:
             # "*" is no price of what is outside all zones
             default = ANY_ZONE if zone and MEASURE_OF[meter].zones is not MeterZones.NONE else zone

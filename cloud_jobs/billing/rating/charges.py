@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.meters import Meter
@@ -21,6 +21,10 @@ class ChargeKind(StrEnum):
     MINIMUM = "minimum fee"
 
 
+MOST_MINOR: Final = 10**15
+"""What the amounts of a payer and period stay within, whatever their signs: exact in every program that reads them."""
+MOST_QUANTITY: Final = 10**18
+"""What the quantity of a charge stays within: it is stored in 64 bits."""
 _METER_PLACE = {meter: place for place, meter in enumerate(Meter, start=1)}
 _KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
 

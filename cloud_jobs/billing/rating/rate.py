@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-from cloud_jobs.billing.errors import AmountTooLarge
+from cloud_jobs.billing.errors import AmountTooLarge, BadUsage
 from cloud_jobs.billing.rating.account_rating import AccountRating, Metered
 from cloud_jobs.billing.rating.caps import Left, daily_caps, minimum_fee, period_caps
 from cloud_jobs.billing.rating.cells import Cell
-from cloud_jobs.billing.rating.charges import Charge, RatedAccount
+from cloud_jobs.billing.rating.charges import MOST_MINOR, MOST_QUANTITY, Charge, RatedAccount
 from cloud_jobs.billing.rating.contract import RatingContract
 from cloud_jobs.billing.rating.price_book import PriceBooks
 from cloud_jobs.billing.rating.tax import tax_group
-
-MAX_CHARGE_MINOR: Final = 10**13
-"""The largest charge: a hundred thousand of them still fit into the integers of the register's tables."""
 
 
 def rate(
@@ -25,7 +21,7 @@ def rate(
 
     Cells in any order and any pieces; each account of the tree by itself: usage, daily caps, period caps, minimum fee.
     `books`: kept from payer to payer, it saves reading the same tariff anew. Raises UnpricedZone, NoTermsInForce,
-    MissingRate, AmountTooLarge, BadReference.
+    MissingRate, AmountTooLarge, BadUsage, BadReference.
     """
     books = books or PriceBooks()
     ratings = {
@@ -35,10 +31,8 @@ def rate(
     for cell in cells:
         ratings[cell.account].add(cell)
     charges = [charge for rating in ratings.values() for charge in _of_account(rating)]
+    _check_bounds(charges)
     charges.sort(key=lambda charge: charge.key.order)
-    for charge in charges:
-        if abs(charge.amount_minor) > MAX_CHARGE_MINOR:
-            raise AmountTooLarge(charge.key.account, charge.key.price, charge.amount_minor)
     net = sum(charge.amount_minor for charge in charges)
     return RatedAccount(
         payer=contract.payer,
@@ -46,6 +40,17 @@ def rate(
         charges=tuple(charges),
         taxes=(tax_group(contract.vat, net),),
     )
+
+
+def _check_bounds(charges: list[Charge]) -> None:
+    """Here and not where prices enter: with what was used, and all together, they make too much."""
+    if sum(abs(one.amount_minor) for one in charges) > MOST_MINOR:
+        largest = max(charges, key=lambda one: abs(one.amount_minor))
+        raise AmountTooLarge(largest.key.account, largest.key.price, largest.amount_minor)
+    for one in charges:
+        if one.quantity > MOST_QUANTITY:
+            meter, device = one.key.meter, one.key.device
+            raise BadUsage(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
 
 
 def _of_account(rating: AccountRating) -> list[Charge]:

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import DeviceCertificate, certificates_from
 from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
-from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.errors import BadPeriod, BillingError
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import (
     Cell,
@@ -149,7 +149,7 @@ def close_period(
 
     `against_records`: whether usage is held against the records that it counts; False leaves that to `reconcile`.
 
-    Raises UnknownPayer for one that was asked for and never pays; LakeError, CommitConflict, CommitFailed,
+    Raises UnknownPayer for one that was asked for and never pays; BadPeriod, LakeError, CommitConflict, CommitFailed,
     StoreUnavailable, ClosingTooLate: then nothing is closed.
     """
     with without_cycles():
@@ -186,13 +186,20 @@ def contracts_of(
     """What was agreed with each payer for its local days, and the closings of those with whom nothing clear was.
 
     Also of those who were closed for these days and pay for none of them any more: nothing is owed by them.
+    Raises BadPeriod for days that there are in no time zone, UnknownPayer.
     """
+    # what no clock has at all is no payer's fault
+    BillingPeriod("UTC", *days)
     contracts, register = Contracts(reference_rows(lake, snapshot)), Register(lake)
     before = {*register.payers(*days)}
     found, refused = [], []
     for payer in sorted({*payers} if payers is not None else {*_paying(contracts, days), *before}):
+        zone = "UTC"
         try:
-            found.append(contracts.contract_of(payer, contracts.period_of(payer, *days)))
+            zone = contracts.time_zone_of(payer)
+            found.append(contracts.contract_of(payer, BillingPeriod(zone, *days)))
+        except BadPeriod as fault:
+            refused.append(blocked(run, payer, days, zone, [str(fault)]))
         except (BlockedPayer, UnknownPayer) as fault:
             last = last_charged(register, days, payer) if payer in before and _pays_nothing(fault) else None
             if last is not None:
@@ -202,7 +209,7 @@ def contracts_of(
                     # somebody asked for it
                     raise
             elif payers is not None or not _pays_nothing(fault):
-                refused.append(blocked(run, payer, fault.period, [str(one) for one in fault.faults]))
+                refused.append(blocked(run, payer, days, zone, [str(one) for one in fault.faults]))
     return found, refused
 
 
@@ -255,7 +262,8 @@ def _closed_group(
                 its = reader.read([one], agreed)[one.id]
             rated = rate(contract, its.cells, its.metered, books)
         except BillingError as fault:
-            yield blocked(run, one.id, one.period, [str(fault)], one)
+            days = one.period.first_day, one.period.last_day
+            yield blocked(run, one.id, days, one.period.time_zone, [str(fault)], contract=one)
             continue
         # before anything is written: a difference is part of the closing
         totals = (*record_totals(one.id, its.records), *control_totals(contract, its.assigned, its.cells, rated))

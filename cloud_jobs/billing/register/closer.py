@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 
-from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.billing_period import day_start
 from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.documents import DocumentError, DocumentType, document_body
@@ -126,22 +126,31 @@ def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing
 
 
 def blocked(
-    run: ClosingRun, payer: str, period: BillingPeriod, reasons: Sequence[str], contract: PayerContract | None = None
+    run: ClosingRun,
+    payer: str,
+    days: tuple[date, date],
+    time_zone: str,
+    reasons: Sequence[str],
+    *,
+    contract: PayerContract | None = None,
 ) -> ClosedPayer:
-    """The closing of a payer for which there is no sum; `contract`: None if that is what is wrong."""
+    """The closing of a payer for which there is no sum; `contract`: None if that is what is wrong.
+
+    `days`: the first and the last; perhaps the clocks of the time zone never showed them.
+    """
     seller = None if contract is None else contract.seller
     nothing: dict[str, Any] = {}
     closing = Closing(
-        key=PeriodKey("" if seller is None else seller.id, payer, period.first_day, period.last_day),
+        key=PeriodKey("" if seller is None else seller.id, payer, *days),
         snapshot=run.snapshot,
         snapshot_id=run.snapshot_id,
         number=0,
         run=run.name,
         outcome=ClosingState.BLOCKED,
         reasons=tuple(reasons),
-        period_start=period.start,
-        period_end=period.end,
-        time_zone=period.time_zone,
+        period_start=day_start(time_zone, days[0]),
+        period_end=day_start(time_zone, days[1] + timedelta(days=1)),
+        time_zone=time_zone,
         number_prefix="" if seller is None else seller.number_prefix,
         currency="" if contract is None else contract.payer.currency,
         net_minor=0,

@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,35 @@ def test_a_device_that_changes_its_account_is_billed_to_each_for_its_own_time(tm
     assert [(one.key.payer, one.net_minor) for one in billed.close("one")] == [("acme", 450), ("beta", 225)]
 
 
+def test_days_that_a_payers_clocks_skipped_block_that_payer_and_nobody_else(tmp_path: Path) -> None:
+    since, day = "2010-01-01T00:00:00Z", date(2011, 12, 30)
+    billed = BilledLake.create(tmp_path, "van-1", "van-2")
+    billed.publish(
+        legal_entity(effective_from=since),
+        tariff(effective_from=since),
+        account("acme", device(begin=since), effective_from=since),
+        account("beta", device("van-2", begin=since), effective_from=since, payer=payer(time_zone="Pacific/Apia")),
+    )
+    acme, beta = billed.close("one", days=(day, day))
+    assert (acme.outcome, beta.outcome) == (ClosingState.FINAL, ClosingState.BLOCKED)
+    assert beta.reasons == ("Pacific/Apia had no day 2011-12-30: its clocks went from the day before to the day after",)
+    assert (beta.key.payer, beta.key.text, beta.period_start, beta.time_zone) == (
+        "beta",
+        "2011-12-30",
+        datetime(2011, 12, 30, 10, tzinfo=UTC),
+        "Pacific/Apia",
+    )
+    (again,) = billed.register.closings(day, day, ["beta"])
+    assert again == replace(beta, number=1)
+
+
+def test_an_account_of_which_no_publication_can_be_used_blocks_itself_and_nobody_else(billed: BilledLake) -> None:
+    billed.publish(*FLEET, account("gamma", device("van-5"), colour="red"))
+    *others, gamma = billed.close("one")
+    assert {one.outcome for one in others} == {ClosingState.FINAL}
+    assert (gamma.outcome, "colour: Extra inputs" in gamma.reasons[0]) == (ClosingState.BLOCKED, True)
+
+
 def test_a_device_in_two_accounts_blocks_both_and_nobody_else(tmp_path: Path) -> None:
     billed = BilledLake.create(tmp_path, "van-1", "van-2")
     billed.publish(
@@ -229,7 +258,7 @@ def test_a_payer_of_whom_no_valid_invoice_can_be_made_is_blocked_when_it_is_clos
 
 
 def test_an_amount_beyond_all_sense_blocks_its_payer_and_nobody_else(billed: BilledLake) -> None:
-    dear = tariff(price("999999999999", unit="m"), id="dear")
+    dear = tariff(price("999999999", unit="m"), id="dear")
     billed.publish(*FLEET, dear, account("gamma", device("van-5"), tariff="dear"))
     billed.hear("van-5")
     billed.use(used("van-5", 1_000_000_000))
