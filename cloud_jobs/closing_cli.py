@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
@@ -46,6 +45,7 @@ def close(
     from cloud_jobs.billing.register.commands import NOT_ALL, days_of, payer_id
     from cloud_jobs.billing.register.terminal import closing_values, closings_table
     from cloud_jobs.closing_job import run_close
+    from cloud_jobs.fitted_table import screen
     from cloud_jobs.run_result import log_to_standard_error
 
     log_to_standard_error()
@@ -56,6 +56,6 @@ def close(
         for one in closings:
             typer.echo(json.dumps(closing_values(one), sort_keys=True))
     else:
-        Console(width=160).print(closings_table(closings))
+        screen().print(closings_table(closings))
     if any(one.outcome is not ClosingState.FINAL for one in closings):
         raise typer.Exit(NOT_ALL)

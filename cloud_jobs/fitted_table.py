@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -33,20 +33,20 @@ class Column(NamedTuple):
     folds: bool = False
     lesser: int = 0
 
+    @classmethod
+    def number(cls, name: str, lesser: int = 0) -> Column:
+        """A column of numbers, to the right and never cut."""
+        return cls(name, right=True, lesser=lesser)
 
-def number(name: str, lesser: int = 0) -> Column:
-    """A column of numbers, to the right and never cut."""
-    return Column(name, right=True, lesser=lesser)
+    @classmethod
+    def text(cls, name: str, lesser: int = 0) -> Column:
+        """A column of texts that may fold."""
+        return cls(name, folds=True, lesser=lesser)
 
 
-def text(name: str, lesser: int = 0) -> Column:
-    """A column of texts that may fold."""
-    return Column(name, folds=True, lesser=lesser)
-
-
-def screen(pipe_width: int = PIPE_WIDTH) -> Console:
+def screen(pipe_width: int | None = None) -> Console:
     """Standard output: as wide as the terminal, or so wide if it is none."""
-    return Console(width=None if sys.stdout.isatty() else pipe_width)
+    return Console(width=None if sys.stdout.isatty() else pipe_width or PIPE_WIDTH)
 
 
 class FittedTable:
@@ -81,14 +81,15 @@ class FittedTable:
             yield Text(f"Left out, for want of room: {names}.", style="dim")
 
     def _fitting(self, width: int) -> tuple[list[int], list[int]]:
-        """Which columns are shown, and which are not."""
+        """Which columns are shown, and what is missing then: of an empty column, which goes first, nothing is."""
         shown = [*range(len(self._columns))]
-        for at in sorted(shown, key=lambda at: -self._columns[at].lesser):
-            if not self._columns[at].lesser or _total(self._least(at) for at in shown) <= width:
+        filled = {at for at in shown if any(row[at] for row in self._rows)}
+        lesser = [at for at in shown if self._columns[at].lesser]
+        for at in sorted(lesser, key=lambda at: (at in filled, -self._columns[at].lesser)):
+            if _total(self._least(at) for at in shown) <= width:
                 break
             shown.remove(at)
-        # of an empty column nothing is missing
-        return shown, [at for at in range(len(self._columns)) if at not in shown and any(row[at] for row in self._rows)]
+        return shown, [at for at in lesser if at in filled and at not in shown]
 
     def _whole(self, at: int) -> int:
         cells = (line for row in self._rows for line in row[at].plain.splitlines())
@@ -120,7 +121,7 @@ class FittedTable:
         )
         for at, width in zip(shown, widths, strict=True):
             column = self._columns[at]
-            justify = "right" if column.right else "left"
+            justify: JustifyMethod = "right" if column.right else "left"
             table.add_column(column.name, width=width, justify=justify, overflow="fold", no_wrap=not column.folds)
         for place, row in enumerate(self._rows):
             table.add_row(*(row[at] for at in shown), end_section=place in self._ends)

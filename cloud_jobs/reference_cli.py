@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.beginning import beginning
 
 if TYPE_CHECKING:
@@ -102,8 +102,7 @@ def show(config: Config, *, as_json: AsJson = False) -> None:
         plain = [{name: _plain(value) for name, value in row.items()} for row in quarantined]
         _print_json({"versions": rows, "quarantined": plain})
         return
-    # A pipe or a file has no width of its own.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = screen(140)
     console.print(_table(rows))
     if quarantined:
         console.print(quarantine_table(map(named_message, quarantined)))

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
+from cloud_jobs.fitted_table import screen
 from cloud_jobs.refused_table import quarantine_table, refused_table
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def print_json(result: JobResult) -> None:
 
 def print_table(result: JobResult) -> None:
     """Prints a result as tables."""
-    # A pipe or a file has no width of its own.
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(_tables(result))
+    screen(_WIDTH).print(_tables(result))
 
 
 def _tables(result: JobResult) -> RenderableType:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
@@ -46,6 +45,7 @@ def explain(
     from cloud_jobs.explain.issued_line import explain_line
     from cloud_jobs.explain.records_of import records_of_hour
     from cloud_jobs.explain.terminal import line_tables, line_values, record_values, records_table
+    from cloud_jobs.fitted_table import screen
     from cloud_jobs.lake.location import Location
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.result_file import writing_result
@@ -59,17 +59,19 @@ def explain(
         raise typer.BadParameter(f"the line counts nothing of the hour {hour}; without --hour all its hours are listed")
     of_device = TenantDevice(key.tenant, key.device)
     records = [row for one in hours for row in records_of_hour(opened, of_device, one, limit)]
+    count = sum(one.seq_ranges.count for one in hours)
     if picture is not None:
         with writing_result(picture) as file:
             file.write(drawing_of(found))
     if as_json:
-        values = line_values(found, limit) | ({"records": record_values(records)} if hours else {})
+        of_hour = {"records": record_values(records), "records_in_all": count} if hours else {}
+        values = line_values(found, limit) | of_hour
         sys.stdout.write(json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
     else:
-        console = Console(width=None if sys.stdout.isatty() else 160)
+        console = screen()
         console.print(line_tables(found, limit))
         if asked is not None:
-            console.print(records_table(asked, records))
+            console.print(records_table(asked, records, count))
     if found.explanation.agrees is not True:
         raise typer.Exit(NOT_AGREED)
 

@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.billing.currency import amount_text
-from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, place_text, quantity_text
 from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.rating import Charge
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
+from cloud_jobs.fitted_table import Column, FittedTable
 
 _WORDS: Final = {True: "yes", False: "NO", None: "unknown"}
 
@@ -54,13 +54,16 @@ def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
     return Group(_hours_table(line, limit), _checks_table(line), *_notes(line))
 
 
-def records_table(hour: datetime, records: Iterable[dict[str, Any]]) -> Table:
-    """The records that an hour was computed from."""
-    table = Table(title=Text(f"Records of the hour {stamp(hour)}"), title_justify="left")
-    for heading in ("epoch", "seq", "kind", "device time", "latitude", "longitude", "accuracy m", "received"):
-        table.add_column(heading, no_wrap=True)
+def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int) -> FittedTable:
+    """The records that an hour was computed from: the first of so many."""
+    names = ("epoch", "seq", "kind", "device time", "latitude", "longitude", "accuracy m", "received")
+    lesser = {"epoch": 1, "received": 2, "accuracy m": 3}
+    title = f"Records of the hour {stamp(hour)}"
+    table = FittedTable(*(Column(name, lesser=lesser.get(name, 0)) for name in names), title=title)
     for row in records:
-        table.add_row(*(Text("" if value is None else _shown(value)) for value in row.values()))
+        table.add(*("" if value is None else _shown(value) for value in row.values()))
+    if count > len(records):
+        table.add("", "", f"and {count - len(records)} more")
     return table
 
 
@@ -71,36 +74,35 @@ def record_values(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _hours_table(line: ExplainedLine, limit: int) -> Table:
+def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
     found = line.explanation
     key, meter = found.charge.key, _meter(found.charge)
-    where = f"zone {key.zone}" if key.zone else "no zone"
-    title = f"{line.number}, line {line.line}: {key.tenant}/{key.device}, {meter.value}, {where}, at {key.price}"
-    table = Table(title=Text(title), title_justify="left")
-    table.add_column("hour (UTC)", no_wrap=True)
-    table.add_column(MEASURE_OF[meter].unit, justify="right", no_wrap=True)
-    for heading in ("records", "digest", "the records give it again"):
-        table.add_column(heading, no_wrap=True)
+    parts = (f"{key.tenant}/{key.device}", meter.value, place_text(meter, key.zone), f"at {key.price}")
+    title = f"{line.number}, line {line.line}: {', '.join(part for part in parts if part)}"
+    table = FittedTable(
+        *(Column("hour (UTC)"), Column.number(MEASURE_OF[meter].unit), Column.text("records", 2)),
+        *(Column("digest", lesser=1), Column.text("the records give it again")),
+        title=title,
+    )
     for one in found.hours[:limit]:
-        table.add_row(
+        table.add(
             stamp(one.hour),
             quantity_text(meter, one.quantity),
-            Text(_ranges_text(one)),
+            _ranges_text(one),
             one.digest,
             _WORDS[one.agrees],
         )
     if len(found.hours) > limit:
-        table.add_row(f"and {len(found.hours) - limit} more")
+        table.add(f"and {len(found.hours) - limit} more")
     return table
 
 
-def _checks_table(line: ExplainedLine) -> Table:
+def _checks_table(line: ExplainedLine) -> FittedTable:
     found = line.explanation
     charge, meter = found.charge, _meter(found.charge)
     unit = MEASURE_OF[meter].unit
-    table = Table(title=Text("Held against the charge"), title_justify="left")
-    for heading in ("what", "charged", "found", "agrees"):
-        table.add_column(heading)
+    columns = (Column.text("what"), Column("charged"), Column("found"), Column("agrees"))
+    table = FittedTable(*columns, title="Held against the charge")
     amounts = (charge.amount_minor, found.amount_minor)
     stated, again = (
         "unknown" if one is None else f"{amount_text(one, line.currency)} {line.currency}" for one in amounts
@@ -127,7 +129,7 @@ def _checks_table(line: ExplainedLine) -> Table:
         ("amount", stated, again, found.amount_agrees),
     )
     for what, was, is_now, agrees in rows:
-        table.add_row(what, Text(was), Text(is_now), Text(_WORDS[agrees], style="red" if agrees is False else ""))
+        table.add(what, was, is_now, Text(_WORDS[agrees], style="red" if agrees is False else ""))
     return table
 
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 import typer
-from rich.console import Console
 
 from cloud_jobs.billing.register.commands import (
     JsonOption,
@@ -19,6 +18,7 @@ from cloud_jobs.billing.register.commands import (
     days_of,
 )
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.tables import Lake
@@ -53,6 +53,6 @@ def reconcile(
     if as_json:
         sys.stdout.write(json.dumps(made.values(), ensure_ascii=False, indent=2, sort_keys=True) + "\n")
     else:
-        Console(width=None if sys.stdout.isatty() else _WIDTH).print(reconciled_table(made))
+        screen(_WIDTH).print(reconciled_table(made))
     if made.outcome is not ComparisonOutcome.EQUAL:
         raise typer.Exit(DIFFERENT)

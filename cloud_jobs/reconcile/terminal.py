@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from cloud_jobs.billing.billing_period import days_text
+from cloud_jobs.fitted_table import Column, FittedTable
 from cloud_jobs.reconcile.reconciling import Reconciled
 
 
 def reconciled_table(made: Reconciled) -> RenderableType:
     """One row a comparison, in the order of the stations."""
-    table = Table(title=f"{days_text(*made.days)} by snapshot {made.snapshot.id}: {made.outcome.value}")
-    for name in ("station", "what", "of"):
-        table.add_column(name)
-    for name in ("expected", "found", "difference"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("outcome", "note"):
-        table.add_column(name)
+    table = FittedTable(
+        *(Column.text("station"), Column.text("what"), Column.text("of", 1)),
+        *(Column.number(name) for name in ("expected", "found", "difference")),
+        *(Column("outcome"), Column.text("note", 2)),
+        title=f"{days_text(*made.days)} by snapshot {made.snapshot.id}: {made.outcome.value}",
+    )
     station = None
     for one in made.comparisons:
         if station not in {None, one.station}:
@@ -32,7 +30,6 @@ def reconciled_table(made: Reconciled) -> RenderableType:
             one.outcome.value,
             one.note,
         )
-        # as Text: Rich would read brackets in a name as markup
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add(*cells)
         station = one.station
     return table

@@ -11,10 +11,10 @@ from threading import Event
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.fitted_table import screen
 
 __all__ = ["status"]
 
@@ -61,8 +61,7 @@ def status(
                 sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
                 sys.stdout.flush()
             else:
-                # A pipe or a file has no width of its own.
-                Console(width=None if sys.stdout.isatty() else _WIDTH).print(status_tables(found, wrong))
+                screen(_WIDTH).print(status_tables(found, wrong))
             return not wrong
 
         if every is None:

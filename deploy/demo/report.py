@@ -5,46 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.billing.certificates import CertificateState
 from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.fitted_table import Column, FittedTable
 from deploy.demo.audit import Audit, DeviceAudit
 from deploy.demo.document_audit import DocumentAudit
 
 _NUMBERS = ("made", "stored", "forwarded", "ingested", "lost", "unexpected")
 
 
-def records_table(audit: Audit) -> Table:
+def records_table(audit: Audit) -> FittedTable:
     """How many records there were at each station, for each region and in all."""
-    table = _table("Records, from the vehicle to the table", "region", *_NUMBERS, "equal to the truth")
-    regions = sorted({device.region for device in audit.devices})
-    for region in regions:
-        mine = [device for device in audit.devices if device.region == region]
-        table.add_row(region, *_sums(mine), _verdict(all(device.equal for device in mine)))
-    table.add_section()
-    table.add_row("all", *_sums(audit.devices), _verdict(all(device.equal for device in audit.devices)))
     redelivered = sum(device.redelivered for device in audit.devices)
-    table.caption = (
+    caption = (
         f"duplicates removed: {redelivered:,} redelivered by the vehicles' own brokers, "
         f"{audit.duplicates_removed:,} at the centre; in conflict: {audit.conflicts}; malformed: {audit.malformed}"
     )
+    columns = ("region", *_NUMBERS, "equal to the truth")
+    table = _table("Records, from the vehicle to the table", *columns, caption=caption)
+    regions = sorted({device.region for device in audit.devices})
+    for region in regions:
+        mine = [device for device in audit.devices if device.region == region]
+        table.add(region, *_sums(mine), _verdict(all(device.equal for device in mine)))
+    table.add_section()
+    table.add("all", *_sums(audit.devices), _verdict(all(device.equal for device in audit.devices)))
     return table
 
 
-def completeness_table(audit: Audit) -> Table:
+def completeness_table(audit: Audit) -> FittedTable:
     """The certificate of each device."""
     table = _table(
         "Completeness of each device", "device", "made", "received", "declared lost", "missing", "state", "equal"
     )
     for device in audit.devices:
         numbers = (f"{value:,}" for value in (device.made, device.received, device.declared, device.missing))
-        table.add_row(device.device, *numbers, device.state, _verdict(device.equal))
+        table.add(device.device, *numbers, device.state, _verdict(device.equal))
     return table
 
 
-def verdict_table(audit: Audit) -> Table:
+def verdict_table(audit: Audit) -> FittedTable:
     """Each statement, and whether it holds."""
     table = _table("Against the independent truth", "what", "found", "holds")
     devices = audit.devices
@@ -88,7 +89,7 @@ def verdict_table(audit: Audit) -> Table:
             (f"line {proof.explained.line} of {proof.explained.number} computed again", "", proof.line_agrees),
         ]
     for what, figure, holds in rows:
-        table.add_row(what, figure, _verdict(holds))
+        table.add(what, figure, _verdict(holds))
     return table
 
 
@@ -142,12 +143,10 @@ def _gross(document: DocumentAudit) -> str:
     return f"{amount_text(one.gross_minor, one.currency)} {one.currency}"
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
-    words = {"region", "device", "state", "meter", "zone", "unit", "what", "found"}
-    for column in columns:
-        table.add_column(column, justify="left" if column in words else "right", no_wrap=column != "found")
-    return table
+def _table(title: str, *columns: str, caption: str = "") -> FittedTable:
+    folds, words = {"what", "found", "state"}, {"region", "device", "what", "found", "state"}
+    made = (Column(name, right=name not in words, folds=name in folds) for name in columns)
+    return FittedTable(*made, title=title, caption=caption)
 
 
 def _sums(devices: Iterable[DeviceAudit]) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from cloud_jobs.fitted_table import Column, FittedTable, number, text
+from cloud_jobs.fitted_table import Column, FittedTable
 
 NUMBER = "WE-00000001"
 WORDS = st.text("abc ", max_size=40).map(str.strip)
@@ -23,14 +23,21 @@ def shown(table: FittedTable, width: int) -> str:
 
 
 def documents(reason: str = "", invoice: str = "") -> FittedTable:
-    made = FittedTable(Column("number"), text("type"), number("net", 2), number("gross"), text("reason", 1), text("of", 3))
+    made = FittedTable(
+        Column("number"),
+        Column.text("type"),
+        Column.number("net", 2),
+        Column.number("gross"),
+        Column.text("reason", 1),
+        Column.text("of", 3),
+    )
     made.add(NUMBER, "credit note (void)", "-1,234.56 EUR", "-1,469.13 EUR", reason, invoice)
     return made
 
 
 @given(st.integers(12, 200), WORDS, st.lists(st.integers(-(10**9), 10**9), max_size=5))
 def test_whole_columns_are_whole_at_any_width_and_no_line_is_wider(width: int, word: str, amounts: list[int]) -> None:
-    table = FittedTable(Column("id"), text("words", 1), number("amount"), number("less", 2))
+    table = FittedTable(Column("id"), Column.text("words", 1), Column.number("amount"), Column.number("less", 2))
     for place, amount in enumerate(amounts):
         table.add(f"WE-{place:08}", word, f"{amount}", f"{amount}")
     out = shown(table, max(width, 14))

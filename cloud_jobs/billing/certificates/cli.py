@@ -7,9 +7,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates.certificate import CertificateState, DeviceCertificate
@@ -20,6 +17,7 @@ from cloud_jobs.billing.certificates.reader import certificates_from
 from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.period import stamp
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshot_reads import reference_rows
@@ -136,11 +134,14 @@ def _print(found: list[Decision], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps([one.of_device._asdict() | one.document() for one in found], indent=2) + "\n")
         return
-    table = Table("number", "what", "device", "from", "until", "by", "reason", "decided at")
+    table = FittedTable(
+        *(Column("number"), Column.text("what"), Column("device"), Column("from", lesser=2), Column("until")),
+        *(Column.text("by", 1), Column.text("reason", 3), Column("decided at", lesser=4)),
+    )
     for one in found:
         device = f"{one.tenant}/{one.device}"
         what = f"closes {one.kind.value}" if one.withdraws is None else f"withdraws {one.withdraws}"
         span = stamp(one.since), stamp(one.until)
         texts = (what, device, *span, one.decided_by, one.reason, stamp(one.decided_at))
-        table.add_row(str(one.number), *(Text(text) for text in texts))
-    Console(width=None if sys.stdout.isatty() else 180).print(table)
+        table.add(str(one.number), *texts)
+    screen(180).print(table)

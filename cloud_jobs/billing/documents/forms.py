@@ -13,9 +13,7 @@ from cloud_jobs.billing.documents.canonical import Document, canonical_bytes
 from cloud_jobs.billing.documents.tabular import to_csv, to_focus
 from cloud_jobs.billing.documents.terminal import document_table
 from cloud_jobs.billing.documents.ubl import to_ubl
-
-TABLE_WIDTH: Final = 160
-"""Characters a line of a table that is not shown on a terminal, which has a width of its own."""
+from cloud_jobs.fitted_table import PIPE_WIDTH
 
 
 def document_to_html(document: Document) -> str:
@@ -52,7 +50,7 @@ class _Made(NamedTuple):
 
 def _text(document: Document) -> bytes:
     file = io.StringIO()
-    Console(file=file, width=TABLE_WIDTH).print(document_table(document))
+    Console(file=file, width=PIPE_WIDTH).print(document_table(document))
     return file.getvalue().encode()
 
 

@@ -12,12 +12,11 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import typer
 from pydantic import TypeAdapter, ValidationError
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.fields import Id
 from cloud_jobs.billing.documents import Form, content_of, document_table, files_of, write_documents
-from cloud_jobs.billing.documents.forms import TABLE_WIDTH
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
@@ -35,6 +34,7 @@ from cloud_jobs.billing.register.terminal import (
 )
 from cloud_jobs.billing.register.writing import Unwritten, write_issued
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.store_clock import checked_time
@@ -225,7 +225,7 @@ def show(
     elif forms and forms != [Form.TABLE]:
         _write(content_of(made, forms[0]))
     else:
-        _console().print(document_table(made))
+        screen().print(document_table(made))
 
 
 @app.command()
@@ -318,12 +318,7 @@ def _print(as_json: bool, values: Any, table: RenderableType) -> None:
     if as_json:
         _write(json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
     else:
-        _console().print(table)
-
-
-def _console() -> Console:
-    """A pipe or a file has no width of its own; the tables need this much."""
-    return Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+        screen().print(table)
 
 
 def _write(content: bytes) -> None:

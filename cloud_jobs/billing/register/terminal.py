@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.meters import quantity_text
 from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.rating import Charge, RatedAccount
-from cloud_jobs.billing.register.closing import Closing
+from cloud_jobs.billing.register.closing import Closing, ClosingState
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.parties import Noticed
+from cloud_jobs.fitted_table import Column, FittedTable
 
 _MAX_REASONS = 3
 
@@ -49,13 +49,18 @@ def closing_values(closing: Closing) -> dict[str, Any]:
 def closings_table(closings: Iterable[Closing]) -> RenderableType:
     """One row a payer, of the reasons the first ones; and below it what has no say in any sum, but should be known."""
     closings = [*closings]
-    table = _table("payer", "period", "outcome", "net >", "tax >", "why not final")
+    table = FittedTable(
+        *(Column("payer"), Column.text("period"), Column("outcome"), Column.number("net"), Column.number("tax", 1)),
+        Column.text("why not final"),
+    )
     for one in closings:
         reasons = [*one.reasons[:_MAX_REASONS]]
         if len(one.reasons) > _MAX_REASONS:
             reasons.append(f"and {len(one.reasons) - _MAX_REASONS} more")
-        amounts = (_amount(one.net_minor, one.currency), _amount(one.tax_minor, one.currency))
-        _add(table, one.key.payer, one.key.text, one.outcome.value, *amounts, "\n".join(reasons))
+        # what is blocked has no sum, also where its contract says in which currency
+        currency = "" if one.outcome is ClosingState.BLOCKED else one.currency
+        amounts = (_amount(one.net_minor, currency), _amount(one.tax_minor, currency))
+        table.add(one.key.payer, one.key.text, one.outcome.value, *amounts, "\n".join(reasons))
     return Group(table, *(Text(line) for line in _noticed(closings)))
 
 
@@ -105,12 +110,16 @@ def document_values(document: IssuedDocument) -> dict[str, Any]:
 
 def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
     """One row a document. Amounts are what it adds: those of a credit are negative."""
-    table = _table("number", "type", "date", "payer", "period", "net >", "tax >", "gross >", "invoice", "reason")
+    table = FittedTable(
+        *(Column("number"), Column.text("type"), Column("date", lesser=2), Column("payer"), Column.text("period")),
+        *(Column.number("net", 3), Column.number("tax", 4), Column.number("gross"), Column("invoice", lesser=1)),
+        Column.text("reason", 5),
+    )
     for one in documents:
         kind = f"{one.type.heading.lower()}{' (void)' if one.is_void else ''}"
         amounts = [_amount(minor, one.currency) for minor in (one.net_minor, one.tax_minor, one.gross_minor)]
         invoice = "" if one.reference is None else one.reference.number
-        _add(table, one.number, kind, str(one.issue_date), one.key.payer, one.key.text, *amounts, invoice, one.reason)
+        table.add(one.number, kind, str(one.issue_date), one.key.payer, one.key.text, *amounts, invoice, one.reason)
     return table
 
 
@@ -128,17 +137,19 @@ def changes_values(number: str, changes: Sequence[RatedAccount]) -> dict[str, An
 def changes_table(number: str, changes: Sequence[RatedAccount]) -> RenderableType:
     """What would be posted to an invoice, charge by charge, and in all."""
     names = ("account", "region", "device", "kind", "meter", "zone", "window", "price")
-    table = _table(*names, "quantity >", "amount >")
+    lesser = {"region": 3, "kind": 2, "window": 4, "price": 1}
+    columns = (Column(name, folds=name not in {"device", "kind"}, lesser=lesser.get(name, 0)) for name in names)
+    table = FittedTable(*columns, Column.number("quantity"), Column.number("amount"))
     currency = changes[0].currency
     for charge in (charge for one in changes for charge in one.charges):
         key = charge.key
         texts = (key.account, key.region, key.device, key.kind.value, key.meter or "", key.zone, key.window, key.price)
         quantity = "" if key.meter is None else quantity_text(key.meter, charge.quantity)
-        _add(table, *texts, quantity, _amount(charge.amount_minor, currency))
+        table.add(*texts, quantity, _amount(charge.amount_minor, currency))
     table.add_section()
     net, tax = sum(one.net_minor for one in changes), sum(one.tax_minor for one in changes)
     for name, minor in (("net", net), ("tax", tax), ("to post", net + tax)):
-        _add(table, f"{name} to {number}", *[""] * len(names), _amount(minor, currency))
+        table.add(f"{name} to {number}", *[""] * len(names), _amount(minor, currency))
     return table
 
 
@@ -158,20 +169,6 @@ def _charge_values(charge: Charge) -> dict[str, Any]:
         "free": charge.free,
         "amount_minor": charge.amount_minor,
     }
-
-
-def _table(*names: str) -> Table:
-    """A column for each name; of those with `>` the cells are to the right."""
-    table = Table()
-    for name in names:
-        right = name.endswith(" >")
-        table.add_column(name.removesuffix(" >"), justify="right" if right else "left", no_wrap=right)
-    return table
-
-
-def _add(table: Table, *cells: str) -> None:
-    # as Text: Rich would read brackets in a name as markup
-    table.add_row(*(Text(cell) for cell in cells))
 
 
 def _amount(minor: int, currency: str) -> str:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from cloud_jobs.applied_fences import fences_number
+from cloud_jobs.lake.applied_tracks import note_tracks
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.data_files import write_data_files
-from cloud_jobs.lake.tables import FENCES, INGEST, Lake
+from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.published_fences import published_fences
 from cloud_jobs.reference_files import read_reference
+from geo.spatial import TrackSettings
 from simulator import drive, write_folder
 from simulator.messages import journal_entry
 from telemetry import IntervalSet
@@ -81,7 +83,7 @@ class PageLake:
         records = [row | {"t_ms": round(row["device_time"].timestamp() * 1000)} for row in rows]
         fences = published_fences(self.lake.rows("reference").to_pylist()).features
         usage = [row for row in metered_rows(records, fences) if row["digest"] not in there]
-        states = {FENCES: fences_number(fences)}
+        states = {FENCES: fences_number(fences), TRACKS: note_tracks(self.lake, TrackSettings().model_dump())}
         derive(self.lake, "usage", [row | {"computed_at": NOW, "day": row["hour"].date()} for row in usage], states)
 
 

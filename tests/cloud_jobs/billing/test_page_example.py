@@ -7,9 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from cloud_jobs import bill_cli
+from cloud_jobs import bill_cli, fitted_table
 from cloud_jobs.billing.certificates import cli as decisions_cli
 from cloud_jobs.billing.register import commands
 from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
@@ -38,7 +39,7 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
         found for session in SESSIONS for found in re.findall(r"^([$#] .*)\n((?:[^$#].*\n)*)", session, re.MULTILINE)
     ]
     words = {line.split()[3] for line, _ in shown if line.startswith("$")}
-    assert words == {"close", "close-device", "issue", "show", "diff", "adjust", "list", "void"}
+    assert words == {"close", "close-device", "issue", "show", "diff", "adjust", "list", "void", "explain"}
     for line, expected in shown:
         if line.startswith("#"):
             assert line.startswith(LATE_BATCH)
@@ -49,3 +50,26 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
             ".*".join(re.escape(part) for part in rows.split("…")) for rows in expected.split("│ …\n")
         )
         assert re.fullmatch(pattern, out := printed(line)), f"{line}\n{out}"
+    picture = DOCS / "pictures" / "explained-line.svg"
+    assert (tmp_path / "line11.svg").read_text(encoding="utf-8") == picture.read_text(encoding="utf-8")
+
+
+def test_on_a_terminal_of_80_columns_no_number_amount_or_name_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PageLake(tmp_path).arrive()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "checked_time", lambda _: NOW)
+    monkeypatch.setattr(fitted_table, "PIPE_WIDTH", 80)
+    whole = {
+        "close --period 2026-01-05": {"acme", "final", "83.28 EUR"},
+        "issue --period 2026-01-05": {"WE-00000001", "99.10 EUR", "2026-01-05"},
+        "list": {"WE-00000001", "99.10 EUR", "2026-01-05"},
+        "show WE-00000001": {"WE-00000001", "DE02 1203 0000 0000 2020 51", "99.10 EUR", "20.807615 km"},
+        "explain WE-00000001 11": {"20.807615", "20.807615 km", "9.36 EUR", "2026-01-05T08:00:00Z"},
+    }
+    for line, words in whole.items():
+        out = printed(f"$ waybill bill {line} --lake lake")
+        assert [word for word in words if word not in out] == [], out
+        assert "…" not in out
+        assert max(map(cell_len, out.splitlines())) <= 80
