@@ -17,6 +17,7 @@ from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.usage import reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.coverage_rows import from_rows
+from cloud_jobs.lake.record_counts import received_by_device, received_counts
 from cloud_jobs.lake.snapshot_reads import coverage
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
@@ -59,7 +60,7 @@ def compare_heads(
     settled_at = hours[1] + reach_at(snapshot).after
     late = rows["complete_until_us"].to_numpy() < (settled_at - _EPOCH) // timedelta(microseconds=1)
     asked = {*_devices(rows.filter(pa.array(late)))}
-    by = _by_device(rows, received)
+    by = received_by_device(rows, received)
     if devices is not None:
         asked |= {*devices} - by.keys()
     wrong = [*_not_closed(lake, snapshot, {device: hours_of.get(device, hours) for device in asked})]
@@ -70,17 +71,6 @@ def compare_heads(
         note += f"; {other:,} missing that are of no stream of the period, or closed by decision"
     whole = Comparison(Station.DEVICE, "records made, less declared lost", "all devices", found + of_wrong, found, note)
     return Heads([whole, *named(known)], by)
-
-
-def received_counts(rows: pa.Table) -> _Integers:
-    """How many records each row of coverage has received."""
-    lists = rows["received"].combine_chunks()
-    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
-    bounds = lists.flatten().to_numpy()
-    so_far = np.r_[0, np.cumsum(bounds[1::2] - bounds[::2] + 1)]
-    at = np.r_[0, np.cumsum(lists.value_lengths().to_numpy().astype(np.int64) // 2)]
-    found: _Integers = so_far[at[1:]] - so_far[at[:-1]]
-    return found
 
 
 def _lost(rows: pa.Table) -> _Integers:
@@ -94,12 +84,6 @@ def _lost(rows: pa.Table) -> _Integers:
 def _devices(rows: pa.Table) -> Iterator[TenantDevice]:
     pairs = rows.group_by(["tenant", "device"]).aggregate([])
     return map(TenantDevice, pairs["tenant"].to_pylist(), pairs["device"].to_pylist())
-
-
-def _by_device(rows: pa.Table, received: _Integers) -> dict[TenantDevice, int]:
-    made = rows.select(["tenant", "device"]).append_column("received", pa.array(received))
-    found = made.group_by(["tenant", "device"]).aggregate([("received", "sum")]).to_pylist()
-    return {TenantDevice(row["tenant"], row["device"]): row["received_sum"] for row in found}
 
 
 def _not_closed(lake: Lake, snapshot: LakeState, hours_of: Mapping[TenantDevice, Hours]) -> Iterator[DeviceCertificate]:

@@ -12,6 +12,7 @@ from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
+from cloud_jobs.billing.register.metered_records import WITH_REGION
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import reference_rows
@@ -162,6 +163,8 @@ def _usage(snapshot: Snapshot, used: CountedUsage, *, everyone: bool) -> Iterato
                 one.metered,
             )
             for one in used.differences
+            # of the region there is a station of its own
+            if one.name != WITH_REGION
         ]
     )
     if snapshot.covers < snapshot.ingest_number:

@@ -47,6 +47,7 @@ from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.dead_runs import is_dead
+from cloud_jobs.lake.record_counts import miscounted
 from cloud_jobs.lake.schemas import QUANTITIES, TABLES
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows, usage_rows_each
 from cloud_jobs.lake.snapshots import Snapshot
@@ -91,6 +92,7 @@ class _UsageReader:
     lake: Lake
     snapshot: Snapshot
     against_records: bool = True
+    miscounted: Mapping[TenantDevice, tuple[int, int]] = field(default_factory=dict)
 
     def read(self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]) -> dict[str, _Used]:
         """What each payer's devices used. Raises BillingError for what cannot be taken of one of them."""
@@ -222,7 +224,8 @@ def close_group(
     lake: Lake, snapshot: Snapshot, run: ClosingRun, fences: ClosingFences, *, against_records: bool = True
 ) -> Work:
     """A function that closes a group of payers and writes its lines and certificates."""
-    reader = _UsageReader(lake, snapshot, against_records=against_records)
+    wrong = miscounted(lake, snapshot) if against_records else {}
+    reader = _UsageReader(lake, snapshot, against_records=against_records, miscounted=wrong)
 
     def work(contracts: Sequence[PayerContract]) -> GroupClosed:
         # rows, cells and charges by the million: a fifth of the time would go into looking for cycles among them
@@ -266,7 +269,8 @@ def _closed_group(
             yield blocked(run, one.id, days, one.period.time_zone, [str(fault)], contract=one)
             continue
         # before anything is written: a difference is part of the closing
-        totals = (*record_totals(one.id, its.records), *control_totals(contract, its.assigned, its.cells, rated))
+        wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
+        totals = (*record_totals(one.id, its.records, wrong), *control_totals(contract, its.assigned, its.cells, rated))
         yield closed(
             run, one, rated, [certificates[one.period][device] for device in one.devices], totals=totals, fences=fences
         )

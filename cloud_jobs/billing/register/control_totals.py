@@ -1,4 +1,4 @@
-"""Sums that must agree before a closing is final: records, usage, cells and charges of each meter, accounts and payer.
+"""Sums that must agree before a closing is final: of records, usage, cells, charges of each meter, accounts and payer.
 
 What is counted twice or left out anywhere between the records and the payer's total is found here, and where.
 """
@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import Cell, Charge, ChargeKind, RatedAccount, RatingContract
-from cloud_jobs.billing.register.metered_records import DayDifference
+from cloud_jobs.billing.register.metered_records import WITH_REGION, DayDifference
+from cloud_jobs.lake.coverage import TenantDevice
 
 MAX_NAMED: Final = 20
 """So many devices and days that differ are named in a closing."""
@@ -46,13 +47,26 @@ class RecordSums:
     differences: list[DayDifference] = field(default_factory=list)
 
 
-def record_totals(payer: str, sums: RecordSums) -> tuple[ControlTotal, ...]:
-    """The totals of the records of a payer's devices, and of each device and day that differs, the first ones."""
+def record_totals(
+    payer: str, sums: RecordSums, miscounted: Mapping[TenantDevice, tuple[int, int]]
+) -> tuple[ControlTotal, ...]:
+    """The totals of the records of a payer's devices, and of each device and day that differs, the first ones.
+
+    `miscounted`: of its devices those of which the centre has not as many records as it received, of any period.
+    """
     differing = [
-        ControlTotal(f"{one.name} metered", f"{one.device.tenant}/{one.device.device} on {one.day}", *one[3:])
+        ControlTotal(
+            one.name if one.name == WITH_REGION else f"{one.name} metered",
+            f"{one.device.tenant}/{one.device.device} on {one.day}",
+            *one[3:],
+        )
         for one in sums.differences[:MAX_NAMED]
     ]
-    return (ControlTotal("records metered", payer, sums.recorded, sums.metered), *differing)
+    centre = [
+        ControlTotal("received records in the table", f"{device.tenant}/{device.device}", *counts)
+        for device, counts in [*miscounted.items()][:MAX_NAMED]
+    ]
+    return (ControlTotal("records metered", payer, sums.recorded, sums.metered), *centre, *differing)
 
 
 def control_totals(

@@ -27,18 +27,21 @@ _HOUR: Final = timedelta(hours=1)
 _KEY: Final = ("tenant", "device", "day")
 COUNTED: Final = ("records", "events", "content_bytes")
 """What is counted on both sides: records, those of kind event, and the bytes of their content."""
+WITH_REGION: Final = "records with a region"
+"""What is counted beside the records: those that name the region through which they came."""
 _COUNTS: Final = pa.schema(
     [
         pa.field("tenant", pa.string()),
         pa.field("device", pa.string()),
         pa.field("day", pa.date32()),
-        *(pa.field(name, pa.int64()) for name in COUNTED),
+        *(pa.field(name, pa.int64()) for name in (*COUNTED, WITH_REGION)),
     ]
 )
 
 
 class DayDifference(NamedTuple):
-    """A device and UTC day whose records and usage differ in one of COUNTED."""
+    """A device and UTC day whose records and usage differ in one of COUNTED, or whose records are not all of a region:
+    WITH_REGION, where `recorded` are all records, and `metered` those that name one."""
 
     device: TenantDevice
     day: date
@@ -48,7 +51,7 @@ class DayDifference(NamedTuple):
 
 
 class MeteredRecords(NamedTuple):
-    """How many there are of COUNTED, by tenant, device and day, and every device and day that differs.
+    """How many there are of COUNTED, by tenant, device and day, and every device and day where something differs.
 
     `recorded`: by the table of records; `metered`: by the rows of usage that are of whole devices.
     """
@@ -124,7 +127,8 @@ def _metered(usage: pa.Table) -> pa.Table:
     rows = whole.select([*_KEY]).append_column("records", pa.array(seq_counts(whole["seq_ranges"])))
     for name, values in counts.items():
         rows = rows.append_column(name, pa.array(values))
-    return _grouped(rows)
+    # of a region usage says nothing
+    return _grouped(rows.append_column(WITH_REGION, pa.array(np.zeros(rows.num_rows, np.int64))))
 
 
 def _quarters(column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -161,7 +165,7 @@ def _counted_files(
                 wanted["ingest_number"] = (None, snapshot.covers)
             if earliest is None or earliest < begin or latest > last:
                 wanted["device_time"] = (begin, last)
-            columns = ("tenant", "device", "device_date", "kind", "content_bytes")
+            columns = ("tenant", "device", "device_date", "kind", "content_bytes", "region")
             for rows in stored_rows(files, "records", path, columns, wanted):
                 yield _grouped(_as_counts(of_devices(rows, devices)))
 
@@ -169,13 +173,15 @@ def _counted_files(
 def _as_counts(rows: pa.Table) -> pa.Table:
     ones = np.ones(rows.num_rows, np.int64)
     counts = [ones, pc.equal(rows["kind"], "event").cast(pa.int64()), rows["content_bytes"].cast(pa.int64())]
+    counts.append(pc.is_valid(rows["region"]).cast(pa.int64()))
     key = [rows["tenant"], rows["device"], rows["device_date"]]
     return pa.table([*key, *counts], names=_COUNTS.names).cast(_COUNTS)
 
 
 def _grouped(rows: pa.Table) -> pa.Table:
-    made = rows.group_by([*_KEY]).aggregate([(name, "sum") for name in COUNTED])
-    return made.select([*_KEY, *(f"{name}_sum" for name in COUNTED)]).rename_columns(_COUNTS.names).cast(_COUNTS)
+    names = (*COUNTED, WITH_REGION)
+    made = rows.group_by([*_KEY]).aggregate([(name, "sum") for name in names])
+    return made.select([*_KEY, *(f"{name}_sum" for name in names)]).rename_columns(_COUNTS.names).cast(_COUNTS)
 
 
 def _by_device(rows: pa.Table) -> dict[TenantDevice, int]:
@@ -185,17 +191,18 @@ def _by_device(rows: pa.Table) -> dict[TenantDevice, int]:
 
 def _differences(recorded: pa.Table, metered: pa.Table) -> list[DayDifference]:
     joined = recorded.join(metered, [*_KEY], join_type="full outer", left_suffix="", right_suffix=" metered")
+    sides = {name: (name, f"{name} metered") for name in COUNTED} | {WITH_REGION: ("records", WITH_REGION)}
     wrong = None
-    for name in COUNTED:
-        differs = pc.not_equal(pc.fill_null(joined[name], 0), pc.fill_null(joined[f"{name} metered"], 0))
+    for one, other in sides.values():
+        differs = pc.not_equal(pc.fill_null(joined[one], 0), pc.fill_null(joined[other], 0))
         wrong = differs if wrong is None else pc.or_(wrong, differs)
     found = [
-        DayDifference(TenantDevice(row["tenant"], row["device"]), row["day"], name, one, other)
+        DayDifference(TenantDevice(row["tenant"], row["device"]), row["day"], name, row[one] or 0, row[other] or 0)
         for row in joined.filter(wrong).to_pylist()
-        for name in COUNTED
-        if (one := row[name] or 0) != (other := row[f"{name} metered"] or 0)
+        for name, (one, other) in sides.items()
+        if (row[one] or 0) != (row[other] or 0)
     ]
-    return sorted(found, key=lambda one: (one.device, one.day, COUNTED.index(one.name)))
+    return sorted(found, key=lambda one: (one.device, one.day, [*sides].index(one.name)))
 
 
 def _erased_until(

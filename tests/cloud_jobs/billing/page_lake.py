@@ -97,5 +97,6 @@ def _records() -> dict[str, list[Row]]:
             {name: entry["content"].get(name) for name in PARTS}
             | {"tenant": TENANT, "device": message.device, "epoch": EPOCHS[message.device], "seq": len(of_device) + 1}
             | {"kind": entry["kind"], "device_time": moment, "device_date": moment.date(), "received_at": moment}
+            | {"region": SCENARIO.vehicles[0].region}
         )
     return dict(made)

@@ -16,16 +16,30 @@ from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.operations import Clerk, Done, adjust_period, issue_period
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import QUANTITIES
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.transactions import counter_of
 from telemetry import IntervalSet
 from tests.cloud_jobs.billing.contracts.makers import rows
-from tests.system.lake_of_fixes import cover, derive
+from tests.system.lake_of_fixes import commit_ingest, derive, records_table
 
 NOW = datetime(2026, 6, 1, 9, 30, tzinfo=UTC)
 DAYS = (date(2026, 3, 1), date(2026, 3, 31))
 HOUR = datetime(2026, 3, 10, 6, tzinfo=UTC)
+_MOMENT = datetime(2020, 1, 1, tzinfo=UTC)
+LONG_AGO = {
+    "tenant": "fleet",
+    "epoch": 1,
+    "kind": "event",
+    "name": "door",
+    "text": "{}",
+    "region": "eu",
+    "device_date": _MOMENT.date(),
+    **dict.fromkeys(("device_time", "received_at", "ingested_at"), _MOMENT),
+}
+"""A record of no period that anybody asks for."""
 
 
 def used(device: str, metres: int, hour: datetime = HOUR, zone: str = "", **more: Any) -> dict[str, Any]:
@@ -66,7 +80,17 @@ class BilledLake:
         known = Coverage(
             received, head=5, stated_us=until_us, stated_head=5, complete_until_us=0 if missing else until_us
         )
-        cover(self.lake, {DeviceStream("fleet", name, 1): known for name in devices})
+        there = {tuple(row.values()) for row in self.lake.rows("records", ["device", "seq"]).to_pylist()}
+        number = counter_of(self.lake.ingest_commit()) + 1
+        rows = [
+            LONG_AGO | {"device": name, "seq": seq, "ingest_number": number}
+            for name in devices
+            for first, last in received.ranges
+            for seq in range(first, last + 1)
+            if (name, seq) not in there
+        ]
+        files = write_data_files(self.lake.files("records"), records_table(rows), NOW) if rows else []
+        commit_ingest(self.lake, files, {DeviceStream("fleet", name, 1): known for name in devices})
 
     def use(self, *usage: dict[str, Any]) -> None:
         """One commit of the usage job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from telemetry import IntervalSet
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
-from tests.cloud_jobs.billing.register.metered_lake import JANUARY, TEN, meter, metered_lake, publish
-from tests.system.lake_of_fixes import square
+from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
+from tests.system.lake_of_fixes import LakeFix, ingest, square
 
 
 @pytest.fixture
@@ -64,10 +65,27 @@ def test_a_record_that_is_there_twice_is_named(metered: BilledLake) -> None:
     metered.lake.append("records", [row])
     found = close(metered)
     assert found["acme"].outcome is ClosingState.BLOCKED
-    assert found["acme"].reasons[:2] == (
+    assert found["acme"].reasons[:3] == (
         "records metered of acme: 122 instead of 123",
+        "received records in the table of acme/eu-1: 62 instead of 61",
         "records metered of acme/eu-1 on 2026-01-05: 61 instead of 62",
     )
+    assert_only_acme_is_refused(metered)
+
+
+def test_a_record_of_another_month_that_is_gone_is_named_too(metered: BilledLake) -> None:
+    ingest(metered.lake, [LakeFix("us-1", FIXES + 2, TEN - timedelta(days=90), 0.5, 0.5)])
+    state(metered.lake, "us-1", count=FIXES + 2)
+    meter(metered)
+    assert close(metered)["acme"].outcome is not ClosingState.BLOCKED
+    metered.lake.open("records").delete(f"device = 'us-1' and seq = {FIXES + 2}")
+    assert close(metered)["acme"].reasons == ("received records in the table of acme/us-1: 61 instead of 62",)
+    assert_only_acme_is_refused(metered)
+
+
+def test_records_that_came_past_the_regions_are_named(metered: BilledLake) -> None:
+    metered.lake.open("records").update(updates={"region": "null"}, predicate="device = 'eu-1' and seq < 4")
+    assert close(metered)["acme"].reasons == ("records with a region of acme/eu-1 on 2026-01-05: 58 instead of 61",)
     assert_only_acme_is_refused(metered)
 
 
