@@ -21,10 +21,13 @@ class Reach(NamedTuple):
 
 def reach_at(snapshot: LakeState) -> Reach:
     """By the track settings that the usage of a snapshot was computed with."""
-    # a lake whose usage was never computed states none, and nothing is metered
-    tracks = TrackSettings() if snapshot.usage_tracks is None else _tracks(snapshot.usage_tracks)
+    tracks = tracks_at(snapshot)
     return Reach(timedelta(milliseconds=tracks.margin_ms), timedelta(milliseconds=tracks.reach_ahead_ms))
 
 
-def _tracks(text: str) -> TrackSettings:
-    return TrackSettings.model_validate_json(text)
+def tracks_at(snapshot: LakeState) -> TrackSettings:
+    """The track settings that the usage of a snapshot was computed with."""
+    # a lake whose usage was never computed states none, and nothing is metered
+    return (
+        TrackSettings() if snapshot.usage_tracks is None else TrackSettings.model_validate_json(snapshot.usage_tracks)
+    )

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.usage.basis import NO_RECORDS, FenceVersions
+from cloud_jobs.usage.basis import NO_RECORDS
 from cloud_jobs.usage.following import UsageKey
 from cloud_jobs.usage.metering import QUARTER_MS, Metered
 from cloud_jobs.usage.reading import Arrays

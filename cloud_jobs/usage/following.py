@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
+from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, USAGE
 from cloud_jobs.lake.stored_files import Range, stored_rows
-from cloud_jobs.usage.basis import NO_RECORDS, FenceVersions
+from cloud_jobs.usage.basis import NO_RECORDS
 from cloud_jobs.usage.metering import Metered
 from cloud_jobs.usage.reading import Devices
 from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours, hour_of

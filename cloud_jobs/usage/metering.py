@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
 from cloud_jobs.published_fences import parsed
-from cloud_jobs.usage.basis import HOUR_S, FenceVersions, row_digest, seq_range_texts
+from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts
 from cloud_jobs.usage.reading import Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS, device_hours, device_of, hour_of
 from geo.spatial import ENGINE_VERSION, Fence, Fixes, Gate, GateSet, Tracks, TrackSettings, ZoneSet, build_tracks

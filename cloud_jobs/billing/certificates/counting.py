@@ -14,16 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.certificates.certificate import HeardRecords
-from cloud_jobs.billing.usage import MAX_SEGMENT, Reach
+from cloud_jobs.billing.usage import MAX_SEGMENT, Reach, tracks_at
+from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import LATE_POSITIONS
 from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.lake.snapshot_reads import of_devices, usage_rows
+from cloud_jobs.lake.snapshot_reads import of_devices, reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.published_fences import parsed, published_fences
 from telemetry import IntervalSet
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
 _OF_DEVICE: Final = ("tenant", "device")
 _POSITION: Final = "position"
@@ -31,10 +34,12 @@ _POSITION: Final = "position"
 
 class ErasedRecords(NamedTuple):
     """By device: `metered`, records that usage was computed from and whose positions are erased; `late`, positions that
-    came after those around them were erased."""
+    came after those around them were erased; `former_fences`, hours that were metered by other fences than those of
+    the snapshot."""
 
     metered: Counter[TenantDevice]
     late: Counter[TenantDevice]
+    former_fences: Counter[TenantDevice]
 
 
 def count_not_metered(
@@ -107,19 +112,34 @@ def count_erased(
     """
     concerned = {device: moment for device, moment in before.items() if moment > start - MAX_SEGMENT}
     if not concerned:
-        return ErasedRecords(Counter(), Counter())
+        return ErasedRecords(Counter(), Counter(), Counter())
     # where the moment is after the period nothing of it is kept, and no record has to be read
     kept = _kept(lake, snapshot, {device: moment for device, moment in concerned.items() if moment < end})
     erased: dict[TenantDevice, list[SeqRanges]] = {}
     late: Counter[TenantDevice] = Counter()
+    former: set[tuple[TenantDevice, datetime]] = set()
+    versions = _fence_versions(lake, snapshot)
     usage = usage_rows(lake, snapshot, [*concerned], start, end - timedelta.resolution)
-    for row in usage.select([*_OF_DEVICE, "hour", "zone", "seq_ranges"]).to_pylist():
+    for row in usage.select([*_OF_DEVICE, "hour", "zone", "seq_ranges", "fence_version"]).to_pylist():
         device, named = TenantDevice(row["tenant"], row["device"]), SeqRanges.parse(row["seq_ranges"])
         if row["zone"] == LATE_POSITIONS:
             late[device] += named.count
         elif row["hour"] < concerned[device] + MAX_SEGMENT:
             erased.setdefault(device, []).append(named - kept.get(device, SeqRanges()))
-    return ErasedRecords(Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()}), late)
+            hour = (row["hour"] - _EPOCH) // _HOUR
+            # a row of zeros is the same whichever fence was there
+            if named and versions.of(row["zone"], hour) != row["fence_version"]:
+                former.add((device, row["hour"]))
+    return ErasedRecords(
+        Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()}),
+        late,
+        Counter(device for device, _ in former),
+    )
+
+
+def _fence_versions(lake: Lake, snapshot: LakeState) -> FenceVersions:
+    features = published_fences(reference_rows(lake, snapshot, "fence")).features
+    return FenceVersions(zip(features, parsed(features), strict=True), round(tracks_at(snapshot).max_gap_s * 1000))
 
 
 def _kept(lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime]) -> dict[TenantDevice, SeqRanges]:

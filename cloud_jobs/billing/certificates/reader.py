@@ -108,6 +108,7 @@ def _counts(
             far_off=far_off[device],
             erased=erased.metered[device],
             late_positions=erased.late[device],
+            former_fences=erased.former_fences[device],
             not_metered=not_metered[device],
             conflicts=conflicting[device],
             may_be_more=bool(may_be_more[device]),

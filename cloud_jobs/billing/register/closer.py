@@ -70,6 +70,7 @@ def closed(
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
         conflicts=sum(one.counts.conflicts for one in certificates),
         late_positions=sum(one.counts.late_positions for one in certificates),
+        former_fences=sum(one.counts.former_fences for one in certificates),
         decisions=_decisions(certificates),
         refused_fences=fences.refused,
     )

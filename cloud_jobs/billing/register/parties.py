@@ -24,10 +24,12 @@ def account_names(text: str) -> Collection[str]:
 
 class Noticed(NamedTuple):
     """What a closing noticed that has no say in its sum: records that came again with another content, positions that
-    came after an erasure, the decisions that it rests on and publications of fences that cannot be used, in words."""
+    came after an erasure, erased hours that were metered by former fences, the decisions that it rests on and
+    publications of fences that cannot be used, in words."""
 
     conflicts: int = 0
     late_positions: int = 0
+    former_fences: int = 0
     decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
 
@@ -36,7 +38,8 @@ class Noticed(NamedTuple):
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
         found = json.loads(text)
         texts = (tuple(found.get(name, ())) for name in ("decisions", "refused_fences"))
-        return cls(found.get("conflicts", 0), found.get("late_positions", 0), *texts)
+        numbers = (found.get(name, 0) for name in ("conflicts", "late_positions", "former_fences"))
+        return cls(*numbers, *texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +48,9 @@ class Parties:
 
     `devices_by_state`: of how many devices the records are complete, and so on. `conflicts`: how many records of the
     devices came again with another content; `late_positions`: how many of their positions came after an erasure, so
-    that their way is not metered. `decisions`: those that certificates rest on, and `refused_fences`: publications of
-    fences that cannot be used, both in words.
+    that their way is not metered; `former_fences`: how many of their hours were metered by other fences than those of
+    the snapshot, as their positions are erased. `decisions`: those that certificates rest on, and `refused_fences`:
+    publications of fences that cannot be used, both in words.
     """
 
     seller: LegalEntity
@@ -55,6 +59,7 @@ class Parties:
     devices_by_state: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     conflicts: int = 0
     late_positions: int = 0
+    former_fences: int = 0
     decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
 
@@ -69,6 +74,7 @@ class Parties:
                 "devices_by_state": dict(self.devices_by_state),
                 "conflicts": self.conflicts,
                 "late_positions": self.late_positions,
+                "former_fences": self.former_fences,
                 "decisions": [*self.decisions],
                 "refused_fences": [*self.refused_fences],
             }
@@ -85,6 +91,7 @@ class Parties:
             devices_by_state=found["devices_by_state"],
             conflicts=found["conflicts"],
             late_positions=found["late_positions"],
+            former_fences=found["former_fences"],
             decisions=tuple(found["decisions"]),
             refused_fences=tuple(found["refused_fences"]),
         )

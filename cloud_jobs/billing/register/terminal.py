@@ -41,6 +41,7 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "control_totals": json.loads(closing.control_totals),
         "conflicts": noticed.conflicts,
         "late_positions": noticed.late_positions,
+        "former_fences": noticed.former_fences,
         "decisions": [*noticed.decisions],
         "refused_fences": [*noticed.refused_fences],
     }
@@ -79,6 +80,11 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
             yield (
                 f"{one.key.payer}: {noticed.late_positions:,} positions of its devices came after the positions around "
                 "them were erased; their way is not metered"
+            )
+        if noticed.former_fences:
+            yield (
+                f"{one.key.payer}: {noticed.former_fences:,} hours of its devices are metered by former fences, as "
+                "their positions are erased"
             )
         yield from (f"{one.key.payer}: {decision}" for decision in noticed.decisions)
     yield from (f"refused, so what it was to replace was metered: {one}" for one in refused)

@@ -59,6 +59,17 @@ def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counte
     assert (named.found, named.outcome) == (1, ComparisonOutcome.COUNTED)
 
 
+def test_hours_that_keep_what_former_fences_made_of_them_are_counted(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    declare_erasure(made.lake, Erasure(None, None, TEN + timedelta(days=10)), NOW)
+    assert {Noticed.of(one.parties).former_fences for one in made.close("one", days=JANUARY)} == {0}
+    publish(made, square("square", lon=5.0))
+    meter(made)
+    # two hours of two devices, and of one
+    found = {one.key.payer: Noticed.of(one.parties).former_fences for one in made.close("two", days=JANUARY)}
+    assert found == {"acme": 2, "beta": 1}
+
+
 def driven(folder: Path, stated_s: int) -> BilledLake:
     """20 km before the end of January past an outlier, and a statement so many seconds after the end."""
     lake = lake_of(folder, [square("square")])
