@@ -23,6 +23,7 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_RANGES: Final = 20
 _NO_REACH: Final = Reach()
 
 
@@ -129,7 +130,7 @@ class DeviceCertificate:
     def silence_or_gap(self) -> tuple[str, ...]:
         """What the device does not account for, whoever decided on it; none if it accounts for all."""
         if self.stated_state is CertificateState.OPEN:
-            return (f"{self.missing.count:,} records are missing: seqs {self.missing.text()}",)
+            return (f"{self.missing.count:,} records are missing: seqs {_shown(self.missing)}",)
         return (self._silence(),) if self.stated_state is CertificateState.SILENT else ()
 
     def _silence(self) -> str:
@@ -182,6 +183,16 @@ class DeviceCertificate:
             "conflicts": self.counts.conflicts,
             "decision": None if self.decision is None else self.decision.document(),
         }
+
+
+def _shown(seqs: SeqRanges) -> str:
+    """The first ranges of some seqs; a reason is read by people, and a device may have a hundred thousand gaps."""
+    ranges = [(epoch, bounds) for epoch, of in seqs for bounds in of.ranges]
+    if len(ranges) <= _MAX_RANGES:
+        return seqs.text()
+    epochs = dict.fromkeys(epoch for epoch, _ in ranges[:_MAX_RANGES])
+    first = {epoch: IntervalSet(one for of, one in ranges[:_MAX_RANGES] if of == epoch) for epoch in epochs}
+    return f"{SeqRanges.of(first).text()} and {len(ranges) - _MAX_RANGES:,} more ranges, as the certificate says"
 
 
 def _digest(content: dict[str, Any]) -> str:

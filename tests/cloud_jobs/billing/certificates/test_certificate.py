@@ -281,6 +281,15 @@ def test_everything_in_a_certificate_has_a_say_in_its_digest() -> None:
     assert (document["far_off"], document["erased"], document["not_metered"], document["conflicts"]) == (1, 2, 3, 4)
 
 
+def test_a_reason_names_no_more_gaps_than_a_person_reads() -> None:
+    gaps = stream(*((2 * at, 2 * at) for at in range(1, 100_000)), stated="2026-09-08")
+    certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, {7: gaps})
+    (reason,) = certificate.reasons
+    assert reason.startswith('99,999 records are missing: seqs {"7":[[1,1],[3,3],')
+    assert reason.endswith(",[39,39]]} and 99,979 more ranges, as the certificate says")
+    assert certificate.missing.count == 99_999
+
+
 def decision(number: int = 1, kind: ClosedState = ClosedState.SILENT, **other: Any) -> Decision:
     stamp = datetime(2026, 10, 3, tzinfo=UTC)
     usual: dict[str, Any] = {**DEVICE._asdict(), "since": SEPTEMBER.start, "until": SEPTEMBER.end}
