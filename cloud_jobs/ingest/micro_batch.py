@@ -183,6 +183,7 @@ def _disbelieved(parts: Sequence[WrittenPart]) -> dict[str, Any]:
     for part in parts:
         for region, one in part.disbelieved.items():
             found[region] = one | found.get(region, Disbelieved(0, 0))
+    # whoever reads it has to know whose clock to set
     named = [f"{region or 'no region'} {one.ahead_us // 1_000_000} s" for region, one in sorted(found.items())]
     return {"disbelieved": sum(one.count for one in found.values()), "clocks_ahead": ", ".join(named)}
 

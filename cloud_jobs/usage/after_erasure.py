@@ -48,6 +48,7 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
         at = np.flatnonzero((late["device"] == device) & (hours == hour))
         whole = in_force.get((device, hour, WHOLE_DEVICE), WholeRow())
         known = dict(SeqRanges.parse(whole.seq_ranges))
+        # a run that died after its commit may be asked for the same records
         pairs = zip(late["epoch"][at].tolist(), late["seq"][at].tolist(), strict=True)
         at = at[[seq not in known.get(epoch, IntervalSet()) for epoch, seq in pairs]]
         if not len(at):
@@ -60,6 +61,7 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
             "content_bytes": np.array(whole.content_bytes, np.int64) + sizes,
         }
         rows.append((device, hour, WHOLE_DEVICE, quantities, _joined(whole, late, at)))
+        # a segment needs the fixes around it, and those are gone
         positions = at[late["is_position"][at]]
         if len(positions):
             before = in_force.get((device, hour, LATE_POSITIONS), WholeRow())
@@ -74,6 +76,7 @@ def _joined(row: WholeRow, late: Arrays, at: Ints) -> str:
 
 
 def _as_metered(rows: Sequence[tuple[int, int, str, dict[str, Ints], str]]) -> Metered:
+    # a row of late positions counts nothing
     nothing = np.zeros(QUARTERS, np.int64)
     return Metered(
         device=[row[0] for row in rows],

@@ -97,6 +97,7 @@ def compute_group(
             in_force = usage_in_force(usage_folder, devices, group.usage, touched)
             made.append(rows_to_follow(metered, in_force, devices.names, metering.versions, stamp))
         if len(late):
+            # few, if any: they are read again, with what is metered of them
             found = _late_records(records_folder, devices, group, late)
             too_late = len(found["t_ms"])
             held = columns_in_force(usage_folder, devices, group.usage, late, WHOLE_COLUMNS)

@@ -69,6 +69,7 @@ def close_device(
     now = checked_time(opened)
     snapshot = take_snapshot(opened, now)
     days = _days(opened, snapshot, payer, period)
+    # what there is to decide, before anything is
     stated = certificates_from(opened, snapshot, [of], days)[of]
     kind = closes or _closed_state(stated)
     if not kind.closes(stated.stated_state.value):
@@ -117,6 +118,7 @@ def _opened(lake: str) -> Lake:
 def _days(lake: Lake, snapshot: LakeState, payer: str, text: str) -> BillingPeriod:
     """The period by the clocks of who pays."""
     asked = BillingPeriod.parse(text, "UTC")
+    # the payer's own publications say its clocks
     accounts = Contracts(reference_rows(lake, snapshot, "account", [payer]))
     return accounts.period_of(payer, asked.first_day, asked.last_day)
 

@@ -122,6 +122,7 @@ def count_erased(
     usage = usage_rows(lake, snapshot, [*concerned], start, end - timedelta.resolution)
     for row in usage.select([*_OF_DEVICE, "hour", "zone", "seq_ranges", "fence_version"]).to_pylist():
         device, named = TenantDevice(row["tenant"], row["device"]), SeqRanges.parse(row["seq_ranges"])
+        # named, and metered nowhere: usage was not computed from them
         if row["zone"] == LATE_POSITIONS:
             late[device] += named.count
         elif row["hour"] < concerned[device] + MAX_SEGMENT:

@@ -90,6 +90,7 @@ def in_effect(
 ) -> Decision | None:
     """The latest decision that closes a device in a state for the whole of a period; None: none does."""
     mine = [one for one in decisions if one.of_device == device]
+    # neither what was taken back nor what takes it back closes anything
     void = {one.withdraws for one in mine} | {one.number for one in mine if one.withdraws is not None}
     found = (one for one in mine if one.number not in void and one.since <= start and end <= one.until)
     return max((one for one in found if one.kind.closes(state)), key=lambda one: one.number, default=None)

@@ -55,6 +55,7 @@ def withdraw(lake: Lake, number: int, *, decided_by: str, reason: str, now: date
     taken_back, faults = found.get(number), [*attribution_faults(decided_by, reason)]
     if taken_back is None or taken_back.withdraws is not None:
         raise BadDecision(None, [*faults, f"{number} is the number of none: `waybill decisions list` shows them"])
+    # sent again after an answer that was lost, it is the same one
     answer = {"decided_by": decided_by.strip(), "reason": reason.strip()}
     before = next((one for one in found.values() if one.withdraws == number), None)
     if before is not None and (before.decided_by, before.reason) != tuple(answer.values()):
@@ -69,6 +70,7 @@ def _is_known(lake: Lake, device: TenantDevice) -> bool:
     """Whether anything came from a device, or an account names it: a slip would close another one, or none."""
     if lake.coverage_rows(lake.coverage_manifest(lake.ingest_commit()), [device]).num_rows:
         return True
+    # parsed are those alone in whose text its name stands
     accounts = lake.rows("reference", ["body"], where=[("kind", "=", "account")])["body"]
     naming = accounts.filter(pc.match_substring(accounts, json.dumps(device.device)))
     return any(
