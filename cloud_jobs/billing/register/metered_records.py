@@ -83,14 +83,14 @@ def compare_records(
 ) -> MeteredRecords:
     """The records that usage covers at a snapshot beside the rows of usage that count them.
 
-    `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included. Days
-    of which positions are erased are on neither side: what was metered of them stays. Raises LakeError.
+    `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included. Of
+    days of which positions are erased only the events are on both sides: no position is one. Raises LakeError.
     """
     begin, last = (moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) for moment in hours)
     end = last + _HOUR
     erased = _erased_until(lake, snapshot, devices, begin)
-    recorded = _without(_recorded(lake, snapshot, devices, begin, end), erased)
-    metered = _without(_metered(usage), erased)
+    recorded = _events_alone(_recorded(lake, snapshot, devices, begin, end), erased)
+    metered = _events_alone(_metered(usage), erased)
     return MeteredRecords(recorded, metered, _differences(recorded, metered))
 
 
@@ -220,9 +220,13 @@ def _erased_until(
     return found
 
 
-def _without(rows: pa.Table, erased: dict[TenantDevice, date]) -> pa.Table:
+def _events_alone(rows: pa.Table, erased: dict[TenantDevice, date]) -> pa.Table:
+    """Of days with erased positions the events: how many records there were, and their bytes, only usage knows."""
     if not erased or not rows.num_rows:
         return rows
     keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
-    kept = [day > erased.get(TenantDevice(tenant, device), date.min) for tenant, device, day in keys]
-    return rows.filter(pa.array(kept, pa.bool_()))
+    whole = pa.array([day > erased.get(TenantDevice(tenant, device), date.min) for tenant, device, day in keys])
+    for name in (*COUNTED, WITH_REGION):
+        if name != "events":
+            rows = rows.set_column(rows.schema.get_field_index(name), name, pc.if_else(whole, rows[name], 0))
+    return rows

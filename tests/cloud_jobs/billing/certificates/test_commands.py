@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from cloud_jobs.billing.certificates import ClosedState, decisions
 from cloud_jobs.billing.certificates.cli import app
+from cloud_jobs.lake import store_clock
 from cloud_jobs.lake.tables import Lake
 from telemetry import Batch, encode
 from tests.cloud_jobs.billing.contracts.makers import account, device, payer, rows
@@ -75,6 +78,14 @@ def test_what_cannot_be_decided_ends_with_a_message(lake: Lake, wrong: list[str]
     status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD, *wrong)
     assert status != 0
     assert message in " ".join(shown.split())
+    assert decisions(lake) == []
+
+
+def test_a_clock_that_is_years_ahead_decides_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = datetime.now(UTC) + timedelta(days=3650)
+    monkeypatch.setattr(store_clock, "datetime", SimpleNamespace(now=lambda _: ahead))
+    status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD, "--period", f"{ahead.year - 1}-01")
+    assert (status != 0, "this machine's clock says" in shown) == (True, True)
     assert decisions(lake) == []
 
 
