@@ -1,43 +1,74 @@
-"""What payers would owe by the usage that a lake has: for checking contracts. No bill comes of it."""
+"""What payers would owe by the usage that a lake has, and which invoices stand: for checking contracts. No bill comes
+of it, and nothing is written."""
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, timedelta
 
-import pyarrow as pa
-
-from cloud_jobs.billing.contracts import PayerContract, Rated
-from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate, rating_contract
+from cloud_jobs.billing.contracts import NetAndTax, PayerContract
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.rating import Cell, PriceBooks, cells_of_usage, rate, rating_contract
+from cloud_jobs.billing.register.close import RATED_COLUMNS
+from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
+from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshot_reads import usage_rows, usage_rows_each
+from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.tables import Lake
 
-_HOUR = timedelta(hours=1)
 
+class LakeBills:
+    """The bills of a lake as it is now, whether they are final or not. Everything raises LakeError, StoreUnavailable.
 
-def rated_by_usage(lake: Lake) -> Rated:
-    """Rates a contract on the usage rows of its devices and period as they are now, whether they are final or not.
-
-    It raises BillingError for usage that cannot be priced, LakeError.
+    `progress`: is told how many bills were compared, and of how many.
     """
-    books = PriceBooks()
 
-    def net_minor(contract: PayerContract) -> int:
-        agreed = rating_contract(contract)
-        (used,) = cells_of_usage([agreed], _usage(lake, contract))
-        return rate(agreed, used.cells, used.metered, books).net_minor
+    def __init__(self, lake: Lake, progress: Callable[[int, int], None]) -> None:
+        self.progress = progress
+        self._lake, self._state, self._books = lake, newest_state(lake), PriceBooks()
 
-    return net_minor
+    def rated(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
+        """What each payer owes for the period that all contracts are of, or why nobody can say."""
+        found = dict[str, NetAndTax | BillingError]()
+        for group in payer_groups(contracts, 1):
+            found.update(zip((one.id for one in group), self._owed(group), strict=True))
+        return [found[one.id] for one in contracts]
 
+    def posted(self, payers: Collection[str], since: date) -> Mapping[str, Collection[tuple[date, date]]]:
+        """Of some payers the days of the invoices that stand and have a day from `since` on."""
+        stands: dict[str, dict[tuple[str, date, date], bool]] = defaultdict(dict)
+        # those of one seller and period come in the order in which they were numbered
+        for one in Register(self._lake).documents(payers, first_day=since):
+            stands[one.key.payer][one.key.legal_entity, one.key.first_day, one.key.last_day] = not one.is_void
+        return {payer: {key[1:] for key, is_so in of.items() if is_so} for payer, of in stands.items()}
 
-def _usage(lake: Lake, contract: PayerContract) -> pa.Table:
-    """Of the hours that have a quarter in the period. Rows of other devices of these names are passed over later."""
-    start, end = contract.period.start.astimezone(UTC), contract.period.end.astimezone(UTC)
-    moments = pa.timestamp("us", tz="UTC")
-    return lake.rows(
-        "usage",
-        where=[
-            ("tenant", "in", pa.array(sorted({one.tenant for one in contract.assigned}), pa.string())),
-            ("device", "in", pa.array(sorted({one.device for one in contract.assigned}), pa.string())),
-            ("hour", ">", pa.scalar(start - _HOUR, moments)),
-            ("hour", "<", pa.scalar(end, moments)),
-        ],
-    )
+    def _owed(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
+        agreed = {one.id: rating_contract(one) for one in contracts}
+        try:
+            cells = self._cells(contracts)
+            rated = (rate(one, cells[name], {}, self._books) for name, one in agreed.items())
+            return [NetAndTax(one.net_minor, one.tax_minor) for one in rated]
+        except BillingError as fault:
+            if len(contracts) == 1:
+                return [fault]
+            # it is of one of them, and the others owe what they owe
+            return [amount for one in contracts for amount in self._owed([one])]
+
+    def _cells(self, contracts: Sequence[PayerContract]) -> Mapping[str, list[Cell]]:
+        payers_of: dict[TenantDevice, list[PayerContract]] = defaultdict(list)
+        for one in contracts:
+            for device in one.devices:
+                payers_of[device].append(one)
+        cells: dict[str, list[Cell]] = defaultdict(list)
+        first = min(one.period.start for one in contracts)
+        last = max(one.period.end for one in contracts) - timedelta.resolution
+        for devices in device_parts(contracts, usage_rows_each(self._lake, self._state, first, last)):
+            # a device may have several payers in one period, one after the other
+            of_part = {one.id: one for device in devices for one in payers_of[device]}
+            rows = usage_rows(self._lake, self._state, devices, first, last, columns=RATED_COLUMNS)
+            used = cells_of_usage([rating_contract(one) for one in of_part.values()], rows)
+            for name, found in zip(of_part, used, strict=True):
+                cells[name] += found.cells
+        return cells

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from cloud_jobs.billing.contracts.what_if import BillChange, KnownBill
 
 __all__ = ["app"]
+
+MAX_LISTED: Final = 100
+"""So many bills are listed for a reader."""
+MAX_REASONS: Final = 5
+EACH_S: Final = 5.0
+"""So often it is said how far a comparison is."""
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Check contracts and fences before publishing them."
@@ -47,20 +54,22 @@ def check(
 
     With --lake the files are judged beside what is published: a device that would be in two accounts, an account that
     nobody would pay for, a tariff or a price's zone that is nowhere, a currency that changes in the midst of a month.
-    Named are also devices that nobody pays for any more, versions that are replaced, and every payer whose last month
-    would be billed otherwise.
+    Named are also devices that nobody pays for any more, meters that become free, versions that are replaced, and every
+    bill that would be another one: of last month, and of each period that is posted.
 
     Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the object store does not answer.
 
     Example: waybill reference check contracts.toml --lake lake
     """
+    from cloud_jobs.bills_of_usage import LakeBills
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.judged_reference import judged_reference
     from cloud_jobs.lake.tables import Lake
 
     there = None if lake is None else Lake(Location.of(lake))
     try:
-        judged = judged_reference(files, there, datetime.now(UTC), with_bills=there is not None)
+        bills = None if there is None else LakeBills(there, _Told())
+        judged = judged_reference(files, there, datetime.now(UTC), bills)
     except ReferenceFileError as error:
         _say(list(error.faults), [], [], Counter(), as_json=as_json)
         raise typer.Exit(1) from None
@@ -71,6 +80,18 @@ def check(
     _say(faults, warnings, checked.changes, judged.counts, as_json=as_json)
     if faults:
         raise typer.Exit(1)
+
+
+class _Told:
+    """Says on standard error how far a long comparison is."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, done: int, whole: int) -> None:
+        if time.monotonic() - self._said > EACH_S:
+            self._said = time.monotonic()
+            typer.echo(f"compared {done:,} of {whole:,} bills", err=True)
 
 
 def _say(
@@ -96,8 +117,11 @@ def _say(
         typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
         return
     typer.echo(f"right: {counts_text(counts) or 'the files hold no version'}")
-    for change in changes:
-        typer.echo(f"{change.payer} {change.period}: {_owed(change.before)} -> {_owed(change.after)}")
+    for change in changes[:MAX_LISTED]:
+        posted = ", posted" if change.is_posted else ""
+        typer.echo(f"{change.payer} {change.period}{posted}: {_change_text(change.before, change.after)}")
+    if len(changes) > MAX_LISTED:
+        typer.echo(f"and {len(changes) - MAX_LISTED:,} more, which --json names")
 
 
 def _change(change: BillChange) -> dict[str, Any]:
@@ -105,24 +129,41 @@ def _change(change: BillChange) -> dict[str, Any]:
         "payer": change.payer,
         "period": str(change.period),
         "time_zone": change.period.time_zone,
+        "posted": change.is_posted,
         "before": _owed_json(change.before),
         "after": _owed_json(change.after),
     }
 
 
-def _owed_json(owed: KnownBill) -> dict[str, Any]:
-    currency = owed.contract.payer.currency if owed.contract else None
-    return {"currency": currency, "net_minor": owed.amount_minor, "blocked": list(owed.reasons)}
+def _owed_json(bill: KnownBill) -> dict[str, Any]:
+    net, tax = bill.owed or (None, None)
+    return {
+        "currency": bill.currency,
+        "net_minor": net,
+        "tax_minor": tax,
+        "pays": bill.pays,
+        "blocked": list(bill.reasons),
+    }
 
 
-def _owed(owed: KnownBill) -> str:
+def _change_text(before: KnownBill, after: KnownBill) -> str:
+    shown = f"{_text_of(before)} -> {_text_of(after)}"
+    was, would_be = before.owed, after.owed
+    if was is None or would_be is None or was.net_minor != would_be.net_minor or before.currency != after.currency:
+        return shown
+    return f"{shown}, tax {_amount(was.tax_minor, before)} -> {_amount(would_be.tax_minor, after)}"
+
+
+def _text_of(bill: KnownBill) -> str:
+    if bill.owed is not None:
+        return _amount(bill.owed.net_minor, bill)
+    rest = [f"and {len(bill.reasons) - MAX_REASONS} more reasons"] if len(bill.reasons) > MAX_REASONS else []
+    why = "; ".join([*bill.reasons[:MAX_REASONS], *rest])
+    return f"{'blocked' if bill.pays else 'no payer'} ({why})"
+
+
+def _amount(minor: int, bill: KnownBill) -> str:
     from cloud_jobs.billing.currency import amount_text
 
-    if owed.contract is None:
-        return f"blocked ({'; '.join(owed.reasons)})"
-    currency = owed.contract.payer.currency
-    if owed.amount_minor is None:
-        tariffs = sorted({span.tariff.id for one in owed.contract.accounts for span in one.spans})
-        devices = len(owed.contract.devices)
-        return f"{len(owed.contract.accounts)} accounts, {devices} devices, tariffs {', '.join(tariffs) or 'none'}"
-    return f"{amount_text(owed.amount_minor, currency)} {currency}"
+    assert bill.currency is not None
+    return f"{amount_text(minor, bill.currency)} {bill.currency}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
-from cloud_jobs.bills_of_usage import rated_by_usage
+from cloud_jobs.billing.contracts.what_if import Bills
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import ReferenceVersion, read_placed
 
@@ -29,9 +29,9 @@ class JudgedReference:
 
 
 def judged_reference(
-    files: Iterable[Path], lake: Lake | None, moment: datetime, *, with_bills: bool
+    files: Iterable[Path], lake: Lake | None, moment: datetime, bills: Bills | None = None
 ) -> JudgedReference:
-    """What files say, beside what a lake has; None: by themselves. `with_bills`: also whose bills would change.
+    """What files say, beside what a lake has; None: by themselves. `bills`: also which of these would change.
 
     Raises ReferenceFileError where the files alone have a fault; LakeError, StoreUnavailable.
     """
@@ -42,6 +42,5 @@ def judged_reference(
         | {"place": one.place, "place_of": one.place_of}
         for one in placed
     ]
-    rated = rated_by_usage(lake) if lake is not None and with_bills else None
-    checked = check_contracts(published, stated, moment, rated, with_changes=with_bills)
+    checked = check_contracts(published, stated, moment, bills)
     return JudgedReference(tuple(one.version for one in placed), checked)

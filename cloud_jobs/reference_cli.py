@@ -62,7 +62,7 @@ def publish(
     settings = load_settings(config)
     # the first contracts are often published before any job has run
     lake = settings.tables if settings.tables.has("reference") else None
-    judged = judged_reference(files, lake, datetime.now(UTC), with_bills=False)
+    judged = judged_reference(files, lake, datetime.now(UTC))
     if judged.checked.faults:
         raise ReferenceFileError(judged.checked.faults)
     for lacking in judged.checked.lacking:

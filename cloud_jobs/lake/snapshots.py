@@ -91,7 +91,7 @@ def take_snapshot(lake: Lake, now: datetime) -> Snapshot:
 
     def missing(rows: list[Row]) -> list[Row]:
         # after the snapshots: one that is committed before this was read later, and holds no less
-        state = _newest(lake)
+        state = newest_state(lake)
         last = max((_snapshot(row) for row in rows), key=lambda one: one.number, default=None)
         if last is not None and last.digest() == state.digest():
             taken[:] = [last]
@@ -124,7 +124,7 @@ def commits_of_snapshots(lake: Lake) -> set[int]:
     return {*commits.to_pylist()}
 
 
-def _newest(lake: Lake) -> LakeState:
+def newest_state(lake: Lake) -> LakeState:
     """What the lake is now. Usage first: what is ingested or published meanwhile is more than it covers, never less."""
     usage = lake.open("usage")
     covered = covering(usage, "usage", lake.open("records"))

@@ -32,7 +32,7 @@ from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, TextFault, contracts_of_toml
 from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Vat, VatCategory
-from cloud_jobs.billing.contracts.what_if import BillChange, KnownBill, Rated, what_if
+from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, KnownBill, NetAndTax, what_if
 from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, window_of_quarters
 
 __all__ = [
@@ -48,7 +48,9 @@ __all__ = [
     "Assigned",
     "Assignment",
     "BillChange",
+    "Bills",
     "BlockedPayer",
+    "BothContracts",
     "Cap",
     "CapSpan",
     "ChangesInsidePeriod",
@@ -61,6 +63,7 @@ __all__ = [
     "LegalEntity",
     "MetersForgotten",
     "MissingParent",
+    "NetAndTax",
     "NoExchangeRate",
     "OtherTimeZone",
     "OtherZoneThanBefore",
@@ -69,7 +72,6 @@ __all__ = [
     "Payment",
     "Pool",
     "Price",
-    "Rated",
     "RefusedVersionUsed",
     "SellerWithoutVatId",
     "SharedNumberPrefix",

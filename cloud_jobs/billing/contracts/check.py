@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
 from cloud_jobs.billing.contracts.errors import (
     AccountCycle,
     BlockedPayer,
@@ -16,26 +16,21 @@ from cloud_jobs.billing.contracts.errors import (
     SharedNumberPrefix,
     UnknownPayer,
 )
-from cloud_jobs.billing.contracts.published import MODEL_OF
+from cloud_jobs.billing.contracts.notices import begin_of, differing, notices
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.contracts.what_if import BillChange, Rated, last_month_of, what_if
+from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, what_if
 from cloud_jobs.billing.contracts.zones_of_prices import faults_of_zones
-from cloud_jobs.billing.period import stamp
-from cloud_jobs.lake.beginning import beginning
-from cloud_jobs.lake.schemas import publication_order
+from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.publication_id import next_publication_id
 
 MAX_MONTHS: Final = 24
 """So many months in which a stated version begins are looked at, the earliest ones."""
-MAX_RATED: Final = 100
-"""Amounts are said for so many payers; of more it is said whose contracts differ. Each is rated by itself."""
-MAX_DEVICES_NAMED: Final = 5
 Row = dict[str, Any]
 
 
 class CheckedContracts(NamedTuple):
     """`faults`: what contradicts itself, or what is published; `lacking`: what is needed and neither there nor in the
-    files; `notices`: what may be meant, or a slip; `changes`: whose last month would be billed otherwise."""
+    files; `notices`: what may be meant, or a slip; `changes`: whose bills would be others."""
 
     faults: list[str]
     lacking: list[str]
@@ -44,30 +39,27 @@ class CheckedContracts(NamedTuple):
 
 
 def check_contracts(
-    published: Sequence[Row],
-    stated: Sequence[Row],
-    moment: datetime,
-    rated: Rated | None = None,
-    *,
-    with_changes: bool = True,
+    published: Sequence[Row], stated: Sequence[Row], moment: datetime, bills: Bills | None = None
 ) -> CheckedContracts:
     """Judges versions (rows of the table `reference`, of no publication yet) beside those that were published.
 
     A stated row has its `place`, and may have `place_of`, which says where a part of it stands. `moment`: the last
-    month that was over then is compared. What is wrong with what is published already is no fault of the files.
+    month that was over then is compared, and what is posted; without `bills` nothing is. What is wrong with what is
+    published already is no fault of the files.
     """
     before, after = Contracts(published), Contracts([*published, *_as_published(published, stated, moment)])
-    changed = {(row["kind"], row["id"]) for row in stated if row["kind"] in MODEL_OF}
-    payers = after.payers_of(changed)
-    places = {(row["kind"], row["id"], since): row["place"] for row in stated for since in (None, _begin(row))}
+    changed = {(row["kind"], row["id"]) for row in stated}
+    payers = sorted({*before.payers_of(changed), *after.payers_of(changed)})
+    places = {(row["kind"], row["id"], since): row["place"] for row in stated for since in (None, begin_of(row))}
     found = [_Found(_placed(fault, places), fault.is_lack) for fault in _faults(before, after, stated, payers)]
     found += [_Found(text, is_lack) for text, is_lack in faults_of_zones(published, stated)]
+    begins = [begin for row in differing(published, stated) if (begin := begin_of(row))]
     return CheckedContracts(
         [text for text, is_lack in dict.fromkeys(found) if not is_lack],
         [text for text, is_lack in dict.fromkeys(found) if is_lack],
-        [*_replaced(published, stated), *_left(before, after, stated)],
-        what_if(before, after, payers, moment, rated if len(payers) <= MAX_RATED else None)
-        if published and with_changes
+        notices(published, stated, before, after),
+        what_if(BothContracts(before, after), payers, moment, min(begins), bills)
+        if bills and published and begins
         else [],
     )
 
@@ -83,7 +75,8 @@ def _faults(
     """What is wrong with the contracts as they would be, and is not with those that are published."""
     there = set(map(str, before.contradictions()))
     yield from (one for one in after.contradictions() if str(one) not in there)
-    for since in sorted({begin for row in stated if (begin := _begin(row))})[:MAX_MONTHS]:
+    yield from _forgotten(before, after, stated)
+    for since in sorted({begin for row in stated if (begin := begin_of(row))})[:MAX_MONTHS]:
         known = set(map(str, before.without_payer(since)))
         yield from (one for one in after.without_payer(since) if str(one) not in known)
         for payer in payers:
@@ -95,45 +88,14 @@ def _faults(
                 yield from (one for one in faults if str(one) not in was)
 
 
-def _replaced(published: Iterable[Row], stated: Iterable[Row]) -> Iterator[str]:
-    """Stated versions that begin when one that is published does, and say something else."""
-    in_order = sorted(published, key=publication_order)
-    bodies = {(row["kind"], row["id"], begin): row["body"] for row in in_order if (begin := _begin(row))}
+def _forgotten(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[ContractFault]:
+    """Meters that are sold where a stated version begins, and of which it says nothing: also one that it replaces."""
     for row in stated:
-        begin = _begin(row)
-        if begin is not None and bodies.get((row["kind"], row["id"], begin), row["body"]) != row["body"]:
-            yield (
-                f"{row['place']}: {row['kind']} {row['id']!r} from {stamp(begin)} is published with another "
-                "content; this replaces it from that moment on"
-            )
-
-
-def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
-    """Devices that somebody pays for until a stated version of an account begins, and nobody from then on."""
-    for row in stated:
-        begin = _begin(row)
-        if row["kind"] != "account" or begin is None:
-            continue
-        gone = before.devices_of(row["id"], begin) - after.devices_of(row["id"], begin)
-        # what moves to another account is no loss
-        gone -= after.devices_held(gone, begin)
-        if gone:
-            names = [f"{one.tenant}/{one.device}" for one in sorted(gone)]
-            more = [f"and {len(names) - MAX_DEVICES_NAMED} more"] if len(names) > MAX_DEVICES_NAMED else []
-            yield (
-                f"{row['place']}: account {row['id']!r} has no longer {', '.join([*names[:MAX_DEVICES_NAMED], *more])} "
-                f"from {stamp(begin)} on, and nobody else pays for them"
-            )
-
-
-def _begin(row: Row) -> datetime | None:
-    """From when a version of a contract is in force; None: it does not say, or is none."""
-    if row["kind"] not in MODEL_OF:
-        return None
-    try:
-        return datetime.fromisoformat(beginning(row["kind"], row["body"]))
-    except ValueError:
-        return None
+        begin = begin_of(row)
+        if row["kind"] == "tariff" and begin is not None:
+            gone = before.sold(row["id"], begin) - after.sold(row["id"], begin) - after.not_sold(row["id"], begin)
+            if gone:
+                yield MetersForgotten(row["id"], sorted(gone), begin)
 
 
 def _as_published(published: Iterable[Row], stated: Iterable[Row], moment: datetime) -> list[Row]:
@@ -161,19 +123,15 @@ def _named(fault: ContractFault) -> Iterator[tuple[str, str, datetime | None]]:
         case MetersForgotten():
             yield "tariff", fault.tariff, fault.begin
         case _:
-            yield "account", getattr(fault, "account", ""), getattr(fault, "begin", None)
+            yield "account", getattr(fault, "account", ""), None
 
 
 def _month_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPeriod | None:
     """The month of a payer in which a moment is."""
-    # the month before one that begins up to 32 days later
-    last = last_month_of(contracts, payer, moment)
-    if last is None:
-        return None
-    following = last.month_after()
     try:
-        return contracts.period_of(payer, following.first_day, following.last_day)
-    except UnknownPayer:
+        zone = contracts.time_zone_of(payer)
+        return BillingPeriod.parse(f"{moment.astimezone(zone_of(zone)):%Y-%m}", zone)
+    except (UnknownPayer, BadPeriod):
         return None
 
 

@@ -209,8 +209,8 @@ class MetersForgotten(ContractFault):
     def __init__(self, tariff: str, meters: Sequence[str], begin: datetime) -> None:
         named = ", ".join(f'"{meter}"' for meter in meters)
         super().__init__(
-            f"tariff {tariff!r} from {stamp(begin)} has no price for {', '.join(meters)}, and the version before has; "
-            f"give a price (0: it is free), or write not_sold = [{named}]"
+            f"tariff {tariff!r} from {stamp(begin)} has no price for {', '.join(meters)}, which is sold until then: it "
+            f"would be free in silence; give a price (0: it is free), or write not_sold = [{named}]"
         )
         self.tariff, self.meters, self.begin = tariff, tuple(meters), begin
 

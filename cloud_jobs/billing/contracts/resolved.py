@@ -28,7 +28,14 @@ from cloud_jobs.billing.contracts.errors import (
 )
 from cloud_jobs.billing.contracts.payer_contract import PayerContract
 from cloud_jobs.billing.contracts.payer_parts import PayerParts
-from cloud_jobs.billing.contracts.published import MODEL_OF, AccountFacts, DeviceNumbers, facts_of, usable_contract
+from cloud_jobs.billing.contracts.published import (
+    MODEL_OF,
+    AccountFacts,
+    DeviceNumbers,
+    TariffFacts,
+    facts_of,
+    usable_contract,
+)
 from cloud_jobs.billing.contracts.versions import ContractVersion, ContractVersions, UnusableVersion, micros, moment_of
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING
@@ -96,6 +103,26 @@ class Contracts:
             found |= self.devices_of(name, moment) & {*devices}
         return found
 
+    def pays(self, account: str, moment: datetime) -> bool:
+        """Whether an account pays itself at a moment."""
+        version = self._accounts.get(account, ContractVersions[AccountFacts]()).at(micros(moment))
+        return version is not None and version.facts.pays is not None
+
+    def tariff_of(self, account: str, moment: datetime) -> str:
+        """The tariff of an account at a moment; "": it is not there."""
+        version = self._accounts.get(account, ContractVersions[AccountFacts]()).at(micros(moment))
+        return "" if version is None else version.facts.tariff
+
+    def sold(self, tariff: str, moment: datetime) -> frozenset[str]:
+        """The meters that a tariff has a price for at a moment."""
+        version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
+        return frozenset() if version is None else version.facts.sold
+
+    def not_sold(self, tariff: str, moment: datetime) -> frozenset[str]:
+        """The meters of which a tariff says at a moment that they are not sold."""
+        version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
+        return frozenset() if version is None else version.facts.not_sold
+
     def payers_of(self, changed: Collection[tuple[str, str]]) -> list[str]:
         """The accounts that pay at some time, sorted, of those on which one of some things (kind, id) has a say."""
         rates = {name for kind, name in changed if kind == "exchange_rate"}
@@ -124,7 +151,8 @@ class Contracts:
         versions = self._accounts.get(payer_id, ContractVersions())
         zone = own_time_zone(versions)
         if zone is None and not any("payer" in one.body for one in versions.refusals):
-            raise UnknownPayer(payer_id, "is no payer")
+            parents = [facts.parent for facts in versions.facts if facts.parent]
+            raise UnknownPayer(payer_id, f"is paid for by its parent, {parents[-1]!r}" if parents else "is no payer")
         return zone or "UTC"
 
     def contract_of(self, payer_id: str, period: BillingPeriod) -> PayerContract:

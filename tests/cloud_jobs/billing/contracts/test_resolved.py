@@ -294,8 +294,8 @@ def test_a_version_that_forgets_a_meter_blocks_who_uses_it_and_one_that_says_so_
     (fault,) = faults_of(made)
     assert isinstance(fault, MetersForgotten)
     assert str(fault) == (
-        "tariff 'standard' from 2026-03-20T00:00:00Z has no price for entry, and the version before has; give a price "
-        '(0: it is free), or write not_sold = ["entry"]'
+        "tariff 'standard' from 2026-03-20T00:00:00Z has no price for entry, which is sold until then: it would "
+        'be free in silence; give a price (0: it is free), or write not_sold = ["entry"]'
     )
     assert faults_of(made, "beta") == []
     for said in (
