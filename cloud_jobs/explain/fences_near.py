@@ -6,20 +6,19 @@ A fence elsewhere changes nothing of a way, so of a hundred thousand only those 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import cos, inf, radians
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from geo.spatial.ragged import Floats
 
 _LEAST_METRES_A_DEGREE: Final = 110_000.0
 """Of latitude there is no degree that is shorter."""
-_LISTS: Final = {"LineString": 0, "Polygon": 1, "MultiPolygon": 2}
-"""How often the lists in the coordinates of a geometry are to be joined until they are positions; of a Point they are
-one."""
 _SLACK_DEG: Final = 1e-6
 """A border that is so near may be met: coordinates are compared after rounding."""
-_WIDTHS: Final = ("radius_m", "width_m")
+_WIDTHS: Final = {"Point": "radius_m", "LineString": "width_m"}
+"""What says how far beside its positions a circle or a corridor reaches."""
+_DECODER: Final = json.JSONDecoder()
 
 
 class TrackBox(NamedTuple):
@@ -52,15 +51,21 @@ def ids_near(bodies: Iterable[tuple[str, str]], track: TrackBox) -> set[str]:
 def _may_be_near(body: str, track: TrackBox) -> bool:
     """Also a text that cannot be read may be: whether it can be used is for others to say."""
     try:
-        feature = json.loads(body)
+        feature, _ = _DECODER.raw_decode(body)
         geometry = feature["geometry"]
-        positions = [geometry["coordinates"]] if geometry["type"] == "Point" else geometry["coordinates"]
-        for _ in range(_LISTS.get(geometry["type"], 0)):
-            positions = [one for part in positions for one in part]
-        longitudes, latitudes = [one[0] for one in positions], [one[1] for one in positions]
-        west, south, east, north = min(longitudes), min(latitudes), max(longitudes), max(latitudes)
-        margin = _margin_deg(feature.get("properties") or {})
-        if margin:
+        kind, positions = geometry["type"], geometry["coordinates"]
+        if kind == "Polygon":
+            positions = [one for ring in positions for one in ring]
+        elif kind == "MultiPolygon":
+            positions = [one for rings in positions for ring in rings for one in ring]
+        elif kind == "Point":
+            positions = [positions]
+        latitudes = [one[1] for one in positions]
+        south, north = min(latitudes), max(latitudes)
+        longitudes = [one[0] for one in positions]
+        west, east = min(longitudes), max(longitudes)
+        if kind in _WIDTHS and (width_m := (feature.get("properties") or {}).get(_WIDTHS[kind])):
+            margin = float(width_m) / _LEAST_METRES_A_DEGREE
             south, north = south - margin, north + margin
             # a degree of longitude is the shortest where the latitude is highest
             narrowest = cos(radians(min(max(abs(south), abs(north)), 90.0)))
@@ -70,11 +75,6 @@ def _may_be_near(body: str, track: TrackBox) -> bool:
         return not is_apart or _is_around_the_world(west, east)
     except (ValueError, TypeError, LookupError, RecursionError, OverflowError, AttributeError):
         return True
-
-
-def _margin_deg(properties: Mapping[str, Any]) -> float:
-    """How far beside its positions a circle or a corridor reaches."""
-    return sum(float(properties[name]) for name in _WIDTHS if properties.get(name) is not None) / _LEAST_METRES_A_DEGREE
 
 
 def _is_around_the_world(west: float, east: float) -> bool:
