@@ -52,6 +52,8 @@ def explain(
 
     opened, wanted = Lake(Location.of(lake)), None if device is None else _device(device)
     asked = None if hour is None else _hour(hour)
+    if picture is not None and picture.exists():
+        raise typer.BadParameter(f"{picture} is there already, and is not written over")
     found = explain_line(Register(opened), number, line, wanted, legal_entity=seller)
     key = found.explanation.charge.key
     hours = [one for one in found.explanation.hours if one.hour == asked]

@@ -70,8 +70,8 @@ class Explanation:
 
     @property
     def digest_agrees(self) -> bool:
-        """Whether the rows of usage are those that the charge was made of."""
-        return self.charge.metered is not None and self.digest == self.charge.metered.digest
+        """Whether the rows of usage are those that the charge was made of; of a charge of nothing there are none."""
+        return self.digest == ("" if self.charge.metered is None else self.charge.metered.digest)
 
     @property
     def amount_agrees(self) -> bool | None:

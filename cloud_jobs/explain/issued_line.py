@@ -131,23 +131,27 @@ def _contract(reference: pa.Table, closing: Closing, account: str) -> PayerContr
     for _ in range(_MAX_LEVELS + 1):
         there = publications(reference, "account", wanted)
         rows += there
-        bodies = [json.loads(row["body"]) for row in there if _is_object(row["body"])]
-        wanted = {body["parent"] for body in bodies if body.get("parent")} - {row["id"] for row in rows}
+        wanted = _named(there, "parent") - {row["id"] for row in rows}
         if not wanted:
             break
-    tariffs = {json.loads(row["body"]).get("tariff") for row in rows if _is_object(row["body"])}
-    rows += publications(reference, "tariff", {one for one in tariffs if isinstance(one, str)})
+    rows += publications(reference, "tariff", _named(rows, "tariff"))
     rows += publications(reference, "legal_entity", {closing.key.legal_entity})
     rows += publications(reference, "exchange_rate")
     period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
     return Contracts(rows).contract_of(closing.key.payer, period)
 
 
-def _is_object(body: str) -> bool:
-    try:
-        return isinstance(json.loads(body), dict)
-    except (ValueError, RecursionError):
-        return False
+def _named(rows: Iterable[dict[str, Any]], field: str) -> set[str]:
+    """The ids that publications give in a field; of what cannot be used none: whether that matters is judged later."""
+    found = set()
+    for row in rows:
+        try:
+            body = json.loads(row["body"])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(body, dict) and isinstance(body.get(field), str):
+            found.add(body[field])
+    return found
 
 
 def _explained(lake: Lake, snapshot: Snapshot, contract: PayerContract, charge: Charge) -> Explanation:

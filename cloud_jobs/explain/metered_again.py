@@ -25,8 +25,8 @@ from cloud_jobs.usage.reading import Arrays, Devices
 from cloud_jobs.usage.touched_hours import device_hours
 from geo.spatial import OUTSIDE, TrackSettings
 
-MAX_HOURS: Final = 31 * 24
-"""The most hours that are computed again at once: those of a month."""
+MAX_HOURS: Final = 31 * 24 + 1
+"""The most hours that are computed again at once: those of a month, also of one in which clocks are put back."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

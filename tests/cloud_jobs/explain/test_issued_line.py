@@ -1,0 +1,80 @@
+"""Lines of issued documents, taken apart in a lake: notes, publications that cannot be used, the longest month."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.billing.register.close import close_period
+from cloud_jobs.billing.register.closer import ClosingRun
+from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document
+from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
+from cloud_jobs.explain.issued_line import explain_line
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.usage import job
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
+from tests.cloud_jobs.billing.register.billed_lake import BilledLake, clerk
+from tests.cloud_jobs.billing.register.metered_lake import JANUARY, meter, metered_lake, publish, state
+from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
+
+
+def issued(made: BilledLake) -> BilledLake:
+    made.close("one", days=JANUARY)
+    assert len(made.issue("clerk", JANUARY).documents) == 2
+    return made
+
+
+def every_line(billed: BilledLake, number: str) -> list[bool | None]:
+    """Whether each line of a document agrees, for each device."""
+    made = issued_document(billed.register, number)
+    return [
+        explain_line(
+            billed.register, number, one["line"], TenantDevice(one["tenant"], one["device"])
+        ).explanation.agrees
+        for one in made["annex"]
+    ]
+
+
+def test_a_line_of_a_note_that_takes_a_whole_charge_back_agrees(tmp_path: Path) -> None:
+    billed = issued(metered_lake(tmp_path))
+    # the zone moves away: what was charged in it goes, and the way outside grows
+    publish(billed, square("square", lon=5.0))
+    meter(billed)
+    billed.close("two", days=JANUARY)
+    books = DocumentMaker(billed.register)
+    notes = adjust_period(billed.register, JANUARY, None, books=books, clerk=clerk("adjust")).documents
+    found = [one for note in notes for one in every_line(billed, note.number)]
+    assert (len(found) > 2, {*found}) == (True, {True})
+
+
+@pytest.mark.parametrize("bad", [{"tariff": ["x"]}, {"parent": ["x"]}, {"parent": 5}])
+def test_a_publication_of_another_year_that_cannot_be_used_has_no_say(tmp_path: Path, bad: dict[str, Any]) -> None:
+    billed = metered_lake(tmp_path)
+    publish(billed, account("acme", device("eu-1", tenant="acme"), effective_from="2027-01-01T00:00:00Z") | bad)
+    assert {*every_line(issued(billed), "WB-EU-00000001")} == {True}
+
+
+def test_every_hour_of_the_longest_month_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # many files, each with an hour: all computed in this process
+    monkeypatch.setattr(job, "run_on_executors", lambda _, work, items: [work(one) for one in items])
+    begin, hours = datetime(2026, 9, 30, 22, 5, tzinfo=UTC), 745
+    lake = lake_of(tmp_path, [square("square")])
+    moments = (begin + timedelta(hours=at) for at in range(hours))
+    ingest(lake, [LakeFix("eu-1", seq, moment, 0.0, 0.0, kind="event") for seq, moment in enumerate(moments, 1)])
+    now = datetime(2026, 11, 5, tzinfo=UTC)
+    state(lake, "eu-1", until=now, count=hours)
+    billed, days = BilledLake(lake), (date(2026, 10, 1), date(2026, 10, 31))
+    prices = tariff(price("0.05", meter="event", unit="each"))
+    publish(billed, legal_entity(), prices, account("acme", device("eu-1", tenant="acme")))
+    meter(billed)
+    snapshot = take_snapshot(lake, now)
+    run = ClosingRun(name="one", snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
+    close_period(lake, snapshot, days, None, run=run)
+    by = Clerk(by="A. Clerk", now=now, attempt="one")
+    issue_period(billed.register, days, None, books=DocumentMaker(billed.register), clerk=by)
+    explanation = explain_line(billed.register, "WB-EU-00000001", 1).explanation
+    assert (len(explanation.hours), explanation.agrees) == (hours, True)
