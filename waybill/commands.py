@@ -111,7 +111,8 @@ def command_line(commands: Mapping[str, LazyCommand], arguments: Sequence[str], 
     for name, command in commands.items():
         target = command.load() if name == asked else _root
         if isinstance(target, typer.Typer):
-            app.add_typer(target, name=name, help=command.help)
+            # as of commands: asked for, it has its own help
+            app.add_typer(target, name=name, help=target.info.help if name == asked else command.help)
         else:
             # The real command has its own help; of the others this line is all that is known without their import.
             app.command(name, help=None if name == asked else command.help)(target)

@@ -84,6 +84,12 @@ class BillingPeriod:
         """The first moments of its days, in UTC, in order; of a day that the zone skipped that of the next one."""
         return tuple(day_start(self.time_zone, day) for day in self.days)
 
+    @property
+    def is_of_whole_months(self) -> bool:
+        """Whether it begins on the first day of a month and ends on the last one of a month."""
+        last = self.last_day
+        return self.first_day.day == 1 and last.day == monthrange(last.year, last.month)[1]
+
     def month_after(self) -> BillingPeriod:
         """The calendar month that begins next."""
         first = (self.last_day.replace(day=1) + 32 * _DAY).replace(day=1)

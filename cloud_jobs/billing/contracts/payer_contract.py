@@ -79,6 +79,12 @@ class PayerContract:
         return self.account.payer
 
     @property
+    def once_a_period(self) -> tuple[str, ...]:
+        """What its tariffs count from the period's first day to its last, and anew in the next one, in words."""
+        found = {words for account in self.accounts for span in account.spans for words in span.tariff.once_a_period}
+        return tuple(sorted(found))
+
+    @property
     def devices(self) -> tuple[TenantDevice, ...]:
         """Every device that is assigned for some of the period, once, sorted."""
         return tuple(sorted({one.of_device for one in self.assigned}))

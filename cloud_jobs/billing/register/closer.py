@@ -73,6 +73,8 @@ def closed(
         former_fences=sum(one.counts.former_fences for one in certificates),
         decisions=_decisions(certificates),
         refused_fences=fences.refused,
+        # of a whole month nobody takes it for less
+        once_a_period=() if period.is_of_whole_months else contract.once_a_period,
     )
     # a wrong sum is never final, however complete the records are
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL

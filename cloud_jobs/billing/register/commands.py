@@ -17,6 +17,7 @@ from rich.console import RenderableType
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.fields import Id
 from cloud_jobs.billing.documents import Form, content_of, document_table, files_of, write_documents
+from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
@@ -42,11 +43,15 @@ from cloud_jobs.lake.tables import Lake
 
 NOT_ALL: Final = 3
 """The exit status of a command that did what could be done, and something that was asked for could not."""
+EXIT_STATUSES: Final = (
+    "Exit status: 0 done; 1 an error, nothing was written; 2 wrong options; 3 done, but for what is named; 75 the store"
+    " does not answer."
+)
+"""What each of these commands says of its end."""
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Invoices: periods are closed, issued, adjusted and shown. Exit status: 0 done; 1 an error, nothing was"
-    " written; 2 wrong options; 3 done, but for what is named; 75 the store does not answer.",
+    help=f"Invoices: periods are closed, issued, adjusted and shown. {EXIT_STATUSES}",
 )
 
 _ID: Final = TypeAdapter(Id)
@@ -60,13 +65,27 @@ def payer_id(text: str) -> str:
         raise typer.BadParameter(f"{text[:100]!r} is no id of an account: small letters, digits, . _ -") from error
 
 
+def period_text(text: str) -> str:
+    """The days that somebody wrote, before anything is done with them. Raises BadParameter."""
+    try:
+        days_of(text)
+    except BadPeriod as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
 LakeOption = Annotated[
     str,
     typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables in the environment say."),
 ]
 PeriodOption = Annotated[
     str,
-    typer.Option("--period", help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19: days by the payer's clocks."),
+    typer.Option(
+        "--period",
+        parser=period_text,
+        metavar="DAYS",
+        help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19: days by the payer's clocks.",
+    ),
 ]
 PayersOption = Annotated[
     list[str] | None,
@@ -88,7 +107,7 @@ FormOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=EXIT_STATUSES)
 @cloud_errors_as_messages("bill")
 def close(
     *,
@@ -115,7 +134,7 @@ def close(
         raise typer.Exit(NOT_ALL)
 
 
-@app.command()
+@app.command(epilog=EXIT_STATUSES)
 @cloud_errors_as_messages("bill")
 def issue(
     *,
@@ -134,13 +153,16 @@ def issue(
     _post(issue_period, _Asked(_lake(lake), days_of(period), payer, by), _Files(out, form), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=EXIT_STATUSES)
 @cloud_errors_as_messages("bill")
 def adjust(
     *,
     lake: LakeOption,
     period: PeriodOption,
     payer: PayersOption = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; it stands on the notes. The snapshot of the closing if not given.")
+    ] = "",
     by: ByOption = None,
     as_json: JsonOption = False,
     out: OutOption = None,
@@ -148,12 +170,13 @@ def adjust(
 ) -> None:
     """Post what a newer closing changes, by credit and debit notes. Exit status 3: some could not be posted.
 
-    Example: waybill bill adjust --lake lake --period 2026-03
+    Example: waybill bill adjust --lake lake --period 2026-03 --reason "the vehicle was without network until 4 April"
     """
-    _post(adjust_period, _Asked(_lake(lake), days_of(period), payer, by), _Files(out, form), as_json=as_json)
+    asked = _Asked(_lake(lake), days_of(period), payer, by, reason)
+    _post(adjust_period, asked, _Files(out, form), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=EXIT_STATUSES)
 @cloud_errors_as_messages("bill")
 def void(
     number: Annotated[str, typer.Argument(help="The number of the invoice.")],
@@ -174,13 +197,16 @@ def void(
     _print(as_json, [document_values(made)], documents_table([made]))
 
 
-@app.command("list")
+@app.command("list", epilog=EXIT_STATUSES)
 @cloud_errors_as_messages("bill")
 def list_documents(
     *,
     lake: LakeOption,
     period: Annotated[
-        str | None, typer.Option("--period", help="Of periods with a day of these; all if not given.")
+        str | None,
+        typer.Option(
+            "--period", parser=period_text, metavar="DAYS", help="Of periods with a day of these; all if not given."
+        ),
     ] = None,
     payer: PayersOption = None,
     as_json: JsonOption = False,
@@ -194,7 +220,7 @@ def list_documents(
     _print(as_json, [document_values(one) for one in found], documents_table(found))
 
 
-@app.command()
+@app.command(epilog=EXIT_STATUSES)
 @cloud_errors_as_messages("bill")
 def show(
     number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
@@ -228,7 +254,7 @@ def show(
         screen().print(document_table(made))
 
 
-@app.command()
+@app.command(epilog=EXIT_STATUSES)
 @cloud_errors_as_messages("bill")
 def diff(
     *,
@@ -256,8 +282,14 @@ def days_of(text: str) -> Days:
     return period.first_day, period.last_day
 
 
-def _clerk(lake: Lake, by: str | None) -> Clerk:
-    return Clerk(by=getpass.getuser() if by is None else by, now=checked_time(lake), attempt=token_hex(8))
+def _clerk(lake: Lake, by: str | None, reason: str = "") -> Clerk:
+    if by is None:
+        try:
+            by = getpass.getuser()
+        except (KeyError, OSError) as error:
+            # in a container a user id has often no name
+            raise typer.BadParameter("this user has no name; say who asks with --by") from error
+    return Clerk(by=by, now=checked_time(lake), attempt=token_hex(8), reason=reason)
 
 
 class _Files:
@@ -281,12 +313,13 @@ class _Asked(NamedTuple):
     days: Days
     payers: list[str] | None
     by: str | None
+    reason: str = ""
 
 
 def _post(operation: _Operation, asked: _Asked, files: _Files, *, as_json: bool) -> None:
     """Posts, and says what was posted, of whom nothing was, and why; what was done before is no failure."""
     register = Register(asked.lake)
-    clerk = _clerk(asked.lake, asked.by)
+    clerk = _clerk(asked.lake, asked.by, asked.reason)
     done = operation(register, asked.days, asked.payers, books=DocumentMaker(register), clerk=clerk)
     # the same command twice ends as well as once
     refused = [one for one in done.refused if not isinstance(one, AlreadyIssued | NothingToAdjust | NothingToIssue)]

@@ -239,15 +239,20 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     )
 
 
-def adjust(ledger: Ledger, closing: Closing, change: PostedChange, now: datetime, by: str = "") -> IssuedDocument:
-    """The note that brings what is posted to a newer closing; `change`: between the two. Raises RegisterRefusal."""
+def adjust(
+    ledger: Ledger, closing: Closing, change: PostedChange, now: datetime, by: str = "", *, reason: str = ""
+) -> IssuedDocument:
+    """The note that brings what is posted to a newer closing; `change`: between the two. `reason`: "" for what is
+    known of it, the closing's snapshot. Raises RegisterRefusal."""
     posted = adjustable(ledger, closing)
     if change.is_empty:
         raise NothingToAdjust(closing.key.payer, posted.invoice.number)
     if change.fault:
         raise NotOneNote(closing.key, posted.invoice.number, change.fault)
     note = _note(ledger, posted, closing, change, now)
-    return replace(note, closing=closing.id, rank=closing.rank, by=by)
+    # a customer who is asked for more is told why
+    said = reason or f"What became known since, by snapshot {closing.snapshot_id}"
+    return replace(note, closing=closing.id, rank=closing.rank, by=by, reason=said)
 
 
 def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:

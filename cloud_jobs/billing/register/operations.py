@@ -47,11 +47,12 @@ class Books(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clerk:
-    """Who asks, when, and in which command: `attempt` is a name that no other command has."""
+    """Who asks, when, and in which command: `attempt` is a name that no other command has. `reason`: of the notes."""
 
     by: str
     now: datetime
     attempt: str
+    reason: str = ""
 
 
 class Done(NamedTuple):
@@ -94,7 +95,8 @@ class _Adjust(_Issue):
         posted = rules.adjustable(ledger, closing)
         if before is None:
             raise missing_closing(closing.key.payer, posted.closing)
-        return rules.adjust(ledger, closing, self._books.change(before, closing), self._clerk.now, self._clerk.by)
+        change, clerk = self._books.change(before, closing), self._clerk
+        return rules.adjust(ledger, closing, change, clerk.now, clerk.by, reason=clerk.reason)
 
 
 def issue_period(register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk) -> Done:
@@ -108,7 +110,12 @@ def issue_period(register: Register, days: Days, payers: Collection[str] | None,
 def adjust_period(
     register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk
 ) -> Done:
-    """Posts what the newest closings change of what is posted, each by a note. Raises as `issue_period`."""
+    """Posts what the newest closings change of what is posted, each by a note with the clerk's reason.
+
+    Raises Unattributed, and as `issue_period`.
+    """
+    if clerk.reason and (faults := [*attribution_faults(clerk.by, clerk.reason)]):
+        raise Unattributed(faults)
     return _post(register, days, payers, _Adjust(books, clerk), clerk)
 
 

@@ -25,19 +25,21 @@ def account_names(text: str) -> Collection[str]:
 class Noticed(NamedTuple):
     """What a closing noticed that has no say in its sum: records that came again with another content, positions that
     came after an erasure, erased hours that were metered by former fences, the decisions that it rests on and
-    publications of fences that cannot be used, in words."""
+    publications of fences that cannot be used, in words, and what was agreed by the period, where that is a part of a
+    month."""
 
     conflicts: int = 0
     late_positions: int = 0
     former_fences: int = 0
     decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
+    once_a_period: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Noticed:
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
         found = json.loads(text)
-        texts = (tuple(found.get(name, ())) for name in ("decisions", "refused_fences"))
+        texts = (tuple(found.get(name, ())) for name in ("decisions", "refused_fences", "once_a_period"))
         numbers = (found.get(name, 0) for name in ("conflicts", "late_positions", "former_fences"))
         return cls(*numbers, *texts)
 
@@ -50,7 +52,7 @@ class Parties:
     devices came again with another content; `late_positions`: how many of their positions came after an erasure, so
     that their way is not metered; `former_fences`: how many of their hours were metered by other fences than those of
     the snapshot, as their positions are erased. `decisions`: those that certificates rest on, and `refused_fences`:
-    publications of fences that cannot be used, both in words.
+    publications of fences that cannot be used, both in words. `once_a_period`: see `Noticed`.
     """
 
     seller: LegalEntity
@@ -62,6 +64,7 @@ class Parties:
     former_fences: int = 0
     decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
+    once_a_period: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -77,6 +80,7 @@ class Parties:
                 "former_fences": self.former_fences,
                 "decisions": [*self.decisions],
                 "refused_fences": [*self.refused_fences],
+                "once_a_period": [*self.once_a_period],
             }
         )
 
@@ -94,6 +98,7 @@ class Parties:
             former_fences=found["former_fences"],
             decisions=tuple(found["decisions"]),
             refused_fences=tuple(found["refused_fences"]),
+            once_a_period=tuple(found["once_a_period"]),
         )
 
 

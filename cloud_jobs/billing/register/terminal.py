@@ -87,6 +87,11 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
                 "their positions are erased"
             )
         yield from (f"{one.key.payer}: {decision}" for decision in noticed.decisions)
+        if noticed.once_a_period:
+            yield (
+                f"{one.key.payer}: once for these days: {', '.join(noticed.once_a_period)}; other days of the month, "
+                "closed by themselves, have their own"
+            )
     yield from (f"refused, so what it was to replace was metered: {one}" for one in refused)
 
 

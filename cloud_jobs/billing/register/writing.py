@@ -5,6 +5,7 @@ What a command that died has written is left as it is, so the same command again
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,9 +21,10 @@ class Unwritten(NamedTuple):
 
     number: str
     reason: str
+    command: str
 
     def __str__(self) -> str:
-        return f"{self.number} is issued, but not written: {self.reason}; `waybill bill show {self.number}` writes it"
+        return f"{self.number} is issued, but not written: {self.reason}; `{self.command}` writes it"
 
 
 def write_issued(
@@ -38,7 +40,14 @@ def write_issued(
             files = files_of(made, forms)
             write_documents(folder, {name: one for name, one in files.items() if not _is_there(folder / name, one)})
         except DocumentError as error:
-            yield Unwritten(one.number, str(error))
+            yield Unwritten(one.number, str(error), _command(register, one, folder, forms))
+
+
+def _command(register: Register, issued: IssuedDocument, folder: Path, forms: Collection[Form]) -> str:
+    """What writes it later; the folder is perhaps another one then."""
+    words = ["waybill", "bill", "show", issued.number, "--lake", str(register.lake.location)]
+    words += ["--seller", issued.key.legal_entity, "--out", str(folder)]
+    return shlex.join([*words, *(word for form in forms for word in ("--form", form.value))])
 
 
 def _is_there(path: Path, content: bytes) -> bool:

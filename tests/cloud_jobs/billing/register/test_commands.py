@@ -101,9 +101,67 @@ def test_an_issued_document_is_never_written_over(billed: BilledLake, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["2026-13", "March", "2026-03-31/2026-03-01"])
-def test_a_period_that_is_none_is_one_line_of_advice(billed: BilledLake, text: str) -> None:
-    result = run(billed, "issue", "--period", text)
-    assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (1, 1, "")
+@pytest.mark.parametrize("command", ["close", "issue", "adjust", "list", "diff"])
+def test_a_period_that_is_none_is_a_wrong_option_and_nothing_is_written(
+    billed: BilledLake, text: str, command: str
+) -> None:
+    before = sorted(Path(str(billed.lake.location)).rglob("*"))
+    result = run(billed, command, "--period", text, *(["--payer", "acme"] if command == "diff" else []))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Invalid value for '--period'" in result.stderr
+    assert sorted(Path(str(billed.lake.location)).rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "command", [one.name or one.callback.__name__ for one in app.registered_commands if one.callback]
+)
+def test_every_command_says_how_it_ends(command: str) -> None:
+    # as wide as it takes: a line of help is wrapped at the terminal's width
+    shown = " ".join(CliRunner().invoke(app, [command, "--help"]).stdout.split())
+    assert "Exit status: 0 " in shown
+
+
+def test_a_note_says_why_it_was_made(billed: BilledLake) -> None:
+    for metres, words in ((10_000, ()), (12_000, ()), (13_000, ("--reason", "a late batch"))):
+        billed.use(used("van-1", metres))
+        run(billed, "close", "--period", "2026-03", "--payer", "acme")
+        run(billed, "issue", "--period", "2026-03", "--payer", "acme")
+        run(billed, "adjust", "--period", "2026-03", "--payer", "acme", *words)
+    [invoice, usual, given] = values(run(billed, "list", "--json"))
+    notes = [values(run(billed, "show", one["number"], "--json"))["invoice_note"] for one in (invoice, usual, given)]
+    assert notes[0] is None
+    assert notes[1].startswith("What became known since, by snapshot 2-")
+    assert notes[2] == given["reason"] == "a late batch"
+    refused = run(billed, "adjust", "--period", "2026-03", "--reason", "x")
+    assert (refused.exit_code, "it needs a reason" in refused.stderr) == (1, True)
+
+
+def test_a_user_without_a_name_is_asked_for_one(billed: BilledLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    asked = run(billed, "issue", "--period", "2026-03")
+    assert (asked.exit_code, "--by" in asked.stderr) == (2, True)
+    assert run(billed, "issue", "--period", "2026-03", "--payer", "acme", "--by", "A. Clerk").exit_code == 0
+
+
+def test_what_is_blocked_shows_no_sum(billed: BilledLake) -> None:
+    billed.use(used("van-1", 10_000, zone="nowhere-priced"))
+    closed = run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    assert "blocked" in closed.stdout
+    assert "0.00" not in closed.stdout
+
+
+def test_of_a_part_of_a_month_the_screen_says_what_counts_once_for_it(billed: BilledLake) -> None:
+    later = tariff(price(), minimum_amount="10", effective_from="2026-02-01T00:00:00Z")
+    accounts = account("acme", device("van-1")), account("beta", device("van-2"))
+    billed.publish(legal_entity(), tariff(price()), *accounts, later)
+    part = run(billed, "close", "--period", "2026-03-01/2026-03-15", "--payer", "acme")
+    assert "acme: once for these days: the minimum fee;" in " ".join(part.stdout.split())
+    assert "once for" not in run(billed, "close", "--period", "2026-03", "--payer", "acme").stdout
 
 
 FORMS = {
