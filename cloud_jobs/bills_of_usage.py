@@ -9,7 +9,7 @@ from datetime import date, timedelta
 
 from cloud_jobs.billing.contracts import NetAndTax, PayerContract
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Cell, PriceBooks, cells_of_usage, rate, rating_contract
+from cloud_jobs.billing.rating import Cell, PriceBooks, RatingContract, cells_of_usage, rate, rating_contract
 from cloud_jobs.billing.register.close import RATED_COLUMNS
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.tables import Register
@@ -47,7 +47,7 @@ class LakeBills:
     def _owed(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
         agreed = {one.id: rating_contract(one) for one in contracts}
         try:
-            cells = self._cells(contracts)
+            cells = self._cells(contracts, agreed)
             rated = (rate(one, cells[name], {}, self._books) for name, one in agreed.items())
             return [NetAndTax(one.net_minor, one.tax_minor) for one in rated]
         except BillingError as fault:
@@ -56,19 +56,20 @@ class LakeBills:
             # it is of one of them, and the others owe what they owe
             return [amount for one in contracts for amount in self._owed([one])]
 
-    def _cells(self, contracts: Sequence[PayerContract]) -> Mapping[str, list[Cell]]:
-        payers_of: dict[TenantDevice, list[PayerContract]] = defaultdict(list)
+    def _cells(
+        self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]
+    ) -> Mapping[str, list[Cell]]:
+        payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
         for one in contracts:
             for device in one.devices:
-                payers_of[device].append(one)
+                payers_of[device].append(one.id)
         cells: dict[str, list[Cell]] = defaultdict(list)
         first = min(one.period.start for one in contracts)
         last = max(one.period.end for one in contracts) - timedelta.resolution
         for devices in device_parts(contracts, usage_rows_each(self._lake, self._state, first, last)):
             # a device may have several payers in one period, one after the other
-            of_part = {one.id: one for device in devices for one in payers_of[device]}
+            names = sorted({payer for device in devices for payer in payers_of[device]})
             rows = usage_rows(self._lake, self._state, devices, first, last, columns=RATED_COLUMNS)
-            used = cells_of_usage([rating_contract(one) for one in of_part.values()], rows)
-            for name, found in zip(of_part, used, strict=True):
+            for name, found in zip(names, cells_of_usage([agreed[name] for name in names], rows), strict=True):
                 cells[name] += found.cells
         return cells

@@ -17,7 +17,8 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
 
 if TYPE_CHECKING:
-    from cloud_jobs.billing.contracts.what_if import BillChange, KnownBill
+    from cloud_jobs.billing.contracts.what_if import BillChange, Bills, KnownBill
+    from cloud_jobs.lake.tables import Lake
 
 __all__ = ["app"]
 
@@ -61,15 +62,13 @@ def check(
 
     Example: waybill reference check contracts.toml --lake lake
     """
-    from cloud_jobs.bills_of_usage import LakeBills
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.judged_reference import judged_reference
     from cloud_jobs.lake.tables import Lake
 
     there = None if lake is None else Lake(Location.of(lake))
     try:
-        bills = None if there is None else LakeBills(there, _Told())
-        judged = judged_reference(files, there, datetime.now(UTC), bills)
+        judged = judged_reference(files, there, datetime.now(UTC), None if there is None else _bills(there))
     except ReferenceFileError as error:
         _say(list(error.faults), [], [], Counter(), as_json=as_json)
         raise typer.Exit(1) from None
@@ -80,6 +79,13 @@ def check(
     _say(faults, warnings, checked.changes, judged.counts, as_json=as_json)
     if faults:
         raise typer.Exit(1)
+
+
+def _bills(lake: Lake) -> Bills:
+    # rating is imported where something is rated
+    from cloud_jobs.bills_of_usage import LakeBills
+
+    return LakeBills(lake, _Told())
 
 
 class _Told:

@@ -91,7 +91,7 @@ class ChangesInsidePeriod(ContractFault):
     def __init__(self, account: str, what: str, before: str, after: str, moment: datetime) -> None:
         super().__init__(
             f"the {what} of account {account!r} changes from {before} to {after} at {stamp(moment)}, in the period; "
-            "let it change with a period, or bill two parts of this one"
+            "let it change with a period, or at a local midnight, and bill the days before and after it by themselves"
         )
         self.account, self.what, self.before, self.after, self.moment = account, what, before, after, moment
 

@@ -15,6 +15,7 @@ from cloud_jobs.billing.documents import CertificateSummary, Document, DocumentT
 from cloud_jobs.billing.documents import document as made_of
 from cloud_jobs.billing.meters import Meter, round_half_up
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, RatedAccount, TaxGroup
+from cloud_jobs.billing.rating.charges import MOST_QUANTITY
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 STANDARD = Vat(category=VatCategory.STANDARD, rate=Decimal(19))
@@ -140,13 +141,14 @@ def issued(rated: RatedAccount, kind: DocumentType = DocumentType.INVOICE, **cha
 @st.composite
 def charges(draw: st.DrawFn) -> list[Charge]:
     """Charges of two accounts and some devices, of all kinds, each key once, of any sign: so are differences."""
-    amounts = st.integers(-(10**9), 10**9)
+    # what rating lets a payer owe, and what it lets be used
+    amounts = st.integers(-(10**9), 10**9) | st.integers(-(10**14), 10**14)
     devices, zones = st.sampled_from(["eu-0001", "eu-0002", "us-0001"]), st.sampled_from(["", "eu-centre"])
     usage = st.builds(
         charge,
         device=devices,
         amount_minor=amounts,
-        quantity=st.integers(-(10**12), 10**12),
+        quantity=st.integers(-(10**12), 10**12) | st.integers(-MOST_QUANTITY, MOST_QUANTITY),
         account=st.sampled_from(["acme", "acme-north"]),
         region=st.sampled_from(["eu", "us"]),
         meter=st.sampled_from(Meter),
