@@ -48,6 +48,7 @@ def published_fences(rows: Iterable[dict[str, Any]]) -> PublishedFences:
 
 def _canonical(body: str) -> str:
     """A text of JSON in one line that is the same for all that say the same: nothing changed where only it did."""
+    # with ASCII alone, no text holds what ends a line
     return json.dumps(json.loads(body), sort_keys=True)
 
 

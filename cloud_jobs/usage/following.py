@@ -75,6 +75,7 @@ def usage_in_force(
 ) -> dict[UsageKey, RowInForce]:
     """What is in force for the touched hours: of each key the row that was committed last."""
     found = columns_in_force(files, devices, paths, touched, ("digest", "seq_ranges"))
+    # an hour has few zones, but a run has many hours: no more than these is kept
     return {key: RowInForce(digest, ranges == NO_RECORDS) for key, (digest, ranges) in found.items()}
 
 

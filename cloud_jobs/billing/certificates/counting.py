@@ -139,6 +139,7 @@ def count_erased(
 
 
 def _fence_versions(lake: Lake, snapshot: LakeState) -> FenceVersions:
+    # as usage states them, whatever was published after the snapshot
     features = published_fences(reference_rows(lake, snapshot, "fence")).features
     return FenceVersions(zip(features, parsed(features), strict=True), round(tracks_at(snapshot).max_gap_s * 1000))
 

@@ -106,6 +106,7 @@ def closed(
 
 def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
     """The decisions that certificates rest on, in words, so many that a page can hold them."""
+    # of many devices: a fleet that was sold is closed device by device
     found = [(one, one.decision) for one in certificates if one.decision is not None]
     named = [
         f"{one.tenant}/{one.device}: {one.stated_state.value}, closed by {made.decided_by}"

@@ -227,6 +227,7 @@ def _events_alone(rows: pa.Table, erased: dict[TenantDevice, date]) -> pa.Table:
     keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
     whole = pa.array([day > erased.get(TenantDevice(tenant, device), date.min) for tenant, device, day in keys])
     for name in (*COUNTED, WITH_REGION):
+        # no position is an event, so of these none is gone
         if name != "events":
             rows = rows.set_column(rows.schema.get_field_index(name), name, pc.if_else(whole, rows[name], 0))
     return rows
