@@ -89,7 +89,7 @@ class Audit:
     duplicates_removed: int
     conflicts: int
     malformed: int
-    usage_rows: int
+    usage_quarters: int
     usage_differing: int
     proof: DemoProof | None
 
@@ -146,7 +146,7 @@ def audit(  # noqa: PLR0917 - what each step of the demo found
         duplicates_removed=sum(counted["duplicates"]),
         conflicts=sum(counted["conflicts"]),
         malformed=sum(counted["malformed"]),
-        usage_rows=usage,
+        usage_quarters=usage,
         usage_differing=differing,
         proof=proof,
     )

@@ -67,8 +67,8 @@ def verdict_table(audit: Audit) -> FittedTable:
         ),
         ("nothing in quarantine", f"{audit.conflicts + audit.malformed}", not audit.conflicts + audit.malformed),
         (
-            "usage equal in every hour and zone",
-            f"{audit.usage_rows:,} rows, {audit.usage_differing} differ",
+            "usage equal in every quarter of an hour and zone",
+            f"{audit.usage_quarters:,} quarters, {audit.usage_differing} differ",
             not audit.usage_differing,
         ),
     ]
@@ -103,7 +103,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "conflicts": audit.conflicts,
         "malformed": audit.malformed,
         "devices": {one.device: {"state": one.state, "equal": one.equal} for one in audit.devices},
-        "usage": {"rows": audit.usage_rows, "differing": audit.usage_differing},
+        "usage": {"quarters": audit.usage_quarters, "differing": audit.usage_differing},
         "not_final_at_first": audit.reason,
         "reconciled": None if audit.proof is None else audit.proof.reconciled.outcome.value,
         "explained": None if audit.proof is None else audit.proof.line_agrees,

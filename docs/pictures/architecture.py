@@ -6,6 +6,7 @@ The page keeps what stands outside of the two marks. A structure test compares w
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def sentences() -> dict[str, str]:
     for top in PACKAGES:
         for file in sorted((ROOT / top).rglob("__init__.py")):
             text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-            found[".".join(file.parent.relative_to(ROOT).parts)] = text.partition("\n")[0]
+            # the sentence may go on in the next line
+            first = re.match(r".*?[.?](?=\n|$)", text, re.DOTALL)
+            found[".".join(file.parent.relative_to(ROOT).parts)] = " ".join(first[0].split()) if first else ""
     return found
 
 
