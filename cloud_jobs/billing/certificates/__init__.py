@@ -13,7 +13,7 @@ from cloud_jobs.billing.certificates.certificate import (
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision
 from cloud_jobs.billing.certificates.decisions import decide, decisions, withdraw
 from cloud_jobs.billing.certificates.errors import BadDecision
-from cloud_jobs.billing.certificates.reader import behind, certificates_from, latest_statement, refused_fences
+from cloud_jobs.billing.certificates.reader import certificates_from, refused_fences
 
 __all__ = [
     "BadDecision",
@@ -23,12 +23,10 @@ __all__ = [
     "DeviceCertificate",
     "DeviceCounts",
     "HeardRecords",
-    "behind",
     "certificates_from",
     "certify",
     "decide",
     "decisions",
-    "latest_statement",
     "refused_fences",
     "withdraw",
 ]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
-
-import pyarrow.compute as pc
+from datetime import UTC, datetime
+from typing import Protocol
 
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
 from cloud_jobs.billing.certificates.counting import count_erased, count_far_off, count_not_metered, heard_records
@@ -20,8 +18,6 @@ from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, erasur
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.published_fences import published_fences
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TimeSpan(Protocol):
@@ -71,27 +67,9 @@ def certificates_from(
     }
 
 
-def behind(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], period: TimeSpan) -> int:
-    """How many records of the period usage does not cover at a snapshot; with one of them no bill is final.
-
-    Raises LakeError.
-    """
-    start, end = period.start.astimezone(UTC), period.end.astimezone(UTC)
-    return count_not_metered(lake, snapshot, devices, (start, end), reach_at(snapshot)).total()
-
-
 def refused_fences(lake: Lake, snapshot: LakeState) -> tuple[RefusedVersion, ...]:
     """The publications of fences that cannot be used at a snapshot; what they were to replace was metered."""
     return published_fences(reference_rows(lake, snapshot, "fence")).refused
-
-
-def latest_statement(lake: Lake, snapshot: LakeState) -> datetime | None:
-    """The latest moment up to which any device stated its head: a period that ends by then is over for certain.
-
-    By what reached the centre, and by no clock of the one who asks. None: no device ever stated anything.
-    """
-    stated = pc.max(lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit))["stated_us"]).as_py()
-    return _EPOCH + timedelta(microseconds=stated) if stated else None
 
 
 def _counts(

@@ -12,10 +12,8 @@ from cloud_jobs.billing.certificates import (
     CertificateState,
     ClosedState,
     DeviceCertificate,
-    behind,
     certificates_from,
     decide,
-    latest_statement,
     refused_fences,
 )
 from cloud_jobs.billing.period import stamp
@@ -25,7 +23,6 @@ from cloud_jobs.lake.snapshots import LakeState, take_snapshot
 from cloud_jobs.lake.tables import Lake
 from telemetry import Batch, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, new_lake, take_in
-from tests.cloud_jobs.ingest.test_decoding import RECEIVED
 from tests.cloud_jobs.lake.metered import HOUR, meter
 from tests.cloud_jobs.maintenance.test_snapshots_kept import grow_old
 from tests.cloud_jobs.maintenance.upkeep import positions, run
@@ -65,6 +62,11 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
+def not_metered(lake: Lake, period: Span) -> int:
+    """Of the first device, as it is now."""
+    return certificates_from(lake, take_snapshot(lake, NOW), [D], period)[D].counts.not_metered
+
+
 def certified(lake: Lake, snapshot: LakeState, device: TenantDevice = D) -> DeviceCertificate:
     return certificates_from(lake, snapshot, [device], PERIOD)[device]
 
@@ -94,13 +96,12 @@ def test_of_a_device_that_never_stated_anything_is_said_what_came_of_it(tmp_path
 
 def test_a_bill_before_the_usage_run_is_provisional_and_says_by_how_many_records(lake: Lake) -> None:
     early = take_snapshot(lake, NOW)
-    assert behind(lake, early, [D, E], PERIOD) == 4
     certificate = certified(lake, early)
     assert (certificate.state, certificate.is_final) == (CertificateState.COMPLETE, False)
     assert certificate.reasons == ("3 records are not metered yet",)
     meter(lake, {})
     now = take_snapshot(lake, NOW)
-    assert (behind(lake, now, [D, E], PERIOD), certified(lake, now).is_final) == (0, True)
+    assert certified(lake, now).is_final
     # a record of the day that comes later makes what was final no less so, and a new snapshot provisional
     take_in(lake, new_ingest(lake), [of_day(5), batch(6)])
     assert certified(lake, now).is_final
@@ -112,15 +113,15 @@ def test_a_position_before_the_period_has_a_say_in_its_first_segment(lake: Lake)
     meter(lake, {})
     take_in(lake, new_ingest(lake), [positions(11, day=-2), batch(13, day=-2)])
     # of noon of the day before, that is 12 hours
-    assert behind(lake, take_snapshot(lake, NOW), [D], PERIOD) == 0
-    assert behind(lake, take_snapshot(lake, NOW), [D], Span(NOON - 2 * DAY + 10 * MINUTE, PERIOD.end)) == 1
+    assert not_metered(lake, PERIOD) == 0
+    assert not_metered(lake, Span(NOON - 2 * DAY + 10 * MINUTE, PERIOD.end)) == 1
 
 
 def test_a_position_after_the_period_has_a_say_in_its_last_segment(lake: Lake) -> None:
     meter(lake, {})
     take_in(lake, new_ingest(lake), [positions(11, day=0), batch(12)])
     ends = (NOON, NOON - 5 * MINUTE + SECOND, NOON - 5 * MINUTE)
-    found = [behind(lake, take_snapshot(lake, NOW), [D], Span(PERIOD.start, end)) for end in ends]
+    found = [not_metered(lake, Span(PERIOD.start, end)) for end in ends]
     # a record of another kind has none, and from a gap on nothing has
     assert found == [1, 1, 0]
 
@@ -175,17 +176,6 @@ def test_certificates_of_a_snapshot_are_the_same_bytes_after_months_of_maintenan
     assert [found.digest() for found in certificates_from(lake, one, [D, E], PERIOD).values()] == before
     now = certificates_from(lake, take_snapshot(lake, NOW), [D, E], PERIOD)
     assert not {found.digest() for found in now.values()} & {*before}
-
-
-def test_that_a_period_is_over_is_known_by_what_devices_stated_and_never_beyond_its_receipt(lake: Lake) -> None:
-    assert latest_statement(lake, take_snapshot(lake, NOW)) == RECEIVED
-
-
-def test_where_no_device_stated_anything_no_period_is_over(tmp_path: Path) -> None:
-    made = new_lake(tmp_path)
-    assert latest_statement(made, take_snapshot(made, NOW)) is None
-    take_in(made, new_ingest(made), [of_day(1)])
-    assert latest_statement(made, take_snapshot(made, NOW)) is None
 
 
 def test_fences_that_cannot_be_used_are_named_as_of_the_snapshot(lake: Lake) -> None:
