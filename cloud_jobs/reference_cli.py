@@ -136,7 +136,7 @@ def _version(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    from cloud_jobs.billing.period import stamp
+    from cloud_jobs.billing.utc_stamp import stamp
 
     return stamp(value) if isinstance(value, datetime) else value
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.billing import closing, explaining, rating, showing
-from benchmarks.billing.lakes import Fleet
+from benchmarks.billing.lakes import FleetSize
 from benchmarks.billing.metered_past import Past
 from benchmarks.centre.table import print_rows, quiet
 
@@ -39,7 +39,7 @@ def main() -> None:
     asked = parser.parse_args()
     quiet()
     parts = asked.parts or PARTS
-    fleet = Fleet(asked.payers, asked.devices, asked.rows, asked.months, asked.scattered)
+    fleet = FleetSize(asked.payers, asked.devices, asked.rows, asked.months, asked.scattered)
     with tempfile.TemporaryDirectory(prefix="bench-billing-") as name:
         folder = Path(name)
         if "rating" in parts:
@@ -50,7 +50,7 @@ def main() -> None:
                 closing.month(folder / "close", closing.FULL if asked.full else fleet),
             )
         if "large-account" in parts:
-            large = Fleet(payers=1, devices=asked.large, rows=asked.rows)
+            large = FleetSize(payers=1, devices=asked.large, rows=asked.rows)
             print_rows("One payer with many devices", closing.large_account(folder / "large", large))
         if "show" in parts:
             print_rows("One invoice of many", showing.rows(folder / "show", asked.register, asked.issued_months))

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.billing.lakes import Fleet, billable_lake
+from benchmarks.billing.lakes import FleetSize, billable_lake
 from benchmarks.billing.processes import Ran, imported_mib, ran
 from benchmarks.centre.table import Figure
 
-FULL = Fleet(payers=100_000, devices=10, rows=30)
+FULL = FleetSize(payers=100_000, devices=10, rows=30)
 """A million devices."""
 PARTS = 5
 """The smaller one of two sizes is so small a part of the larger one."""
@@ -38,7 +38,7 @@ master = "local[2]"
 """
 
 
-def month(folder: Path, fleet: Fleet) -> Iterator[Figure]:
+def month(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
     """Closing and issue of a month: of FULL, or of a fifth of a smaller fleet and of all of it, and what follows."""
     taken: list[tuple[int, float]] = []
     is_full = fleet.all_devices >= FULL.all_devices
@@ -61,7 +61,7 @@ def month(folder: Path, fleet: Fleet) -> Iterator[Figure]:
     yield Figure(f"{what}; {FULL.payers:,} payers, {FULL.all_devices:,} devices", f"< {LIMIT_S} s", f"{full:.0f} s")
 
 
-def large_account(folder: Path, fleet: Fleet) -> Iterator[Figure]:
+def large_account(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
     """One payer with many devices: what each process holds above one that imported the same and did nothing."""
     lake, closed, issued = closed_and_issued(folder, fleet)
     number = json.loads((folder / "issued.json").read_bytes())["documents"][0]["number"]
@@ -78,7 +78,7 @@ def large_account(folder: Path, fleet: Fleet) -> Iterator[Figure]:
         yield Figure(what, asked, f"{mib - empty:.0f} MiB ({mib:.0f} in all), {seconds:.1f} s with start")
 
 
-def closed_and_issued(folder: Path, fleet: Fleet) -> tuple[Path, Ran, Ran]:
+def closed_and_issued(folder: Path, fleet: FleetSize) -> tuple[Path, Ran, Ran]:
     """The folder of a new lake, and what closing and issue of its month took; what they printed is in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     lake, settings = folder / "lake", folder / "cloud.toml"

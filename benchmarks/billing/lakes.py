@@ -34,7 +34,7 @@ _SINCE = "2026-01-01T00:00:00Z"
 _ADDRESS = {"line": "Hafenstr. 1", "city": "Hamburg", "postal_code": "20457", "country": "DE"}
 
 
-class Fleet(NamedTuple):
+class FleetSize(NamedTuple):
     """How many payers, with how many devices each, and rows of usage of each device and month.
 
     `months`: March 2026 and so many months before it. `scattered`: neighbours by name have different payers.
@@ -61,7 +61,7 @@ class Fleet(NamedTuple):
         return f"van-{at:08}"
 
 
-def billable_lake(folder: Path, fleet: Fleet) -> Lake:
+def billable_lake(folder: Path, fleet: FleetSize) -> Lake:
     """A lake in which March 2026 is over, and all of it is there."""
     with unsynced():
         lake = new_lake(folder)
@@ -72,7 +72,7 @@ def billable_lake(folder: Path, fleet: Fleet) -> Lake:
     return lake
 
 
-def _publications(fleet: Fleet) -> Iterator[dict[str, Any]]:
+def _publications(fleet: FleetSize) -> Iterator[dict[str, Any]]:
     """What is agreed, as the collector writes it in one commit."""
     seller = {
         "id": "waybill-eu",
@@ -103,7 +103,7 @@ def _publications(fleet: Fleet) -> Iterator[dict[str, Any]]:
         yield row_of("account", name, body | {"payer": pays}, payer + 2, commit_number=1)
 
 
-def _state_heads(lake: Lake, fleet: Fleet) -> None:
+def _state_heads(lake: Lake, fleet: FleetSize) -> None:
     """One commit of the ingest: each device has stated its head a day after the month, and all of it is there."""
     count = fleet.all_devices
     stated = np.full(count, int((END + _DAY).timestamp()) * 1_000_000)
@@ -131,7 +131,7 @@ def _state_heads(lake: Lake, fleet: Fleet) -> None:
     commit_files(lake.open("records"), "records", [], writer=INGEST, previous=None, number=number)
 
 
-def _month_of(fleet: Fleet, months_ago: int) -> Iterable[pa.Table]:
+def _month_of(fleet: FleetSize, months_ago: int) -> Iterable[pa.Table]:
     """The rows of each day of a month, in the order of devices, in parts of ROWS_IN_FILE."""
     days = [START + at * _DAY for at in range((END - START).days)]
     # a month is as long as March: what is before it is only to be there

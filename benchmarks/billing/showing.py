@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.billing.closing import REGISTER, SHOW_S, closed_and_issued
-from benchmarks.billing.lakes import Fleet
+from benchmarks.billing.lakes import FleetSize
 from benchmarks.billing.processes import ran
 from benchmarks.centre.lakes import unsynced
 from benchmarks.centre.table import Figure
@@ -34,7 +34,7 @@ _ROUNDS = 5
 
 def rows(folder: Path, payers: int, months: int) -> Iterator[Figure]:
     """Seconds of `show` with the start of its process and without."""
-    place, _, _ = closed_and_issued(folder, Fleet(payers=1, devices=10, rows=30))
+    place, _, _ = closed_and_issued(folder, FleetSize(payers=1, devices=10, rows=30))
     number = json.loads((folder / "issued.json").read_bytes())["documents"][0]["number"]
     lake = Lake(place)
     with unsynced():

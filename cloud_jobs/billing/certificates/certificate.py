@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.certificates.decision import Decision, in_effect
 from cloud_jobs.billing.certificates.streams import StreamState, relevant_streams, stream_state
-from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.usage import Reach
+from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from telemetry import IntervalSet

@@ -15,7 +15,7 @@ from cloud_jobs.billing.certificates.decisions import decide, decisions, withdra
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.certificates.reader import certificates_from
 from cloud_jobs.billing.contracts import Contracts
-from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.coverage import TenantDevice

@@ -29,7 +29,7 @@ from typing import ClassVar, Final
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import TenantDevice
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.beginning import beginning
 from cloud_jobs.lake.schemas import publication_order
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.rating import Charge
+from cloud_jobs.billing.utc_stamp import stamp
 
 Columns = Mapping[str, Sequence[Any]]
 _OF_CHARGE: Final = ("line", "tenant", "device", "quantity_base", "free_base", "amount_minor")

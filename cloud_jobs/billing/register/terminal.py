@@ -11,11 +11,11 @@ from rich.text import Text
 
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.meters import quantity_text
-from cloud_jobs.billing.period import stamp
 from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.parties import Noticed
+from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.fitted_table import Column, FittedTable
 
 _MAX_REASONS = 3

@@ -16,7 +16,7 @@ from cloud_jobs.billing.certificates import (
     decide,
     refused_fences,
 )
-from cloud_jobs.billing.period import stamp
+from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
