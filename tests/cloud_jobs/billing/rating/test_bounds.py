@@ -34,7 +34,8 @@ HOUR = datetime(2026, 3, 10, 6, tzinfo=UTC)
 KEY = PeriodKey("waybill-eu", "acme", date(2026, 3, 1), date(2026, 3, 31))
 EXTREMES = st.sampled_from(["0", "-0", "0.000000000001", "0.45", "999999999", "1000000000", "999999999999"])
 SMALLEST = UNITS | {"distance": "m", "duration": "min", "transmitted": "kB"}
-COUNTS = st.sampled_from([0, 1, 7, 10**6, 10**12, 10**15, 2**53 + 1, 2**57, 2**61, 2**62, 2**63 - 1])
+MOST = st.sampled_from([7, 10**6, 10**9, 10**12, 10**15, 2**53 + 1, 2**57, 2**63 - 1])
+"""Of a row's quantities the largest: with one that is beyond all bounds nothing else would be looked at."""
 
 
 @st.composite
@@ -67,7 +68,7 @@ def tariffs(draw: st.DrawFn) -> dict[str, Any]:
 def used(draw: st.DrawFn) -> list[Row]:
     zone = draw(st.sampled_from(["", "*", "port"]))
     hours = [HOUR.replace(hour=number) for number in range(draw(st.integers(1, 3)))]
-    four = st.lists(COUNTS, min_size=4, max_size=4)
+    four = st.lists(st.sampled_from([0, 1, draw(MOST)]), min_size=4, max_size=4)
     return [row(hour, zone, "van-1", 1, **{name: draw(four) for name in QUANTITIES}) for hour in hours]
 
 
