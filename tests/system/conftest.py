@@ -16,8 +16,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local import LocalStack
+from cloud_jobs.lake import location
+from deploy.local import LocalStack, ObjectStore
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, session
+from tests.system.dying_store import DyingStore
 
 # Spark's JVM lives for a few minutes: the quick compiler alone costs less than the other one gains. A Spark that a test
 # starts as a command has it too.
@@ -59,3 +61,24 @@ def spark() -> Iterator[SparkSession]:
     running = session()
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """An S3 server of the module's own."""
+    running = ObjectStore(tmp_path_factory.mktemp("store") / "s3")
+    running.start()
+    running.wait()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def dying(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[DyingStore]:
+    """A way to the server on which it can be lost."""
+    # who is not answered asks no second time: the store is gone for good
+    monkeypatch.setattr(location, "_ATTEMPTS", 0)
+    monkeypatch.setattr(location, "_ARROW_ATTEMPTS", 1)
+    made = DyingStore(store.port)
+    yield made
+    made.stop()

@@ -8,17 +8,13 @@ leave one out.
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import pytest
 
-from cloud_jobs.lake import location
-from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
 from telemetry import Tombstone
@@ -29,6 +25,7 @@ from tests.cloud_jobs.maintenance.test_erasing import ERASURE
 from tests.cloud_jobs.maintenance.upkeep import positions, run
 from tests.cloud_jobs.usage.test_any_order import compute, in_force, publish, small_groups
 from tests.system.dying_store import DyingStore
+from tests.system.lake_in_store import copy_lake, place
 from tests.system.lake_of_fixes import square
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(600)]
@@ -121,8 +118,7 @@ class Walk:
         assert self.known(lake) == self.truth, f"no answer to write {number}"
 
     def lake(self, copy: str, endpoint: str | None = None) -> Lake:
-        access = S3Access(endpoint=endpoint or self._store.endpoint, credentials_file=self._store.credentials_file)
-        made = Lake(Location.of(f"s3://{self._store.bucket}/{self.name}-{copy}", access, {}))
+        made = Lake(place(self._store, f"{self.name}-{copy}", endpoint))
         if copy == "before":
             made.create()
         return made
@@ -152,9 +148,7 @@ class Walk:
         return json.dumps([tables, coverage, [*in_force(lake).items()]], default=str)
 
     def _run(self, copy: str, *, lost_at: int | None = None, unanswered: int | None = None) -> Lake:
-        folder = self._store.folder / "data" / self._store.bucket
-        # with the attributes that the store keeps of its objects
-        subprocess.run(["cp", "-a", folder / f"{self.name}-before", folder / f"{self.name}-{copy}"], check=True)
+        copy_lake(self._store, f"{self.name}-before", f"{self.name}-{copy}")
         self._dying.begin(lost_at=lost_at, unanswered=unanswered)
         lost = lost_at is not None or unanswered is not None
         # whatever it says: what counts is what is there
@@ -164,24 +158,10 @@ class Walk:
         return self.lake(copy)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    running = ObjectStore(tmp_path_factory.mktemp("store") / "s3")
-    running.start()
-    running.wait()
-    yield running
-    running.kill()
-
-
 @pytest.fixture
-def walk(store: ObjectStore, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
-    # who is not answered asks no second time: the store is gone for good
-    monkeypatch.setattr(location, "_ATTEMPTS", 0)
-    monkeypatch.setattr(location, "_ARROW_ATTEMPTS", 1)
+def walk(store: ObjectStore, dying: DyingStore, request: pytest.FixtureRequest) -> Walk:
     name: str = request.param
-    dying = DyingStore(store.port)
-    yield Walk(JOBS[name], store, dying, name)
-    dying.stop()
+    return Walk(JOBS[name], store, dying, name)
 
 
 EVERY = {"ingest": 5, "maintain": 11, "usage": 2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,9 @@ from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
 from telemetry import IntervalSet, Tombstone
 from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, take_in
+from tests.system.lake_in_store import place
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    running = ObjectStore(tmp_path_factory.mktemp("store") / "s3")
-    running.start()
-    running.wait()
-    yield running
-    running.kill()
-
-
-def place(store: ObjectStore, prefix: str) -> Location:
-    access = S3Access(endpoint=store.endpoint, region=store.region, credentials_file=store.credentials_file)
-    return Location.of(f"s3://{store.bucket}/{prefix}", access, {})
 
 
 @pytest.fixture

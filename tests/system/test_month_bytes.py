@@ -13,13 +13,12 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
 from simulator.month import Adjust, ArrivedBatch, Close, Decide, Deliver, Issue, Month, Publish, hard_month
 from telemetry import Batch, decode, encode
 from tests.system.billed_month import Centre, billed, owed, posted
+from tests.system.lake_in_store import place
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -110,20 +109,6 @@ def halves(one: ArrivedBatch, dice: Random) -> Iterator[ArrivedBatch]:
         yield one._replace(data=encode(part), records=tuple(record.seq for record in records))
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    running = ObjectStore(tmp_path_factory.mktemp("store") / "s3")
-    running.start()
-    running.wait()
-    yield running
-    running.kill()
-
-
-def lake_in(store: ObjectStore, prefix: str) -> Lake:
-    access = S3Access(endpoint=store.endpoint, region=store.region, credentials_file=store.credentials_file)
-    return Lake(Location.of(f"s3://{store.bucket}/{prefix}", access, {}))
-
-
 @pytest.mark.nightly
 def test_a_month_in_any_order_on_spark_and_in_an_object_store_is_billed_to_the_same_bytes(
     month: Month,
@@ -131,7 +116,7 @@ def test_a_month_in_any_order_on_spark_and_in_an_object_store_is_billed_to_the_s
     spark: SparkSession,
     store: ObjectStore,
 ) -> None:
-    centre = Centre(lake_in(store, "spark"), spark, cluster="dr")
+    centre = Centre(Lake(place(store, "spark")), spark, cluster="dr")
     bill(centre, month, Random(1))
     assert billed(centre) == reference
 

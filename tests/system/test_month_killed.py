@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,9 +22,6 @@ import pytest
 
 from cloud_jobs.billing.documents import DocumentType
 from cloud_jobs.errors import CloudError
-from cloud_jobs.lake import location
-from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files
 from deploy.local import ObjectStore
@@ -33,6 +29,7 @@ from simulator.month import ArrivedBatch, Decide, Deliver, Month, Publish, hard_
 from tests.cloud_jobs.ingest.test_two_ingests import Killed, Scheduler
 from tests.system.billed_month import Centre, billed, owed, posted
 from tests.system.dying_store import DyingStore
+from tests.system.lake_in_store import copy_lake, place
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(900)]
 
@@ -120,9 +117,7 @@ class Walk:
         assert there <= {json.loads(one)["invoice_number"] for one in found["documents"]}
 
     def _run(self, copy: str, *, lost_at: int | None = None, unanswered: int | None = None) -> None:
-        folder = self._store.folder / "data" / self._store.bucket
-        # with the attributes that the store keeps of its objects
-        subprocess.run(["cp", "-a", folder / f"{self._prefix}-before", folder / f"{self._prefix}-{copy}"], check=True)
+        copy_lake(self._store, f"{self._prefix}-before", f"{self._prefix}-{copy}")
         # there again after the loss before
         self._dying.begin()
         centre = self._centre(copy, self._dying.endpoint)
@@ -131,27 +126,12 @@ class Walk:
             COMMANDS[self._name](centre)
 
     def _centre(self, copy: str, endpoint: str | None = None) -> Centre:
-        access = S3Access(endpoint=endpoint or self._store.endpoint, credentials_file=self._store.credentials_file)
-        return Centre(Lake(Location.of(f"s3://{self._store.bucket}/{self._prefix}-{copy}", access, {})))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    running = ObjectStore(tmp_path_factory.mktemp("store") / "s3")
-    running.start()
-    running.wait()
-    yield running
-    running.kill()
+        return Centre(Lake(place(self._store, f"{self._prefix}-{copy}", endpoint)))
 
 
 @pytest.fixture
-def walk(store: ObjectStore, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
-    # who is not answered asks no second time: the store is gone for good
-    monkeypatch.setattr(location, "_ATTEMPTS", 0)
-    monkeypatch.setattr(location, "_ARROW_ATTEMPTS", 1)
-    dying = DyingStore(store.port)
-    yield Walk(request.param, store, dying)
-    dying.stop()
+def walk(store: ObjectStore, dying: DyingStore, request: pytest.FixtureRequest) -> Walk:
+    return Walk(request.param, store, dying)
 
 
 @pytest.mark.parametrize("walk", COMMANDS, indirect=True)

@@ -8,11 +8,13 @@ from random import Random
 
 import pytest
 
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import ObjectStore, PortBook, SparkCluster, SparkClusterSettings
 from simulator.month import hard_month
 from tests.system.billed_month import Centre, billed
-from tests.system.test_month_bytes import SEED, bill, billed_in_order, lake_in
+from tests.system.lake_in_store import place
+from tests.system.test_month_bytes import SEED, bill, billed_in_order
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(900)]
 
@@ -28,7 +30,7 @@ def test_a_month_on_two_executors_is_billed_to_the_same_bytes(tmp_path: Path) ->
             server.start()
             server.wait()
         settings = SparkSettings.model_validate(tomllib.loads(cluster.job_settings())["spark"])
-        lake = lake_in(store, "executors")
+        lake = Lake(place(store, "executors"))
         running = start_spark("waybill-tests", settings, lake.location)
         try:
             # this is no session that was there before
