@@ -10,16 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.in_force import RefusedVersion, Usable, in_force
 from cloud_jobs.lake.tables import Lake
-from geo.spatial import Fence, FenceError
-from geo.spatial.features import read_features
-from geo.spatial.gates import Gate
-from geo.spatial.geojson import fence_of
-from geo.spatial.versions import effective_ms
+from geo.spatial import FenceError
+
+if TYPE_CHECKING:
+    from geo.spatial import Fence, Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,8 @@ def _canonical(body: str) -> str:
 
 def usable_fence(body: str) -> Usable[Fence | Gate]:
     """The fence or gate of a text, and from when it stands (ms since 1970); raises `FenceError`."""
+    from geo.spatial.versions import effective_ms  # noqa: PLC0415
+
     made = parse_fence(body)
     return Usable(effective_ms(made), made)
 
@@ -63,6 +64,8 @@ def parse_fences(features: Iterable[str]) -> ParsedFences:
 
     Raises CloudError for one that cannot be used: with a fence less, its published events would be retracted.
     """
+    from geo.spatial import Fence, Gate  # noqa: PLC0415
+
     made = [*parsed(features)]
     return ParsedFences(
         tuple(one for one in made if isinstance(one, Fence)), tuple(one for one in made if isinstance(one, Gate))
@@ -79,6 +82,10 @@ def parsed(features: Iterable[str]) -> Iterator[Fence | Gate]:
 
 def parse_fence(body: str) -> Fence | Gate:
     """The fence or gate of a text that is one GeoJSON feature; raises `FenceError`."""
+    # most of billing knows of fences and reads none: it does not wait for Shapely and PROJ
+    from geo.spatial.features import read_features  # noqa: PLC0415
+    from geo.spatial.geojson import fence_of  # noqa: PLC0415
+
     features = list(islice(read_features(body), 2))
     if len(features) != 1 or not body.lstrip().startswith("{"):
         raise FenceError("it is not one GeoJSON feature")

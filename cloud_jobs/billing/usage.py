@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cloud_jobs.lake.snapshots import LakeState
-from geo.spatial import TrackSettings
+
+if TYPE_CHECKING:
+    from geo.spatial import TrackSettings
 
 MAX_SEGMENT: Final = timedelta(days=1)
 """A row is of the hour in which its segments end; the fix where one begins is at most this long before the other."""
@@ -27,7 +29,9 @@ def reach_at(snapshot: LakeState) -> Reach:
 
 def tracks_at(snapshot: LakeState) -> TrackSettings:
     """The track settings that the usage of a snapshot was computed with."""
+    # with PROJ, for which a command that only shows a bill does not wait
+    from geo.spatial import TrackSettings  # noqa: PLC0415
+
+    text = snapshot.usage_tracks
     # a lake whose usage was never computed states none, and nothing is metered
-    return (
-        TrackSettings() if snapshot.usage_tracks is None else TrackSettings.model_validate_json(snapshot.usage_tracks)
-    )
+    return TrackSettings() if text is None else TrackSettings.model_validate_json(text)

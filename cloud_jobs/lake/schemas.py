@@ -310,6 +310,8 @@ def without(schema: pa.Schema, *names: str) -> pa.Schema:
 
 _OF_ONE: Final = 1 << 13
 """Rows of a group where single rows are looked for."""
+_OF_LONG: Final = 1 << 10
+"""The same where a row is kilobytes of text."""
 _STREAM: Final = ("tenant", "device", "epoch", "seq")
 
 
@@ -340,14 +342,14 @@ TABLES: Final = {
         CERTIFICATES, ("first_day",), ("payer", "run", "tenant", "device"), ("payer", "run"), _OF_ONE
     ),
     "closings": TableSchema(
-        CLOSINGS, ("first_day",), ("payer", "last_day", "number"), ("payer", "last_day", "run", "number"), _OF_ONE
+        CLOSINGS, ("first_day",), ("payer", "last_day", "number"), ("payer", "last_day", "run", "number"), _OF_LONG
     ),
     "documents": TableSchema(
         DOCUMENTS,
         (),
         ("legal_entity", "counter"),
         ("legal_entity", "counter", "number", "payer", "first_day", "last_day", "issue_date", "attempt"),
-        _OF_ONE,
+        _OF_LONG,
     ),
 }
 

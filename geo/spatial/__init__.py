@@ -16,24 +16,30 @@ For every fence on its own, in place of a zone set: `use_by_fence(tracks, FenceS
 `docs/spatial.md` has the meaning of every word used here.
 """
 
-from geo.spatial.activity import ALWAYS, Activity
-from geo.spatial.encounters import Encounters, find_encounters
-from geo.spatial.engine_version import ENGINE_VERSION
-from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
-from geo.spatial.event_facts import end_fixes, ordinals
-from geo.spatial.events import EventSettings, GeofenceEvent, find_events
-from geo.spatial.fence_set import FenceSet
-from geo.spatial.fences import Fence
-from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
-from geo.spatial.fixes import Fixes, valid_positions
-from geo.spatial.gates import Crossings, Gate, GateSet
-from geo.spatial.geojson import FenceReport, fences_from_geojson
-from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
-from geo.spatial.pieces import OUTSIDE, Pieces
-from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions
-from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
-from geo.spatial.visits import Visits, VisitSettings, find_visits
-from geo.spatial.zones import ZoneSet
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geo.spatial.activity import ALWAYS, Activity
+    from geo.spatial.encounters import Encounters, find_encounters
+    from geo.spatial.engine_version import ENGINE_VERSION
+    from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
+    from geo.spatial.event_facts import end_fixes, ordinals
+    from geo.spatial.events import EventSettings, GeofenceEvent, find_events
+    from geo.spatial.fence_set import FenceSet
+    from geo.spatial.fences import Fence
+    from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
+    from geo.spatial.fixes import Fixes, valid_positions
+    from geo.spatial.gates import Crossings, Gate, GateSet
+    from geo.spatial.geojson import FenceReport, fences_from_geojson
+    from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
+    from geo.spatial.pieces import OUTSIDE, Pieces
+    from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions
+    from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
+    from geo.spatial.visits import Visits, VisitSettings, find_visits
+    from geo.spatial.zones import ZoneSet
 
 __all__ = [
     "ALWAYS",
@@ -80,3 +86,36 @@ __all__ = [
     "use_by_fence",
     "valid_positions",
 ]
+
+_MODULES = {
+    "activity": ("ALWAYS", "Activity"),
+    "encounters": ("Encounters", "find_encounters"),
+    "engine_version": ("ENGINE_VERSION",),
+    "errors": ("FenceError", "FixError", "SpatialError", "TooManyEncounters"),
+    "event_facts": ("end_fixes", "ordinals"),
+    "events": ("EventSettings", "GeofenceEvent", "find_events"),
+    "fence_set": ("FenceSet",),
+    "fences": ("Fence",),
+    "fix_csv": ("FixFile", "bounded_lines", "read_fixes"),
+    "fixes": ("Fixes", "valid_positions"),
+    "gates": ("Crossings", "Gate", "GateSet"),
+    "geojson": ("FenceReport", "fences_from_geojson"),
+    "measure": ("FenceUse", "pieces_by_fence", "use_by_fence"),
+    "pieces": ("OUTSIDE", "Pieces"),
+    "revisions": ("Revision", "fact_id", "in_force", "new_revisions"),
+    "tracks": ("Tracks", "TrackSettings", "Verdict", "build_tracks"),
+    "visits": ("Visits", "VisitSettings", "find_visits"),
+    "zones": ("ZoneSet",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, whose module is imported when it is asked for first: who wants to know what an id may be,
+        as most of billing does, must not wait for Shapely and PROJ."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f"geo.spatial.{_MODULE_OF[name]}"), name)
+        globals()[name] = found
+        return found

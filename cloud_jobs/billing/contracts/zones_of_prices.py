@@ -17,7 +17,6 @@ from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.in_force import in_force
 from cloud_jobs.published_fences import usable_fence
-from geo.spatial.gates import Gate
 
 MAX_FAULTS: Final = 100
 Row = dict[str, Any]
@@ -62,6 +61,8 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
 
 def _gates(fences: Iterable[Row], names: set[str]) -> dict[str, bool]:
     """Of some ids those that are in force, and whether they are gates; no others are read: there may be a country's."""
+    from geo.spatial import Gate  # noqa: PLC0415, as in `published_fences`
+
     rows = [_LAST | row for row in fences if row["id"] in names]
     found = in_force(rows, lambda _, body: usable_fence(body))
     return {held.row["id"]: isinstance(held.made, Gate) for held in found.held}

@@ -18,8 +18,6 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.fields import Id
 from cloud_jobs.billing.documents import Form, content_of, document_table, files_of, write_documents
 from cloud_jobs.billing.errors import BadPeriod
-from cloud_jobs.billing.register.close import close_period
-from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingToAdjust, NothingToIssue
@@ -121,6 +119,10 @@ def close(
 
     Example: waybill bill close --lake lake --period 2026-03
     """
+    # with all that rates: who shows or issues what was rated does not wait for it
+    from cloud_jobs.billing.register.close import close_period  # noqa: PLC0415
+    from cloud_jobs.billing.register.closer import ClosingRun  # noqa: PLC0415
+
     tables = _lake(lake)
     tables.check("records")
     # a lake of before the register has none of its tables
