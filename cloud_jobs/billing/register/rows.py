@@ -11,11 +11,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.meters import Meter
@@ -23,6 +22,9 @@ from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, RATED_LINES
+
+if TYPE_CHECKING:
+    from cloud_jobs.billing.certificates import DeviceCertificate
 
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
 _COUNTED: Final = ("quantity", "free", "amount_minor")
