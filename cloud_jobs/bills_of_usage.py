@@ -22,7 +22,7 @@ from cloud_jobs.lake.tables import Lake
 class LakeBills:
     """The bills of a lake as it is now, whether they are final or not. Everything raises LakeError, StoreUnavailable.
 
-    `progress`: is told how many bills were compared, and of how many.
+    `progress`: takes how many bills were compared, and of how many.
     """
 
     def __init__(self, lake: Lake, progress: Callable[[int, int], None]) -> None:

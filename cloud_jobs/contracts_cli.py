@@ -85,10 +85,10 @@ def _bills(lake: Lake) -> Bills:
     # rating is imported where something is rated
     from cloud_jobs.bills_of_usage import LakeBills
 
-    return LakeBills(lake, _Told())
+    return LakeBills(lake, _Progress())
 
 
-class _Told:
+class _Progress:
     """Says on standard error how far a long comparison is."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ def miscounted(lake: Lake, snapshot: LakeState) -> dict[TenantDevice, tuple[int,
     """The devices of which the table has not as many records as the coverage received: both counts. Of any period.
 
     One number for each stream and the log's counts are read, and only where these differ the records. Once positions
-    were erased, records that are gone are not told from those: then only records too many are found. Raises LakeError.
+    were erased, records that are gone may be those: then only records too many are found. Raises LakeError.
     """
     rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit))
     received, stored = received_counts(rows), stored_at(lake, snapshot)

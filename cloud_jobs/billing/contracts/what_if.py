@@ -38,7 +38,7 @@ class Bills(Protocol):
         """Of some payers the days, first and last, of the invoices that stand and have this day or a later one."""
 
     def progress(self, done: int, whole: int) -> None:
-        """Is told how many bills were compared, and of how many."""
+        """Takes how many bills were compared, and of how many."""
 
 
 class KnownBill(NamedTuple):

@@ -250,7 +250,7 @@ def adjust(
     if change.fault:
         raise NotOneNote(closing.key, posted.invoice.number, change.fault)
     note = _note(ledger, posted, closing, change, now)
-    # a customer who is asked for more is told why
+    # a customer who is asked for more reads why
     said = reason or f"What became known since, by snapshot {closing.snapshot_id}"
     return replace(note, closing=closing.id, rank=closing.rank, by=by, reason=said)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from cloud_jobs import contracts_cli
-from cloud_jobs.billing.billing_period import BillingPeriod, month_before
-from cloud_jobs.billing.contracts import NetAndTax, PayerContract
-from cloud_jobs.billing.contracts.check import check_contracts
-from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.billing_period import month_before
 from cloud_jobs.contracts_cli import app
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
 from simulator.toml_text import toml_text
+from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, checked
 from tests.cloud_jobs.billing.contracts.makers import (
     account,
     device,
@@ -35,114 +32,6 @@ from tests.cloud_jobs.billing.register.billed_lake import used as used_row
 from tests.cloud_jobs.publications import message_of, row_of
 from tests.system.lake_of_fixes import derive
 from tests.usage_rows import usage_row
-
-MOMENT = datetime(2026, 4, 10, tzinfo=UTC)
-WHOLE = (legal_entity(), tariff(), account("acme", device()), account("beta", device("van-2"), tariff="other"))
-PUBLISHED = rows(*WHOLE, tariff(id="other"))
-
-
-class HundredUnits:
-    """Bills of a hundred units of each device at the first price in force; what is posted is said."""
-
-    def __init__(self, **posted: str) -> None:
-        self._posted = {
-            payer: [BillingPeriod.parse(text, "UTC") for text in texts.split()] for payer, texts in posted.items()
-        }
-        self.rated_payers: list[str] = []
-        self.told: list[tuple[int, int]] = []
-
-    def rated(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
-        self.rated_payers += [one.id for one in contracts]
-        return [self._owed(one) for one in contracts]
-
-    def posted(self, payers: Collection[str], since: date) -> dict[str, list[tuple[date, date]]]:
-        return {
-            payer: [(one.first_day, one.last_day) for one in found if one.last_day >= since]
-            for payer, found in self._posted.items()
-            if payer in payers
-        }
-
-    def progress(self, done: int, whole: int) -> None:
-        self.told.append((done, whole))
-
-    @staticmethod
-    def _owed(contract: PayerContract) -> NetAndTax:
-        amount = contract.accounts[0].spans[0].tariff.prices[0].unit_amount
-        assert amount is not None
-        net = int(amount * 100 * 100) * len(contract.devices)
-        return NetAndTax(net, int(net * contract.payer.vat.rate / 100))
-
-
-def checked(*bodies: dict[str, Any], published: Any = PUBLISHED, bills: HundredUnits | None = None) -> Any:
-    stated = [{"kind": kind_of(body), "id": body["id"], "body": json.dumps(body), "place": "f:1"} for body in bodies]
-    return check_contracts(published, stated, MOMENT, bills or HundredUnits())
-
-
-def test_a_new_price_changes_the_bills_of_last_month_of_those_who_pay_it_and_no_others() -> None:
-    found = checked(tariff(price("0.50")))
-    assert found.faults == found.lacking == []
-    (change,) = found.changes
-    assert (change.payer, str(change.period), change.period.time_zone) == ("acme", "2026-03", "Europe/Berlin")
-    assert (change.before.owed, change.after.owed) == ((4500, 855), (5000, 950))
-
-
-def test_a_price_from_a_later_date_or_the_same_one_changes_no_bill_of_last_month() -> None:
-    assert checked(tariff(price("0.50"), effective_from="2026-04-01T00:00:00+02:00")).changes == []
-    assert checked(tariff()).changes == []
-
-
-def shown(*bodies: dict[str, Any], **posted: str) -> list[tuple[str, str, bool]]:
-    found = checked(*bodies, bills=HundredUnits(**posted)).changes
-    return [(one.payer, str(one.period), one.is_posted) for one in found]
-
-
-def test_each_posted_period_that_a_version_reaches_is_compared_and_no_other() -> None:
-    """What a tariff of January changes is not only last month: what was issued since would be adjusted, too."""
-    posted = {"acme": "2025-12 2026-01 2026-02-05 2026-03", "beta": "2026-01"}
-    dearer = tariff(price("0.50"), effective_from="2026-02-05T00:00:00+01:00")
-    assert shown(dearer, **posted) == [("acme", "2026-02-05", True), ("acme", "2026-03", True)]
-    bills = HundredUnits(**posted)
-    checked(dearer, bills=bills)
-    # before and after, of these two: where the contract is the same nothing is rated
-    assert bills.rated_payers == ["acme"] * 4
-    assert bills.told[-1] == (2, 2)
-
-
-def test_the_last_month_is_compared_though_nothing_is_posted() -> None:
-    assert shown(tariff(price("0.50"))) == [("acme", "2026-03", False)]
-
-
-def test_what_makes_the_same_amounts_is_no_change_and_another_tax_is_one() -> None:
-    assert checked(account("acme", device(), name="Acme & Sons")).changes == []
-    assert checked(tariff(price("0.45"), price("9", zone="*"))).changes == []
-    (change,) = checked(account("acme", device(), payer=payer(vat={"category": "S", "rate": "7"}))).changes
-    assert (change.before.owed, change.after.owed) == ((4500, 855), (4500, 315))
-
-
-def test_who_is_a_payer_no_more_is_listed_and_who_pays_instead() -> None:
-    found = checked(account("acme", device(), parent="beta"))
-    (acme, beta) = found.changes
-    assert (acme.payer, acme.before.owed, acme.after.pays) == ("acme", (4500, 855), False)
-    assert acme.after.reasons == ("account 'acme' is paid for by its parent, 'beta'",)
-    assert (beta.payer, beta.before.owed, beta.after.owed) == ("beta", (4500, 855), (9000, 1710))
-    assert (
-        "f:1: account 'acme' is no payer any more from 2026-01-01T00:00:00Z on: what it uses stands on the invoice of "
-        "its parent"
-    ) in found.notices
-
-
-def test_who_begins_to_pay_is_listed_once_something_is_owed() -> None:
-    assert checked(account("gamma")).changes == []
-    (change,) = checked(account("gamma", device("van-3"))).changes
-    assert (change.payer, change.before.pays, change.after.owed) == ("gamma", False, (4500, 855))
-
-
-def test_a_time_zone_may_be_corrected_until_it_stands_on_an_invoice() -> None:
-    tokyo = account("acme", device(), payer=payer(time_zone="Asia/Tokyo"))
-    assert (checked(tokyo).faults, checked(tokyo).changes) == ([], [])
-    (change,) = checked(tokyo, bills=HundredUnits(acme="2026-02")).changes
-    assert (str(change.period), change.before.owed) == ("2026-02", (4500, 855))
-    assert change.after.reasons == ("its invoice is by the clocks of Europe/Berlin, and a payer keeps its time zone",)
 
 
 def test_a_later_version_with_another_time_zone_is_a_fault() -> None:
@@ -218,16 +107,6 @@ def test_a_circle_that_a_new_version_would_close_is_named() -> None:
         "accounts are their own parents: beta -> child -> beta" in one
         for one in checked(closing, published=published).faults
     )
-
-
-def test_a_payer_that_a_version_would_block_or_unblock_is_shown_with_the_reason() -> None:
-    (change,) = checked(account("acme", device(), effective_from="2026-03-10T00:00:00Z", parent="beta")).changes[:1]
-    assert change.before.owed == (4500, 855)
-    assert "the parent of account 'acme' changes" in change.after.reasons[0]
-    wrong = [*PUBLISHED, *rows(*[tariff(colour="red")] * 6)[5:]]
-    (change,) = checked(tariff(price("0.60")), published=wrong).changes
-    assert "colour: Extra inputs are not permitted" in change.before.reasons[0]
-    assert change.after.owed == (6000, 1140)
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -425,10 +304,10 @@ def test_of_very_many_bills_some_are_listed_and_the_rest_is_counted(
         tariff(price("0.50"), id="other", minimum_amount="5"),
         tariff(minimum_amount="5", effective_from="2026-01-02T00:00:00Z"),
     )
-    status, said, told = run(file, "--lake", lake)
+    status, said, progress = run(file, "--lake", lake)
     month = month_before("Europe/Berlin", datetime.now(UTC))
     assert (status, said.splitlines()[1:]) == (
         0,
         [f"acme {month}: 0.00 EUR -> 5.00 EUR", "and 1 more, which --json names"],
     )
-    assert "compared 2 of 2 bills" in told
+    assert "compared 2 of 2 bills" in progress

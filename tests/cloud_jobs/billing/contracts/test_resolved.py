@@ -19,13 +19,10 @@ from cloud_jobs.billing.contracts import (
     ChangesInsidePeriod,
     Contracts,
     DeviceInTwoAccounts,
-    MetersForgotten,
     MissingParent,
     NoExchangeRate,
     OtherTimeZone,
-    OtherZoneThanBefore,
     RefusedVersionUsed,
-    SharedNumberPrefix,
     TariffNotInForce,
     TreeTooDeep,
     UnknownLegalEntity,
@@ -230,82 +227,6 @@ def test_a_currency_or_seller_that_changes_blocks_that_period_and_no_other(
     assert (fault.what, fault.account) == (what, "acme")
     assert said in str(fault)
     assert faults_of(made, period=BillingPeriod.parse("2026-05", BERLIN)) == []
-
-
-@pytest.mark.parametrize("since", ["2026-03-31T22:00:00Z", MID_APRIL, "2026-04-01T07:00:00Z"])
-def test_a_payer_keeps_its_time_zone_and_a_version_with_another_one_blocks_what_it_is_of(since: str) -> None:
-    """Else hours would be in two periods, or in none: wherever the version begins."""
-    later = account("acme", device(), effective_from=since, payer=payer(time_zone="America/Los_Angeles"))
-    made = contracts(*WHOLE, later, account("beta"))
-    assert faults_of(made, period=MARCH) == []
-    assert made.period_of("acme", APRIL.first_day, APRIL.last_day) == APRIL
-    (fault,) = faults_of(made, period=APRIL)
-    assert isinstance(fault, OtherZoneThanBefore)
-    assert "end its devices then, and begin a new account that has them from there on" in str(fault)
-    assert faults_of(made, "beta", APRIL) == []
-    (again,) = made.contradictions()
-    assert str(again) == str(fault)
-
-
-def test_an_account_that_pays_again_has_the_time_zone_of_then() -> None:
-    child = account("acme", device(), parent="beta", effective_from="2026-03-31T22:00:00Z")
-    again = account(
-        "acme", device(), effective_from="2026-04-30T22:00:00Z", payer=payer(time_zone="America/Los_Angeles")
-    )
-    made = contracts(*WHOLE, account("beta"), child, again)
-    assert faults_of(made, "beta", APRIL) == []
-    (fault,) = faults_of(made, period=BillingPeriod.parse("2026-06", BERLIN))
-    assert isinstance(fault, OtherZoneThanBefore)
-
-
-def test_two_sellers_with_one_prefix_of_numbers_block_their_payers_and_no_others() -> None:
-    others = [
-        legal_entity(id="waybill-us"),
-        legal_entity(id="waybill-jp", number_prefix="JP-"),
-        account("beta", payer=payer(legal_entity="waybill-us")),
-        account("kaze", payer=payer(legal_entity="waybill-jp")),
-    ]
-    made = contracts(*WHOLE, *others)
-    for name in ("acme", "beta"):
-        (fault,) = faults_of(made, name)
-        assert isinstance(fault, SharedNumberPrefix)
-        assert "the legal entities 'waybill-eu' and 'waybill-us' have one number_prefix, 'WB-EU-'" in str(fault)
-    assert faults_of(made, "kaze") == []
-
-
-def test_a_prefix_that_another_seller_once_had_is_never_free_again() -> None:
-    moved = legal_entity(number_prefix="EU-", effective_from=MID_MARCH)
-    taken = legal_entity(id="waybill-us", effective_from=MID_APRIL)
-    made = contracts(*WHOLE, moved, taken, account("beta", payer=payer(legal_entity="waybill-us")))
-    assert [type(one) for one in faults_of(made, "beta", BillingPeriod.parse("2026-05", BERLIN))] == [
-        SharedNumberPrefix
-    ]
-    assert faults_of(made, period=APRIL) == []
-    # a seller that has its own prefix again gives no number twice: it counts on
-    back = [moved, legal_entity(effective_from=MID_APRIL)]
-    assert faults_of(contracts(*WHOLE, *back), period=APRIL) == []
-
-
-def test_a_version_that_forgets_a_meter_blocks_who_uses_it_and_one_that_says_so_blocks_nobody() -> None:
-    entry = price("2.50", meter="entry", unit="each", zone="*")
-    sells, forgets = tariff(price(), entry), tariff(price(), effective_from=MID_MARCH)
-    there = (legal_entity(), account("acme", device()), account("beta", device("b"), tariff="other"), sells)
-    made = contracts(*there, tariff(id="other"), forgets)
-    (fault,) = faults_of(made)
-    assert isinstance(fault, MetersForgotten)
-    assert str(fault) == (
-        "tariff 'standard' from 2026-03-20T00:00:00Z has no price for entry, which is sold until then: it would "
-        'be free in silence; give a price (0: it is free), or write not_sold = ["entry"]'
-    )
-    assert faults_of(made, "beta") == []
-    for said in (
-        forgets | {"not_sold": ["entry"]},
-        tariff(price(), entry | {"unit_amount": "0"}, effective_from=MID_MARCH),
-    ):
-        assert faults_of(contracts(*there, said)) == []
-    # said once: a version after one that does not sell it forgets nothing
-    later = tariff(price("0.5"), effective_from=MID_APRIL)
-    assert faults_of(contracts(*there, forgets | {"not_sold": ["entry"]}, later), period=APRIL) == []
 
 
 def test_a_period_of_another_time_zone_than_the_payers_is_refused() -> None:
