@@ -6,7 +6,7 @@ Contracts are published as TOML makes them; batches arrive late, twice and out o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -29,7 +29,9 @@ from cloud_jobs.billing.register.errors import (
 )
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.operations import Done
+from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reconcile import ComparisonOutcome, reconcile
 from simulator.month import (
     PERIODS,
     Adjust,
@@ -88,6 +90,17 @@ def test_every_document_certificate_and_closing_is_the_truth_s_to_the_last_minor
             case _:
                 bill(centre, step, expected[number])
     assert {payer: len(centre.register.documents([payer])) for payer in PERIODS} == {"acme": 4, "kaze": 3}
+    reconciled(centre, month.steps[-1].at)
+
+
+def reconciled(centre: Centre, now: datetime) -> None:
+    """After all of it each station counts the same, until somebody changes a document."""
+    found = reconcile(centre.lake, take_snapshot(centre.lake, now), MARCH, None, now=now)
+    bad = {ComparisonOutcome.DIFFERENT, ComparisonOutcome.UNKNOWN}
+    assert [one for one in found.comparisons if one.outcome in bad] == []
+    centre.lake.open("documents").update(updates={"net_minor": "net_minor + 1"}, predicate="counter = 1")
+    changed = reconcile(centre.lake, take_snapshot(centre.lake, now), MARCH, None, now=now)
+    assert changed.outcome is ComparisonOutcome.DIFFERENT
 
 
 def deliver(centre: Centre, batches: Sequence[ArrivedBatch], dice: Random) -> None:
