@@ -134,7 +134,7 @@ def usage_of_drives(lake: Lake) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     return {key: found for key, found in in_force(lake).items() if key[1] == "f"}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_ingests_maintenances_usage_and_a_reader_at_once_keep_each_record_and_each_hour_once(
     tmp_path: Path,
     seed: int,

@@ -153,7 +153,7 @@ def test_contracts_that_begin_later_or_are_of_others_hold_nobody_up(billed: Bill
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_in_any_order_of_corrections_and_commands_no_account_is_asked_for_twice(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
