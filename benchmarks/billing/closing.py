@@ -60,7 +60,7 @@ def month(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
         each = (more - less) / max(many - few, 1)
         full, what = less + each * (FULL.all_devices - few), "both, not run: on the line through the two sizes"
     # with few payers, or much other work, the larger size may take no longer than the smaller one
-    answer = f"{full:.0f} s" if full >= more else "not known: these sizes are too small to tell"
+    answer = f"{full:.0f} s" if full >= more else "not known: these sizes are too small to say"
     yield Figure(f"{what}; {FULL.payers:,} payers, {FULL.all_devices:,} devices", f"< {LIMIT_S} s", answer)
 
 
