@@ -35,7 +35,9 @@ from geo.replication.rest_types import (
 from geo.replication.topic_naming import partition_name
 from runtime.pulsar_client import PulsarAccess
 
-_NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
+_NOT_FOUND, _CONFLICT, _PRECONDITION, _SERVER_ERROR = 404, 409, 412, 500
+_BUSY = "Busy"
+"""In the reason of a 412: somebody else moves the subscription's cursor at this moment."""
 _LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
@@ -46,7 +48,8 @@ class SourceAdmin:
     """One cluster, asked over kept-alive connections, also by several threads; each call ends within `timeout_s`.
 
     Raises TopicMissing for a topic that the cluster does not have, AccessRefused where it says no, and
-    SourceClusterUnreachable where it does not answer, answers with an error of its own (5xx), or not as Pulsar does.
+    SourceClusterUnreachable where it does not answer, or not as Pulsar does, or with an error of its own (5xx), or that
+    somebody else changes the same at this moment.
     """
 
     def __init__(self, cluster: SourceCluster, access: PulsarAccess, timeout_s: float) -> None:
@@ -219,7 +222,8 @@ def _refusal(cluster: str, action: str, error: AdminRefused, topic: TopicName | 
     if error.status == _NOT_FOUND and topic is not None:
         return TopicMissing(cluster, str(topic))
     # A broker that answers with an error of its own serves us as little as a silent one; another cluster may be well.
-    kind = SourceClusterUnreachable if error.status >= _SERVER_ERROR else AccessRefused
+    passes = error.status == _CONFLICT or (error.status == _PRECONDITION and _BUSY in error.reason)
+    kind = SourceClusterUnreachable if passes or error.status >= _SERVER_ERROR else AccessRefused
     return kind(cluster, action, detail)
 
 

@@ -17,6 +17,10 @@ STATS = {
 }
 
 
+_WRITTEN = {200: 204, 409: 409, 412: 412}
+"""What a PUT or POST is answered for what `says` gives; anything else: 503."""
+
+
 @dataclass
 class Reply:
     """An HTTP answer; `endless` repeats the body until the other side goes away, `breaks_off` leaves its end out."""
@@ -92,8 +96,16 @@ def address() -> Iterator[FakeAdmin]:
         def do_PUT(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", "0")))
             one.asked.append(self.path)
-            self.send_response(204 if one.says(self.path).status == 200 else 503)
+            reply = one.says(self.path)
+            status, body = _WRITTEN.get(reply.status, 503), reply.body if reply.status in {409, 412} else b""
+            self.send_response(status)
+            self.send_header("Content-Type", reply.content_type)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_PUT()
 
         def log_message(self, *_: Any) -> None:
             """Says nothing."""

@@ -287,3 +287,22 @@ def test_a_pattern_in_a_namespace_that_does_not_exist_is_reported_as_that(place:
     place.says = lambda _: document({"reason": "Namespace not found"}, 404)
     with closing(admin(place)) as one, pytest.raises(NamespaceMissing, match="namespace t/n does not exist"):
         one.list_topics(TopicName("t", "n", "x.*"))
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_subscription_that_somebody_else_changes_at_this_moment_is_asked_for_again(
+    place: FakeAdmin, status: int
+) -> None:
+    place.says = lambda _: document({"reason": "Failed for Subscription Busy: Failed to fence subscription"}, status)
+    partition = f"{TOPIC}-partition-3"
+    with closing(admin(place)) as one:
+        with pytest.raises(SourceClusterUnreachable):
+            one.set_cursor(partition, "s", None)
+        with suppress(SourceClusterUnreachable):  # that it is there already is as good
+            one.subscribe(partition, "s", {}, replicated=False)
+
+
+def test_a_precondition_that_no_moment_brings_about_is_a_refusal(place: FakeAdmin) -> None:
+    place.says = lambda _: document({"reason": "Topic name is not valid"}, 412)
+    with closing(admin(place)) as one, pytest.raises(AccessRefused, match="not valid"):
+        one.subscribe(f"{TOPIC}-partition-3", "s", {}, replicated=False)
