@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from deltalake import DeltaTable
 from pyarrow.fs import FileSelector
 
-from cloud_jobs.fence_changes import EVERYTHING, FenceChange, changes_between
 from cloud_jobs.lake.applied_texts import AppliedTexts, text_number
 from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.lake.transactions import stated
 from geo.spatial import FenceError
+
+if TYPE_CHECKING:
+    from cloud_jobs.fence_changes import FenceChange
 
 COMPUTED_WITH_FENCES: Final = ("usage", "geofence_events")
 """The tables that may state it."""
@@ -41,6 +43,9 @@ def changes_since(lake: Lake, opened: DeltaTable, features: Sequence[str], reach
 
     Raises StoreUnavailable, LakeError: a file that is there and gives no answer says nothing of what it holds.
     """
+    # who only asks for a number, as billing does, does not wait for Shapely and PROJ
+    from cloud_jobs.fence_changes import EVERYTHING, changes_between  # noqa: PLC0415
+
     number = stated(opened, FENCES)
     # also of the same ones the file must be there: to remove it is to have everything computed again
     if number == fences_number(features) and _KEPT.is_kept(lake, number):

@@ -6,10 +6,12 @@ import hashlib
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from geo.spatial import Fence, Gate
 from geo.spatial.versions import effective_ms
+
+if TYPE_CHECKING:
+    from geo.spatial import Fence, Gate
 
 DIGEST_CHARS: Final = 16
 """So many hexadecimal digits of a SHA-256: a row that is another keeps its digest once in 2⁶⁴."""
