@@ -20,7 +20,7 @@ from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import row_fault_as_error
 from cloud_jobs.reconcile.certified import compare_certificates
-from cloud_jobs.reconcile.comparison import Comparison, Station, parts
+from cloud_jobs.reconcile.comparison import Comparison, Station, parts, quantity_name
 from cloud_jobs.reconcile.used import Owed
 
 _AT_ONCE: Final = 2000
@@ -39,8 +39,7 @@ def compare_charges(
         for payer in some:
             closing = newest.get(payer)
             if closing is None:
-                total = sum(by_payer[payer].values())
-                yield Comparison(Station.RATED, "closing", payer, total, None, "the period is not closed")
+                yield Comparison(Station.RATED, "closing", payer, None, None, "the period is not closed")
             else:
                 yield from _charged(closing, charges[payer], by_payer[payer])
 
@@ -77,8 +76,10 @@ def _charged(
             note = (
                 "" if expected == charged else f"closed by snapshot {closing.snapshot_id}: close again, or look there"
             )
-            yield Comparison(Station.RATED, meter.value, f"{payer}, {account}", expected, charged, note)
-    yield Comparison(Station.RATED, f"children = parent, {closing.currency}", payer, closing.net_minor, _net(charges))
+            yield Comparison(Station.RATED, quantity_name(meter), f"{payer}, {account}", expected, charged, note)
+    yield Comparison(
+        Station.RATED, "children = parent", payer, closing.net_minor, _net(charges), currency=closing.currency
+    )
 
 
 def compare_documents(
@@ -131,31 +132,43 @@ def _posted(
         return
     net, tax = (sum(getattr(one, name) for one in documents) for name in ("net_minor", "tax_minor"))
     if not standing:
-        yield from _not_posted(payer, newest, net, tax, numbers)
+        voided = (net, tax, documents[-1].currency) if documents else None
+        yield from _not_posted(payer, newest, voided, numbers)
         return
     (posted,) = standing
     basis = closings.get(RegisterKey(payer, posted.closing))
     if basis is None:
         yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{numbers}: the closing is not there")
         return
-    currency = basis.currency
-    yield Comparison(Station.INVOICED, f"posted, {currency}", payer, basis.net_minor, net, numbers)
-    yield Comparison(Station.INVOICED, f"tax posted, {currency}", payer, basis.tax_minor, tax, numbers)
+    yield Comparison(Station.INVOICED, "posted", payer, basis.net_minor, net, numbers, basis.currency)
+    yield Comparison(Station.INVOICED, "tax posted", payer, basis.tax_minor, tax, numbers, basis.currency)
     if newest is not None and newest.id != basis.id:
         yield from _newer(payer, newest, posted, net, tax)
 
 
-def _not_posted(payer: str, newest: Closing | None, net: int, tax: int, voided: str) -> Iterator[Comparison]:
-    """Nothing was issued, or what was issued is void: then nothing is owed, or it is still to be issued."""
-    if voided:
-        yield Comparison(Station.INVOICED, "posted by what is void", payer, 0, net, voided)
-        yield Comparison(Station.INVOICED, "tax posted by what is void", payer, 0, tax, voided)
+def _not_posted(
+    payer: str, newest: Closing | None, voided: tuple[int, int, str] | None, numbers: str
+) -> Iterator[Comparison]:
+    """Nothing was issued, or what was issued is void: then nothing is owed, or it is still to be issued.
+
+    `voided`: net, tax and currency of what is void, by its numbers.
+    """
+    if voided is not None:
+        net, tax, currency = voided
+        yield Comparison(Station.INVOICED, "posted by what is void", payer, 0, net, numbers, currency)
+        yield Comparison(Station.INVOICED, "tax posted by what is void", payer, 0, tax, numbers, currency)
     if newest is None:
         return
     nothing = not newest.charges and newest.outcome is not ClosingState.BLOCKED
-    why = "nothing to issue" if nothing else f"void ({voided}), and not issued anew" if voided else "not issued"
-    name = f"posted, {newest.currency}" if newest.currency else "posted"
-    yield Comparison(Station.INVOICED, name, payer, newest.net_minor, 0 if nothing else None, why)
+    why = (
+        "nothing to issue"
+        if nothing
+        else f"void ({numbers}), and not issued anew"
+        if voided is not None
+        else "not issued"
+    )
+    found = 0 if nothing else None
+    yield Comparison(Station.INVOICED, "posted", payer, newest.net_minor, found, why, newest.currency)
 
 
 def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: int) -> Iterator[Comparison]:
@@ -176,7 +189,7 @@ def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: in
         ("newest closing", newest.net_minor, net),
         ("tax of the newest closing", newest.tax_minor, tax),
     ):
-        yield Comparison(Station.INVOICED, f"{name} posted, {newest.currency}", payer, owed, found, why)
+        yield Comparison(Station.INVOICED, f"{name} posted", payer, owed, found, why, newest.currency)
 
 
 def _made_again(

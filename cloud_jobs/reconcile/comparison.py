@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from cloud_jobs.billing.meters import MEASURE_OF, Meter
+
 MAX_NAMED: Final = 20
 """So many places of one kind are named where counts differ; of the others there is their number."""
 
@@ -33,7 +35,8 @@ class ComparisonOutcome(StrEnum):
 class Comparison(NamedTuple):
     """A count, and what it must be. `expected` None: nothing says what; `found` None: it is not known.
 
-    `place`: of what it is, as a payer, a device or a region. `note`: what else there is to know.
+    `place`: of what it is, as a payer, a device or a region. `note`: what else there is to know. `currency`: of
+    amounts, which are counted in its minor units.
     """
 
     station: Station
@@ -42,6 +45,7 @@ class Comparison(NamedTuple):
     expected: int | None
     found: int | None
     note: str = ""
+    currency: str = ""
 
     @property
     def outcome(self) -> ComparisonOutcome:
@@ -80,6 +84,12 @@ def outcome_of(comparisons: Iterable[Comparison]) -> ComparisonOutcome:
     return ComparisonOutcome.EQUAL if worst is ComparisonOutcome.COUNTED else worst
 
 
+def quantity_name(meter: Meter) -> str:
+    """A meter with the base unit in which its quantities are compared: in a greater one a difference could not show."""
+    base = MEASURE_OF[meter].base
+    return meter.value if base == "each" else f"{meter.value}, {base}"
+
+
 def named(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
     """The first ones of one kind, and one for all others: the sum of what they differ by."""
     yield from comparisons[:MAX_NAMED]
@@ -88,7 +98,7 @@ def named(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
         note = f"{len(rest)} more places are not named"
         expected = None if any(one.expected is None for one in rest) else sum(one.expected or 0 for one in rest)
         found = None if any(one.found is None for one in rest) else sum(one.found or 0 for one in rest)
-        yield Comparison(rest[0].station, rest[0].name, "others", expected, found, note)
+        yield rest[0]._replace(place="others", expected=expected, found=found, note=note)
 
 
 def summed(comparisons: Iterable[Comparison], place: str) -> list[Comparison]:
@@ -97,10 +107,10 @@ def summed(comparisons: Iterable[Comparison], place: str) -> list[Comparison]:
     What is not known is in no sum.
     """
     # what was merely counted is no part of a sum that is compared
-    sums: dict[tuple[Station, str, bool], tuple[int, int]] = {}
-    wrong: dict[tuple[Station, str], list[Comparison]] = {}
+    sums: dict[tuple[Station, str, str, bool], tuple[int, int]] = {}
+    wrong: dict[tuple[Station, str, str], list[Comparison]] = {}
     for one in comparisons:
-        key = one.station, one.name
+        key = one.station, one.name, one.currency
         if one.outcome in {ComparisonOutcome.UNKNOWN, ComparisonOutcome.DIFFERENT}:
             wrong.setdefault(key, []).append(one)
         if one.found is not None:
@@ -108,8 +118,8 @@ def summed(comparisons: Iterable[Comparison], place: str) -> list[Comparison]:
             expected, found = sums.get((*key, is_compared), (0, 0))
             sums[*key, is_compared] = expected + (one.expected or 0), found + one.found
     totals = [
-        Comparison(station, name, place, expected if is_compared else None, found)
-        for (station, name, is_compared), (expected, found) in sums.items()
+        Comparison(station, name, place, expected if is_compared else None, found, currency=currency)
+        for (station, name, currency, is_compared), (expected, found) in sums.items()
     ]
     return [*totals, *(one for found in wrong.values() for one in named(found))]
 

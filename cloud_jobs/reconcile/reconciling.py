@@ -19,7 +19,16 @@ from cloud_jobs.lake.snapshot_reads import reference_rows
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.charged import compare_charges, compare_documents, compare_numbers
-from cloud_jobs.reconcile.comparison import Comparison, ComparisonOutcome, Station, named, outcome_of, parts, summed
+from cloud_jobs.reconcile.comparison import (
+    Comparison,
+    ComparisonOutcome,
+    Station,
+    named,
+    outcome_of,
+    parts,
+    quantity_name,
+    summed,
+)
 from cloud_jobs.reconcile.heads import compare_heads
 from cloud_jobs.reconcile.stored_records import compare_centre, compare_regions
 from cloud_jobs.reconcile.used import CountedUsage, DevicePart, count_part
@@ -179,7 +188,7 @@ def _usage(snapshot: Snapshot, used: CountedUsage, *, everyone: bool) -> Iterato
         Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
     )
     for meter, quantity in sorted(used.meters.items()):
-        yield Comparison(Station.USAGE, f"used: {meter.value}", place, None, quantity, "base units, all zones")
+        yield Comparison(Station.USAGE, f"used: {quantity_name(meter)}", place, None, quantity, "in all zones")
 
 
 def _unbilled(
@@ -194,9 +203,11 @@ def _unbilled(
         nobody[meter.value] = nobody.get(meter.value, 0) + quantity
     for meter, quantity in sorted(used.meters.items()):
         found = owed.get(meter.value, 0) + nobody.get(meter.value, 0)
-        yield Comparison(Station.RATED, f"assigned or nobody's: {meter.value}", "all accounts", quantity, found)
+        yield Comparison(
+            Station.RATED, f"assigned or nobody's: {quantity_name(meter)}", "all accounts", quantity, found
+        )
     unsold = (
-        Comparison(Station.RATED, f"not sold: {meter.value}", f"{payer}, {account}", None, quantity)
+        Comparison(Station.RATED, f"not sold: {quantity_name(meter)}", f"{payer}, {account}", None, quantity)
         for (payer, account, meter), quantity in sorted(used.unsold.items())
         if quantity
     )
@@ -207,7 +218,12 @@ def _unbilled(
     yield from named(
         [
             Comparison(
-                Station.RATED, f"nobody's: {meter.value}", f"{device.tenant}/{device.device}", None, quantity, note
+                Station.RATED,
+                f"nobody's: {quantity_name(meter)}",
+                f"{device.tenant}/{device.device}",
+                None,
+                quantity,
+                note,
             )
             for (device, meter), quantity in sorted(used.nobody.items())
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from cloud_jobs.billing.billing_period import days_text
+from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.fitted_table import Column, FittedTable
 from cloud_jobs.reconcile.reconciling import Reconciled
 
@@ -21,15 +22,21 @@ def reconciled_table(made: Reconciled) -> RenderableType:
     for one in made.comparisons:
         if station not in {None, one.station}:
             table.add_section()
-        numbers = (one.expected, one.found, one.difference or None)
+        counts = (one.expected, one.found, one.difference or None)
         cells = (
             "" if one.station is station else one.station.value,
             one.name,
             one.place,
-            *("" if number is None else f"{number:,}" for number in numbers),
+            *(_shown(count, one.currency) for count in counts),
             one.outcome.value,
             one.note,
         )
         table.add(*cells)
         station = one.station
     return table
+
+
+def _shown(count: int | None, currency: str) -> str:
+    if count is None:
+        return ""
+    return f"{amount_text(count, currency)} {currency}" if currency else f"{count:,}"

@@ -106,7 +106,7 @@ def test_a_row_of_usage_that_was_written_over_is_named_at_usage_and_its_charge_a
         ("rows that are what their digest says", -1)
     ]
     rated = [(one.name, one.place) for one in found if one.station is Station.RATED]
-    assert rated == [("distance", "all payers"), ("distance", "acme, acme")]
+    assert rated == [("distance, mm", "all payers"), ("distance, mm", "acme, acme")]
 
 
 def test_a_charge_that_is_gone_is_named_at_rated(billed: BilledLake) -> None:
@@ -121,7 +121,7 @@ def test_a_document_that_was_changed_is_named_at_invoiced(billed: BilledLake) ->
     billed.lake.open("documents").update(updates={"net_minor": "net_minor + 1"}, predicate="payer = 'acme'")
     found = wrong(billed)
     assert stations(found) == {Station.INVOICED}
-    assert ("posted, EUR", "acme", 1) in [(one.name, one.place, one.difference) for one in found]
+    assert ("posted", "acme", 1, "EUR") in [(one.name, one.place, one.difference, one.currency) for one in found]
 
 
 def test_a_number_that_is_gone_is_named(billed: BilledLake) -> None:
