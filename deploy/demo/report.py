@@ -9,7 +9,9 @@ from rich.text import Text
 
 from cloud_jobs.billing.certificates import CertificateState
 from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.fitted_table import Column, FittedTable
+from cloud_jobs.reconcile import Station
 from deploy.demo.audit import Audit, DeviceAudit
 from deploy.demo.document_audit import DocumentAudit
 
@@ -84,9 +86,10 @@ def verdict_table(audit: Audit) -> FittedTable:
     ]
     if (proof := audit.proof) is not None:
         counted = f"{len(proof.reconciled.comparisons)} comparisons, {proof.reconciled.outcome.value}"
+        line = proof.explained
         rows += [
-            ("device = region = centre = usage = charges = documents", counted, proof.stations_agree),
-            (f"line {proof.explained.line} of {proof.explained.number} computed again", "", proof.line_agrees),
+            (" = ".join(Station), counted, proof.stations_agree),
+            (f"line {line.line} of {line.number} computed again", _charged(line), proof.line_agrees),
         ]
     for what, figure, holds in rows:
         table.add(what, figure, _verdict(holds))
@@ -141,6 +144,10 @@ def _gross(document: DocumentAudit) -> str:
     one = document.issued or document.truth
     assert one is not None, "one of both is there"
     return f"{amount_text(one.gross_minor, one.currency)} {one.currency}"
+
+
+def _charged(line: ExplainedLine) -> str:
+    return f"{amount_text(line.explanation.charge.amount_minor, line.currency)} {line.currency}"
 
 
 def _table(title: str, *columns: str, caption: str = "") -> FittedTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,12 @@ import psutil
 import pytest
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+VARYING = re.compile(
+    # how long it took, when, what the silent vehicle had sent by then, and what of the sum that leaves for the note
+    r"[\d.]+ s\b|[\d.]+ GiB|\d{4}-\d\d-\d\d(T[\d:.]+Z)?|\d+ records of the period|-?[\d.]+ EUR|\d+ records that nobody"
+)
 
 
 def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_process(tmp_path: Path) -> None:
@@ -48,3 +55,32 @@ def test_a_replay_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "nowhere.csv" in done.stderr
+
+
+@pytest.mark.nightly
+def test_the_pages_show_what_the_demo_prints(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "waybill", "demo", "--folder", str(tmp_path / "demo")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert not_printed("README.md", done.stdout) == not_printed("docs/local-stack.md", done.stdout) == []
+
+
+def not_printed(page: str, output: str) -> list[str]:
+    """The lines of what a page shows of the demo that are not in its output, but for what differs from run to run."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (block,) = [
+        one for one in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "lost its link:" in one
+    ]
+    printed = fixed(output)
+    lines = [line for line in fixed(block) if line != "…"]
+    return [line for line in lines if not any(re.fullmatch(pattern_of(line), one) for one in printed)]
+
+
+def fixed(text: str) -> list[str]:
+    """Lines without what differs from run to run, whatever the width of the terminal."""
+    return [" ".join(VARYING.sub("#", line).split()) for line in text.splitlines()]
+
+
+def pattern_of(line: str) -> str:
+    # a page may leave out at what second something happened
+    return "(# )?" + ".*".join(re.escape(part) for part in line.split("…"))

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from typer.testing import CliRunner
 
-from cloud_jobs import bill_cli, fitted_table
+from cloud_jobs import fitted_table
 from cloud_jobs.billing.certificates import cli as decisions_cli
 from cloud_jobs.billing.register import commands
 from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
+from tests.page_sessions import assert_shown, printed, steps_of
 
 PAGE = (DOCS / "billing.md").read_text(encoding="utf-8")
-SESSIONS = re.findall(r"```\n([$#] .*?)```", PAGE, re.DOTALL)
-APPS = {"bill": bill_cli.app, "decisions": decisions_cli.app}
 LATE_BATCH = "# a batch of the vehicle comes"
-
-
-def printed(line: str) -> str:
-    """What a command of the page prints, with its exit status if the page asks for it."""
-    command, asks, _ = line.partition("; echo $?")
-    _, name, *words = shlex.split(command.removeprefix("$ "))
-    result = CliRunner().invoke(APPS[name], words)
-    lines = [*result.output.splitlines(), *([str(result.exit_code)] if asks else [])]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,21 +22,15 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for module in (commands, decisions_cli):
         monkeypatch.setattr(module, "checked_time", lambda _: NOW)
-    shown = [
-        found for session in SESSIONS for found in re.findall(r"^([$#] .*)\n((?:[^$#].*\n)*)", session, re.MULTILINE)
-    ]
+    shown = steps_of(PAGE)
     words = {line.split()[3] for line, _ in shown if line.startswith("$")}
     assert words == {"close", "close-device", "issue", "show", "diff", "adjust", "list", "void", "explain"}
     for line, expected in shown:
         if line.startswith("#"):
             assert line.startswith(LATE_BATCH)
             made.arrive()
-            continue
-        # dots stand for what differs from lake to lake, a row of them for rows that the page leaves out
-        pattern = r"(?:│.*\n)+".join(
-            ".*".join(re.escape(part) for part in rows.split("…")) for rows in expected.split("│ …\n")
-        )
-        assert re.fullmatch(pattern, out := printed(line)), f"{line}\n{out}"
+        else:
+            assert_shown(line, expected)
     picture = DOCS / "pictures" / "explained-line.svg"
     assert (tmp_path / "line11.svg").read_text(encoding="utf-8") == picture.read_text(encoding="utf-8")
 
