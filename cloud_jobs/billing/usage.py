@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cloud_jobs.lake.snapshots import LakeState
-
-if TYPE_CHECKING:
-    from geo.spatial import TrackSettings
+from geo.spatial import TrackSettings
 
 MAX_SEGMENT: Final = timedelta(days=1)
 """A row is of the hour in which its segments end; the fix where one begins is at most this long before the other."""
@@ -29,9 +27,6 @@ def reach_at(snapshot: LakeState) -> Reach:
 
 def tracks_at(snapshot: LakeState) -> TrackSettings:
     """The track settings that the usage of a snapshot was computed with."""
-    # with PROJ, for which a command that only shows a bill does not wait
-    from geo.spatial import TrackSettings  # noqa: PLC0415
-
     text = snapshot.usage_tracks
     # a lake whose usage was never computed states none, and nothing is metered
     return TrackSettings() if text is None else TrackSettings.model_validate_json(text)

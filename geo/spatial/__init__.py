@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
     from geo.spatial.pieces import OUTSIDE, Pieces
     from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions
-    from geo.spatial.tracks import Tracks, TrackSettings, Verdict, build_tracks
+    from geo.spatial.track_settings import TrackSettings
+    from geo.spatial.tracks import Tracks, Verdict, build_tracks
     from geo.spatial.visits import Visits, VisitSettings, find_visits
     from geo.spatial.zones import ZoneSet
 
@@ -103,7 +104,8 @@ _MODULES = {
     "measure": ("FenceUse", "pieces_by_fence", "use_by_fence"),
     "pieces": ("OUTSIDE", "Pieces"),
     "revisions": ("Revision", "fact_id", "in_force", "new_revisions"),
-    "tracks": ("Tracks", "TrackSettings", "Verdict", "build_tracks"),
+    "track_settings": ("TrackSettings",),
+    "tracks": ("Tracks", "Verdict", "build_tracks"),
     "visits": ("Visits", "VisitSettings", "find_visits"),
     "zones": ("ZoneSet",),
 }

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake
 
 SLOW = {"pandas", "pyspark", "reportlab", "jinja2"}
 SPATIAL = {"shapely", "pyproj"}
@@ -31,3 +34,14 @@ def test_a_clerks_command_starts_without_what_takes_long_to_import(command: str)
     # who explains measures again
     slow = SLOW if command == "bill explain" else SLOW | SPATIAL
     assert slow & {*done.stderr.split()} == set()
+
+
+def test_what_is_counted_is_counted_without_geometry(tmp_path: Path) -> None:
+    billed = metered_lake(tmp_path / "lake")
+    billed.close("one", days=JANUARY)
+    billed.issue("clerk", JANUARY)
+    arguments = ["reconcile", "--lake", "lake", "--period", "2026-01"]
+    listing = [sys.executable, "-c", LIST, *arguments]
+    done = subprocess.run(listing, capture_output=True, check=True, text=True, cwd=tmp_path)
+    assert "equal" in done.stdout
+    assert (SLOW | SPATIAL) & {*done.stderr.split()} == set()
