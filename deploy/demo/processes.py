@@ -23,6 +23,9 @@ from edge_agent.status import read_status
 from settings import load
 from simulator.scenario import ScenarioVehicle
 
+_JOBS_AT_ONCE = 2
+"""The ingest, which keeps its cores as long as it runs, and usage beside it."""
+
 
 def start_gateways(stack: LocalStack) -> None:
     """One gateway for each region, returned from when all are connected."""
@@ -78,7 +81,7 @@ service_url = "{hq.service_url}"
 admin_url = "{hq.admin_url}"
 
 {store.job_settings() if store else ""}
-{stack.spark.job_settings() if stack.spark else ""}""")
+{stack.spark.job_settings(_JOBS_AT_ONCE) if stack.spark else ""}""")
     return path
 
 

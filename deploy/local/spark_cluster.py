@@ -149,8 +149,9 @@ class SparkCluster:
             for name in (f"spark-worker-{number}" for number in range(1, settings.workers + 1))
         ]
 
-    def job_settings(self) -> str:
-        """The table `[spark]` of a job that runs here, as TOML; it may take all cores."""
+    def job_settings(self, jobs: int = 1) -> str:
+        """The table `[spark]` of a job that runs here, as TOML: so many jobs at once share the workers."""
+        assert jobs <= self.settings.workers, "a job without an executor waits for ever"
         quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         return f"""[spark]
 master = "{self.master.url}"
@@ -158,7 +159,7 @@ driver_host = "{_HOST}"
 python = "{self.master.python}"
 executor_memory = "{self.settings.worker_memory_mb * 7 // 10}m"
 executor_cores = {self.settings.worker_cores}
-max_cores = {self.settings.worker_cores * self.settings.workers}
+max_cores = {self.settings.worker_cores * (self.settings.workers // jobs)}
 
 [spark.extra]
 "spark.executor.extraJavaOptions" = "{quick}"
