@@ -12,6 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.simulator.runs import RECORDING
+
+NEEDS_RECORDING = pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
+
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +52,21 @@ def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_proce
     assert owned == {(tenant, device) for tenant in ("fleet", "kaze") for device in ("eu-0001", "us-0001")}
     left = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or [])]
     assert left == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(["--vehicles", "4", "--lake", "s3"], id="s3"),
+        pytest.param(["--vehicles", "4", "--spark-cluster"], id="spark-cluster"),
+        pytest.param(["--replay", str(RECORDING)], id="replay", marks=NEEDS_RECORDING),
+    ],
+)
+def test_each_other_form_of_the_demo_ends_as_well(tmp_path: Path, form: list[str]) -> None:
+    command = [sys.executable, "-m", "waybill", "demo", *form, "--drive-s", "15", "--folder", str(tmp_path / "demo")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 def test_a_replay_that_is_not_there_is_said_so(tmp_path: Path) -> None:
