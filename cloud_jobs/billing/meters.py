@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
 from typing import NamedTuple
 
 
@@ -90,11 +89,12 @@ MEASURE_OF: dict[Meter, Measure] = {
 }
 
 
-def round_half_up(value: Fraction) -> int:
-    """The nearest integer, a half away from zero. Every amount of a bill is rounded here, once, and nowhere else."""
+def round_ratio(numerator: int, denominator: int) -> int:
+    """The integer nearest to a ratio of integers (the denominator above 0), a half away from zero. Every amount of a
+    bill is rounded here, once, and nowhere else."""
     # in integers: `round` takes a half to the even neighbour, and a float holds no tenth of a cent
-    magnitude = (2 * abs(value.numerator) + value.denominator) // (2 * value.denominator)
-    return -magnitude if value < 0 else magnitude
+    magnitude = (2 * abs(numerator) + denominator) // (2 * denominator)
+    return -magnitude if numerator < 0 else magnitude
 
 
 def place_text(meter: Meter, zone: str) -> str:
@@ -112,6 +112,6 @@ def quantity_text(meter: Meter, quantity: int) -> str:
     per_unit = MEASURE_OF[meter].base_per_unit
     if per_unit == 1:
         return str(quantity)
-    micro = round_half_up(Fraction(quantity * 1_000_000, per_unit))
+    micro = round_ratio(quantity * 1_000_000, per_unit)
     sign, whole = ("-" if micro < 0 else ""), abs(micro)
     return f"{sign}{whole // 1_000_000}.{whole % 1_000_000:06d}"

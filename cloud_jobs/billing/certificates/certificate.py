@@ -23,6 +23,7 @@ from cloud_jobs.lake.seq_ranges import SeqRanges
 from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_RANGES: Final = 20
 _NO_REACH: Final = Reach()
 
@@ -196,8 +197,7 @@ def _shown(seqs: SeqRanges) -> str:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_ENCODER.encode(content).encode()).hexdigest()
 
 
 def certify(

@@ -13,10 +13,12 @@ from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.utc_stamp import stamp
 
 Columns = Mapping[str, Sequence[Any]]
-_OF_CHARGE: Final = ("line", "tenant", "device", "quantity_base", "free_base", "amount_minor")
+_COUNTED: Final = ("quantity_base", "free_base", "amount_minor")
+_OF_CHARGE: Final = ("line", "tenant", "device", *_COUNTED)
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
 _COLUMNS: Final = (*_OF_CHARGE, *_METERED)
-_BY_DEVICE: Final = attrgetter("key.tenant", "key.device")
+_NOT_METERED: Final = (None,) * len(_METERED)
+_KEY: Final = attrgetter("key")
 
 
 def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Columns:
@@ -24,20 +26,22 @@ def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Col
     numbers: list[int] = []
     charges: list[Charge] = []
     for number, of_line in enumerate(charges_by_line, 1):
-        charges += sorted(of_line, key=_BY_DEVICE)
+        # all else of their keys is the same in a line
+        charges += sorted(of_line, key=_KEY)
         numbers += [number] * (len(charges) - len(numbers))
-    metered = [charge.metered for charge in charges]
+    if not charges:
+        return {name: [] for name in _COLUMNS}
+    keys, *counted, metered = zip(*charges, strict=True)
+    rows, first, last, digests = zip(*(one or _NOT_METERED for one in metered), strict=True)
     return {
         "line": numbers,
-        "tenant": [charge.key.tenant for charge in charges],
-        "device": [charge.key.device for charge in charges],
-        "quantity_base": [sign * charge.quantity for charge in charges],
-        "free_base": [sign * charge.free for charge in charges],
-        "amount_minor": [sign * charge.amount_minor for charge in charges],
-        "rows": [one and one.rows for one in metered],
-        "first_hour": [one and stamp(one.first_hour) for one in metered],
-        "last_hour": [one and stamp(one.last_hour) for one in metered],
-        "digest": [one and one.digest for one in metered],
+        "tenant": [key.tenant for key in keys],
+        "device": [key.device for key in keys],
+        **{name: [sign * value for value in values] for name, values in zip(_COUNTED, counted, strict=True)},
+        "rows": rows,
+        "first_hour": [one and stamp(one) for one in first],
+        "last_hour": [one and stamp(one) for one in last],
+        "digest": digests,
     }
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from fractions import Fraction
 from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import CapSpan, Pool
 from cloud_jobs.billing.errors import BadReference, NoTermsInForce, UnpricedZone
-from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows, metered_key
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
 from cloud_jobs.billing.rating.price_book import PriceBook, RatedPrice
-from cloud_jobs.billing.rating.split import Exact, round_ratio, split
+from cloud_jobs.billing.rating.split import Exact, split
 
 Metered = Mapping[MeteredKey, MeteredRows]
 
@@ -85,18 +85,10 @@ class AccountRating:
         """One for each place and price, in no order. Raises BadReference for what is above the last tier."""
         charges: list[Charge] = []
         for (_, _, meter, text), (price, quantities) in self._pools.items():
-            places = sorted(quantities) if len(quantities) > 1 else list(quantities)
-            weights = [quantities[place] for place in places]
-            whole = sum(weights)
-            exact = price.exact_minor(whole)
-            amounts = split(round_ratio(*exact), exact, weights)
-            free = price.free_of(whole)
-            frees = split(free, Exact(free), weights) if free else [0] * len(weights)
-            for place, quantity, nothing, amount in zip(places, weights, frees, amounts, strict=True):
-                region, tenant, device, zone, window = place
+            for (region, tenant, device, zone, window), quantity, free, amount in _shares(price, quantities):
                 key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
                 rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
-                charges.append(Charge(key, quantity, nothing, amount, rows))
+                charges.append(Charge(key, quantity, free, amount, rows))
         return charges
 
     def _count_day(self, price: RatedPrice, cell: Cell, day: date | None) -> None:
@@ -117,3 +109,18 @@ class AccountRating:
     def _first_hour(self, cell: Cell) -> datetime:
         rows = self._metered.get(metered_key(self.account, cell.tenant, cell.device, cell.meter, cell.zone))
         return rows.first_hour if rows else self._contract.start
+
+
+def _shares(price: RatedPrice, quantities: Mapping[Place, int]) -> Iterable[tuple[Place, int, int, int]]:
+    """For each place of a pool, in their order, the quantity, what of it is free, and the amount."""
+    if len(quantities) == 1:
+        # as most are
+        ((place, whole),) = quantities.items()
+        return [(place, whole, price.free_of(whole), round_ratio(*price.exact_minor(whole)))]
+    places = sorted(quantities)
+    weights = [quantities[place] for place in places]
+    whole = sum(weights)
+    exact, free = price.exact_minor(whole), price.free_of(whole)
+    amounts = split(round_ratio(*exact), exact, weights)
+    frees = split(free, Exact(free), weights) if free else [0] * len(weights)
+    return zip(places, weights, frees, amounts, strict=True)

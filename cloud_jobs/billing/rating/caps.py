@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import Cap, CapSpan, Pool
-from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating.account_rating import AccountRating, DayUse
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.price_book import PriceBook
 from cloud_jobs.billing.rating.price_text import cap_text, minimum_text
-from cloud_jobs.billing.rating.split import Exact, round_ratio, split
+from cloud_jobs.billing.rating.split import Exact, split
 
 Scope = tuple[str, str]
 """Tenant and device of what a cap adds up; two empty texts: the account."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory
@@ -97,7 +98,7 @@ class Owed(NamedTuple):
         return self.net_minor + self.tax_minor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RatedAccount:
     """All that a payer owes for a period: its own charges and those of its children, in the order of their keys."""
 
@@ -111,7 +112,7 @@ class RatedAccount:
         """Its sums."""
         return Owed(self.payer, self.currency, self.net_minor, self.taxes)
 
-    @property
+    @cached_property
     def net_minor(self) -> int:
         """BT-109."""
         return sum(charge.amount_minor for charge in self.charges)

@@ -7,12 +7,6 @@ from fractions import Fraction
 from typing import NamedTuple
 
 
-def round_ratio(numerator: int, denominator: int) -> int:
-    """The integer nearest to a ratio of integers (the denominator above 0), a half away from zero."""
-    magnitude = (2 * abs(numerator) + denominator) // (2 * denominator)
-    return -magnitude if numerator < 0 else magnitude
-
-
 class Exact(NamedTuple):
     """A number of at least 0 as a ratio of integers, not reduced: as exact as a fraction, and several times as fast."""
 

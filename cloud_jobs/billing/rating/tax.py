@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cloud_jobs.billing.contracts import Vat
+from cloud_jobs.billing.meters import round_ratio
 from cloud_jobs.billing.rating.charges import TaxGroup
-from cloud_jobs.billing.rating.split import round_ratio
 
 
 def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:

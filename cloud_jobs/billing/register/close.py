@@ -38,7 +38,7 @@ from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fe
 from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
 from cloud_jobs.billing.register.cycles import without_cycles
 from cloud_jobs.billing.register.errors import ClosingTooLate
-from cloud_jobs.billing.register.former_payers import closed_empty, last_charged
+from cloud_jobs.billing.register.former_payers import closed_former
 from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.posting import commit_made
@@ -195,6 +195,7 @@ def contracts_of(
     contracts, register = Contracts(reference_rows(lake, snapshot)), Register(lake)
     before = {*register.payers(*days)}
     found, refused = [], []
+    without: dict[str, tuple[str, BlockedPayer | UnknownPayer]] = {}
     for payer in sorted({*payers} if payers is not None else {*_paying(contracts, days), *before}):
         zone = "UTC"
         try:
@@ -203,15 +204,17 @@ def contracts_of(
         except BadPeriod as fault:
             refused.append(blocked(run, payer, days, zone, [str(fault)]))
         except (BlockedPayer, UnknownPayer) as fault:
-            last = last_charged(register, days, payer) if payer in before and _pays_nothing(fault) else None
-            if last is not None:
-                refused.append(closed_empty(run, last))
-            elif isinstance(fault, UnknownPayer):
-                if payers is not None:
-                    # somebody asked for it
-                    raise
-            elif payers is not None or not _pays_nothing(fault):
-                refused.append(blocked(run, payer, days, zone, [str(one) for one in fault.faults]))
+            without[payer] = zone, fault
+    nothing = {payer for payer, (_, fault) in without.items() if _pays_nothing(fault)}
+    taken_back = closed_former(register, run, days, nothing & before)
+    refused += taken_back.values()
+    for payer in without.keys() - taken_back.keys():
+        zone, why = without[payer]
+        if isinstance(why, BlockedPayer) and (payers is not None or payer not in nothing):
+            refused.append(blocked(run, payer, days, zone, [str(one) for one in why.faults]))
+        elif payers is not None:
+            # somebody asked for it
+            raise why
     return found, refused
 
 
@@ -231,12 +234,12 @@ def close_group(
         # rows, cells and charges by the million: a fifth of the time would go into looking for cycles among them
         with without_cycles():
             made = [*_closed_group(reader, contracts, run, fences)]
-            lines = [charge_rows(one.closing.key, run.name, one.charges) for one in made]
-            certificates = [certificate_rows(one.closing.key, run.name, one.certificates) for one in made]
+            lines = charge_rows(run.name, [(one.closing.key, one.charges) for one in made])
+            certificates = certificate_rows(run.name, [(one.closing.key, one.certificates) for one in made])
         return GroupClosed(
             [one.closing for one in made],
-            _written(lake, "rated_lines", pa.concat_tables(lines), run.now),
-            _written(lake, "certificates", pa.concat_tables(certificates), run.now),
+            _written(lake, "rated_lines", lines, run.now),
+            _written(lake, "certificates", certificates, run.now),
         )
 
     return work

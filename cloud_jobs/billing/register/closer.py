@@ -12,13 +12,22 @@ from cloud_jobs.billing.billing_period import day_start
 from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.documents import DocumentError, DocumentType, document_body
-from cloud_jobs.billing.rating import Charge, RatedAccount
+from cloud_jobs.billing.rating import RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.closing_fences import ClosingFences
 from cloud_jobs.billing.register.control_totals import ControlTotal
 from cloud_jobs.billing.register.document_heads import closing_head
 from cloud_jobs.billing.register.parties import Parties
-from cloud_jobs.billing.register.rows import canonical, digest_of, lines_digest, taxes_text
+from cloud_jobs.billing.register.rows import (
+    CertificateRow,
+    Columns,
+    canonical,
+    certificate_row,
+    charge_columns,
+    digest_of,
+    lines_digest,
+    taxes_text,
+)
 
 _MAX_DECISIONS: Final = 20
 """So many decisions are named by a closing and its documents; the certificates name them all."""
@@ -39,8 +48,8 @@ class ClosedPayer:
     """A closing (its `number` is 0 until it is committed), with what is written beside it."""
 
     closing: Closing
-    charges: Sequence[Charge]
-    certificates: Sequence[DeviceCertificate]
+    charges: Columns
+    certificates: Sequence[CertificateRow]
 
 
 def closed(
@@ -63,6 +72,8 @@ def closed(
     # a payer without devices has none that is open, and what has not happened is not final
     if run.now < period.end:
         open_ends.append(f"the period ends at {period.end.isoformat()}")
+    rows = [certificate_row(one) for one in certificates]
+    columns = charge_columns(rated.charges)
     parties = Parties(
         seller=seller,
         buyer=contract.account,
@@ -95,13 +106,13 @@ def closed(
         tax_minor=rated.tax_minor,
         charges=len(rated.charges),
         taxes=taxes_text(rated.taxes),
-        lines_digest=lines_digest(rated.charges),
+        lines_digest=lines_digest(columns),
         body_digest="",
-        certificates_digest=digest_of(canonical([one.digest() for one in certificates])),
+        certificates_digest=digest_of(canonical([row.digest for row in rows])),
         control_totals=canonical([total._asdict() for total in totals]),
         parties=parties.text,
     )
-    return ClosedPayer(closing=_drafted(closing, parties, rated), charges=rated.charges, certificates=certificates)
+    return ClosedPayer(closing=_drafted(closing, parties, rated), charges=columns, certificates=rows)
 
 
 def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
@@ -144,6 +155,7 @@ def blocked(
     """
     seller = None if contract is None else contract.seller
     nothing: dict[str, Any] = {}
+    nothing_charged = charge_columns(())
     closing = Closing(
         key=PeriodKey("" if seller is None else seller.id, payer, *days),
         snapshot=run.snapshot,
@@ -161,10 +173,10 @@ def blocked(
         tax_minor=0,
         charges=0,
         taxes=canonical([]),
-        lines_digest=lines_digest(()),
+        lines_digest=lines_digest(nothing_charged),
         body_digest="",
         certificates_digest=digest_of(canonical([])),
         control_totals=canonical([]),
         parties=canonical(nothing),
     )
-    return ClosedPayer(closing=closing, charges=(), certificates=())
+    return ClosedPayer(closing=closing, charges=nothing_charged, certificates=())

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
+from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
+from cloud_jobs.billing.register.errors import DamagedPayer, RegisterDamaged
 from cloud_jobs.billing.register.ledger import Ledger
 from cloud_jobs.billing.register.parties import Parties
-from cloud_jobs.billing.register.rows import canonical, digest_of, lines_digest, taxes_text
+from cloud_jobs.billing.register.rows import canonical, charge_columns, digest_of, lines_digest, taxes_text
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.tables import row_fault_as_error
 
 
-def last_charged(register: Register, days: Days, payer: str) -> Closing | None:
-    """The closing of a payer that is to be taken back: the one that is posted, or the newest that would be; or none.
+def closed_former(register: Register, run: ClosingRun, days: Days, payers: Collection[str]) -> dict[str, ClosedPayer]:
+    """The closings, by payer, of former payers that have one to be taken back; blocked of those whose rows are damaged.
 
-    Raises LakeError, StoreUnavailable, RegisterDamaged.
+    Raises StoreUnavailable.
     """
-    closings = [one for one in register.closings(*days, [payer]) if one.outcome is not ClosingState.BLOCKED]
-    documents = register.documents([payer], first_day=days[0], last_day=days[1])
+    try:
+        return dict(_taken_back(register, run, days, payers))
+    except (LakeError, RegisterDamaged) as fault:
+        # of one of them; each by itself, and the others are closed
+        if len(payers) > 1:
+            return {name: one for payer in payers for name, one in closed_former(register, run, days, [payer]).items()}
+        return {name: blocked(run, name, days, "UTC", [str(DamagedPayer(name, str(fault)))]) for name in payers}
+
+
+def _taken_back(
+    register: Register, run: ClosingRun, days: Days, payers: Collection[str]
+) -> Iterator[tuple[str, ClosedPayer]]:
+    if not payers:
+        return
+    ledger = Ledger(register.documents(payers, first_day=days[0], last_day=days[1]))
+    # in the order of payers and ranks
+    for payer, closings in groupby(register.closings(*days, payers), key=lambda one: one.key.payer):
+        last = _last_charged(ledger, days, payer, [*closings])
+        if last is not None:
+            yield payer, closed_empty(run, last)
+
+
+def _last_charged(ledger: Ledger, days: Days, payer: str, closings: Sequence[Closing]) -> Closing | None:
+    """The closing of a payer that is to be taken back: the one that is posted, or the newest that would be; or none."""
+    charged = [one for one in closings if one.outcome is not ClosingState.BLOCKED]
     posted = [
-        one.closing
-        for one in Ledger(documents).standing(payer)
-        if (one.invoice.key.first_day, one.invoice.key.last_day) == days
+        one.closing for one in ledger.standing(payer) if (one.invoice.key.first_day, one.invoice.key.last_day) == days
     ]
-    return next((one for one in closings if one.id in posted), closings[-1] if closings else None)
+    return next((one for one in charged if one.id in posted), charged[-1] if charged else None)
 
 
 def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
@@ -35,6 +60,7 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
     """
     with row_fault_as_error("closings", {"payer": posted.key.payer, "parties": posted.parties}):
         parties = Parties.parse(posted.parties)
+    nothing = charge_columns(())
     closing = replace(
         posted,
         snapshot=run.snapshot,
@@ -47,10 +73,10 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
         tax_minor=0,
         charges=0,
         taxes=taxes_text(()),
-        lines_digest=lines_digest(()),
+        lines_digest=lines_digest(nothing),
         body_digest="",
         certificates_digest=digest_of(canonical([])),
         control_totals=canonical([]),
         parties=replace(parties, names={}, devices_by_state={}, conflicts=0, refused_fences=()).text,
     )
-    return ClosedPayer(closing=closing, charges=(), certificates=())
+    return ClosedPayer(closing=closing, charges=nothing, certificates=())

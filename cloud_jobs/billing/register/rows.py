@@ -6,13 +6,15 @@ What the digests are over is canonical JSON: sorted keys, no spaces, amounts in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from cloud_jobs.billing.contracts.vat import VatCategory
@@ -32,9 +34,23 @@ _MOMENTS: Final = ("first_hour", "last_hour")
 _NOT_METERED: Final = (None,) * len(_METERED)
 _STORED: Final = (*CHARGE_KEY, *_COUNTED, *_METERED)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
 _KINDS: Final = {kind.value: kind for kind in ChargeKind}
 _METERS: Final[dict[str, Meter | None]] = {"": None, **{meter.value: meter for meter in Meter}}
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+Columns = Mapping[str, Sequence[Any]]
+"""Charges column by column: a month of many payers is millions of them."""
+
+
+class CertificateRow(NamedTuple):
+    """What a row of CERTIFICATES says of a device; `certificate`: canonical JSON with the digest."""
+
+    tenant: str
+    device: str
+    state: str
+    digest: str
+    certificate: str
 
 
 def canonical(value: Any) -> str:
@@ -47,21 +63,44 @@ def digest_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def charge_rows(key: PeriodKey, run: str, charges: Sequence[Charge]) -> pa.Table:
-    """The charges of a payer as rows of RATED_LINES."""
-    columns: dict[str, Any] = _columns(charges)
-    of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
-    columns |= {
-        name: pa.repeat(pa.scalar(value, RATED_LINES.field(name).type), len(charges))
-        for name, value in of_period.items()
+def charge_columns(charges: Sequence[Charge]) -> Columns:
+    """The columns of RATED_LINES that are of charges, which come in the order of their keys."""
+    if not charges:
+        return dict.fromkeys(_STORED, ())
+    keys, *counted, metered = zip(*charges, strict=True)
+    behind = zip(*(one or _NOT_METERED for one in metered), strict=True)
+    columns: dict[str, Sequence[Any]] = dict(zip(_STORED, (*zip(*keys, strict=True), *counted, *behind), strict=True))
+    return columns | {"meter": [meter or "" for meter in columns["meter"]]}
+
+
+def charge_rows(run: str, charges: Sequence[tuple[PeriodKey, Columns]]) -> pa.Table:
+    """The charges of payers, see `charge_columns`, as rows of RATED_LINES."""
+    sizes = [len(columns["account"]) for _, columns in charges]
+    made = _of_payers(RATED_LINES, run, [key for key, _ in charges], sizes)
+    for name in _STORED:
+        values = chain.from_iterable(columns[name] for _, columns in charges)
+        # as integers: Arrow asks each moment for its time zone
+        plain = [moment and _micros(moment) for moment in values] if name in _MOMENTS else [*values]
+        made[name] = pa.array(plain, RATED_LINES.field(name).type)
+    return pa.table([made[name] for name in RATED_LINES.names], schema=RATED_LINES)
+
+
+def certificate_row(certificate: DeviceCertificate) -> CertificateRow:
+    """A certificate as it stands in a row of CERTIFICATES."""
+    made = certificate.document()
+    return CertificateRow(made["tenant"], made["device"], made["state"], made["digest"], canonical(made))
+
+
+def certificate_rows(run: str, certificates: Sequence[tuple[PeriodKey, Sequence[CertificateRow]]]) -> pa.Table:
+    """The certificates of the devices of payers as rows of CERTIFICATES."""
+    made = _of_payers(CERTIFICATES, run, [key for key, _ in certificates], [len(rows) for _, rows in certificates])
+    rows = [row for _, of_payer in certificates for row in of_payer]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(CertificateRow._fields)
+    made |= {
+        name: pa.array([*values], CERTIFICATES.field(name).type)
+        for name, values in zip(CertificateRow._fields, columns, strict=True)
     }
-    return pa.table([pa.array(columns[field.name], field.type) for field in RATED_LINES], schema=RATED_LINES)
-
-
-def certificate_rows(key: PeriodKey, run: str, certificates: Iterable[DeviceCertificate]) -> pa.Table:
-    """The certificates of a payer's devices as rows of CERTIFICATES."""
-    of_period = {"first_day": key.first_day, "last_day": key.last_day, "payer": key.payer, "run": run}
-    return pa.Table.from_pylist([of_period | _certificate_row(one) for one in certificates], schema=CERTIFICATES)
+    return pa.table([made[name] for name in CERTIFICATES.names], schema=CERTIFICATES)
 
 
 def charges_from(rows: pa.Table) -> tuple[Charge, ...]:
@@ -71,15 +110,13 @@ def charges_from(rows: pa.Table) -> tuple[Charge, ...]:
     return tuple(sorted(found.values(), key=lambda charge: charge.key.order))
 
 
-def lines_digest(charges: Sequence[Charge]) -> str:
-    """What stands in a closing for its charges, which come in the order of their keys. Over the columns, each a list,
-    one by one."""
-    columns = _columns(charges)
-    for name in _MOMENTS:
-        columns[name] = [moment and _text_of(moment) for moment in columns[name]]
+def lines_digest(columns: Columns) -> str:
+    """What stands in a closing for its charges. Over their columns, each a list, one by one."""
     found = sha256()
     for name in _STORED:
-        found.update(canonical(columns[name]).encode())
+        values = columns[name]
+        plain = [moment and _text_of(moment) for moment in values] if name in _MOMENTS else values
+        found.update(canonical(plain).encode())
     return found.hexdigest()
 
 
@@ -201,32 +238,18 @@ def document_from(row: Mapping[str, Any]) -> IssuedDocument:
     )
 
 
-def _certificate_row(certificate: DeviceCertificate) -> dict[str, Any]:
-    document = certificate.document()
-    return {
-        "tenant": certificate.tenant,
-        "device": certificate.device,
-        "state": certificate.state.value,
-        "digest": document["digest"],
-        "certificate": canonical(document),
-    }
-
-
 def _key(row: Mapping[str, Any]) -> PeriodKey:
     return PeriodKey(row["legal_entity"], row["payer"], row["first_day"], row["last_day"])
 
 
-def _columns(charges: Sequence[Charge]) -> dict[str, list[Any]]:
-    """The columns of RATED_LINES that are of charges: a month of many payers is millions of them."""
-    if not charges:
-        return {name: [] for name in _STORED}
-    keys, *counted, metered = zip(*charges, strict=True)
-    behind = zip(*(one or _NOT_METERED for one in metered), strict=True)
-    columns = {
-        name: [*column] for name, column in zip(_STORED, (*zip(*keys, strict=True), *counted, *behind), strict=True)
+def _of_payers(schema: pa.Schema, run: str, keys: Sequence[PeriodKey], sizes: Sequence[int]) -> dict[str, pa.Array]:
+    """The columns that say of which period, payer and run rows are, so many of each payer."""
+    payer = np.repeat(np.arange(len(keys)), sizes)
+    made = {
+        name: pa.array([getattr(key, name) for key in keys], schema.field(name).type).take(pa.array(payer))
+        for name in ("first_day", "last_day", "payer")
     }
-    columns["meter"] = [meter or "" for meter in columns["meter"]]
-    return columns
+    return made | {"run": pa.repeat(pa.scalar(run, schema.field("run").type), len(payer))}
 
 
 def _charge(row: tuple[Any, ...]) -> Charge:
@@ -236,6 +259,11 @@ def _charge(row: tuple[Any, ...]) -> Charge:
     key = ChargeKey(account, region, tenant, device, _KINDS[kind], _METERS[meter], zone, window, price)
     metered = None if rows is None else MeteredRows(rows, _moment(first_us), _moment(last_us), digest)
     return Charge(key, quantity, free, amount_minor, metered)
+
+
+@lru_cache(maxsize=4096)
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // _US
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.closing import Closing, PeriodKey, RegisterKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
-from cloud_jobs.billing.register.rows import charges_from, closing_from, document_from, lines_digest
+from cloud_jobs.billing.register.rows import charge_columns, charges_from, closing_from, document_from, lines_digest
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import Range, StoredFiles, read_stored
 from cloud_jobs.lake.tables import Lake, row_fault_as_error
@@ -85,7 +85,7 @@ class Register:
         for one in closings:
             mine = found.get((one.key.payer, one.run))
             of_one = () if mine is None else charges_from(mine)
-            if lines_digest(of_one) != one.lines_digest:
+            if lines_digest(charge_columns(of_one)) != one.lines_digest:
                 raise RegisterDamaged(f"the lines of the closing {one.id} of {one.key.payer} are not those of then")
             charges[one.in_register] = of_one
         return charges

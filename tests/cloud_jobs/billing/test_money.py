@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -11,12 +10,12 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing import Meter, UnknownCurrency
 from cloud_jobs.billing.currency import EXPONENT_OF, amount_text, exponent
-from cloud_jobs.billing.meters import place_text, quantity_text, round_half_up
+from cloud_jobs.billing.meters import place_text, quantity_text, round_ratio
 
 
 @given(st.decimals(-(10**9), 10**9, places=4, allow_nan=False, allow_infinity=False))
 def test_a_half_goes_away_from_zero_as_decimal_has_it(value: Decimal) -> None:
-    assert round_half_up(Fraction(value)) == int(value.to_integral_value(ROUND_HALF_UP))
+    assert round_ratio(*value.as_integer_ratio()) == int(value.to_integral_value(ROUND_HALF_UP))
 
 
 @pytest.mark.parametrize(

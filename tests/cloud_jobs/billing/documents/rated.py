@@ -13,7 +13,7 @@ from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, P
 from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.documents import CertificateSummary, Document, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents import document as made_of
-from cloud_jobs.billing.meters import Meter, round_half_up
+from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, RatedAccount, TaxGroup
 from cloud_jobs.billing.rating.charges import MOST_QUANTITY
 
@@ -81,7 +81,7 @@ def taxed(charges: list[Charge], vat: Vat = STANDARD, currency: str = "EUR") -> 
         rate=vat.rate,
         exemption_reason=vat.exemption_reason,
         taxable_minor=net,
-        tax_minor=round_half_up(net * Fraction(vat.rate) / 100),
+        tax_minor=round_ratio(*(net * Fraction(vat.rate) / 100).as_integer_ratio()),
     )
     return RatedAccount(payer="acme", currency=currency, charges=tuple(charges), taxes=(tax,))
 

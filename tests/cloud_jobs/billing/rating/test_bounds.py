@@ -16,7 +16,7 @@ from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, rate, rating
 from cloud_jobs.billing.rating.charges import MOST_MINOR, MOST_QUANTITY
 from cloud_jobs.billing.register.assigned_usage import assigned_usage
 from cloud_jobs.billing.register.closing import PeriodKey
-from cloud_jobs.billing.register.rows import charge_rows, charges_from
+from cloud_jobs.billing.register.rows import charge_columns, charge_rows, charges_from
 from tests.cloud_jobs.billing.contracts.makers import (
     MARCH,
     account,
@@ -99,7 +99,7 @@ def test_any_price_and_any_usage_makes_charges_that_can_be_stored_or_a_reason(
         return
     assert sum(abs(one.amount_minor) for one in found.charges) <= MOST_MINOR
     assert 0 <= found.net_minor <= found.gross_minor
-    assert charges_from(charge_rows(KEY, "run", found.charges)) == found.charges
+    assert charges_from(charge_rows("run", [(KEY, charge_columns(found.charges))])) == found.charges
 
 
 def test_a_payer_that_owes_more_than_all_money_is_named_with_its_price() -> None:

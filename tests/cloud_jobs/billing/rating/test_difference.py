@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import VatCategory
-from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, Posted, RatedAccount, TaxGroup, difference
-from cloud_jobs.billing.rating.split import round_ratio
 from tests.cloud_jobs.billing.rating.worlds import Row, World, rated, usage_rows, worlds
 
 few = settings(max_examples=60, deadline=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.documents import DocumentType
+from cloud_jobs.billing.register import newer_contracts
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
 from cloud_jobs.billing.register.errors import (
@@ -150,6 +152,57 @@ def test_contracts_that_begin_later_or_are_of_others_hold_nobody_up(billed: Bill
     billed.close("one")
     agree(billed, tariff(price("9"), effective_from="2026-04-03T00:00:00Z"), account("gamma", device("van-9")))
     assert len(issue(billed, "first").documents) == 2
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_changed_tariff_holds_up_who_pays_for_its_accounts_and_nobody_else(tmp_path: Path, escaped: bool) -> None:
+    night = {"id": "night", "effective_from": "2026-01-01T00:00:00Z"}
+    bodies = [tariff(price("0.20"), **night), OWN, account("deep", device("van-2"), tariff="night", parent="acme")]
+    billed = BilledLake.create(tmp_path, "van-1", "van-2", "van-3")
+    billed.publish(legal_entity(), tariff(price()), *bodies, account("beta", device("van-3")))
+    if escaped:
+        # the same text to a reader of JSON
+        update = {"body": """replace(body, '"night"', '"n\\u0069ght"')"""}
+        billed.lake.open("reference").update(updates=update, predicate="kind = 'account'")
+    billed.use(used("van-1", 1_000), used("van-2", 1_000), used("van-3", 1_000))
+    billed.close("one")
+    there = [tariff(price()), *bodies, account("beta", device("van-3"))]
+    billed.publish(legal_entity(), *there, tariff(price("0.10"), **night))
+    done = issue(billed, "first")
+    assert [(type(one), one.payer) for one in done.refused] == [(OldContracts, "acme")]
+    assert [one.key.payer for one in done.documents] == ["beta"]
+
+
+def test_contracts_of_others_are_not_read_for_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    billed = billed_in(tmp_path)
+    billed.close("one")
+    agree(billed, account("acme", device("van-1"), name="Acme Ltd"))
+    judged: list[str] = []
+
+    class Counted(Contracts):
+        def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+            taken = [*rows]
+            judged.extend(row["id"] for row in taken)
+            super().__init__(taken)
+
+    monkeypatch.setattr(newer_contracts, "Contracts", Counted)
+    assert newer_contracts.outdated_payers(billed.register, DAYS) == {"acme"}
+    assert {*judged} == {"acme"}
+
+
+def test_a_former_payer_whose_rows_are_damaged_is_blocked_and_holds_nobody_up(tmp_path: Path) -> None:
+    billed = billed_in(tmp_path, OWN, BETA, account("gamma", device("van-3")))
+    billed.close("one")
+    gone = [account(name, device(van), parent="beta") for name, van in (("acme", "van-1"), ("gamma", "van-3"))]
+    billed.publish(legal_entity(), tariff(price()), OWN, BETA, account("gamma", device("van-3")), *gone)
+    billed.lake.open("closings").update(updates={"parties": "'{'"}, predicate="payer = 'acme'")
+    closings = {one.key.payer: one for one in billed.close("two")}
+    assert {name: one.outcome for name, one in closings.items() if name != "beta"} == {
+        "acme": ClosingState.BLOCKED,
+        "gamma": ClosingState.FINAL,
+    }
+    assert closings["acme"].reasons[0].startswith("acme: damaged: table 'closings' holds a row")
+    assert closings["beta"].net_minor == 630
 
 
 @given(st.data())

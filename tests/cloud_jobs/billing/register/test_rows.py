@@ -36,7 +36,7 @@ def columns(made: list[Charge]) -> Iterator[list[Any]]:
 
 @given(charges())
 def test_charges_come_back_from_their_rows_in_the_order_of_their_keys(made: list[Charge]) -> None:
-    stored = rows.charge_rows(KEY, "run", made)
+    stored = rows.charge_rows("run", [(KEY, rows.charge_columns(made))])
     assert rows.charges_from(stored) == tuple(sorted(made, key=lambda one: one.key.order))
     assert stored.column("run").to_pylist() == ["run"] * len(made)
 
@@ -45,5 +45,5 @@ def test_charges_come_back_from_their_rows_in_the_order_of_their_keys(made: list
 def test_the_digest_is_over_the_columns_whatever_the_order_of_the_rows(made: list[Charge], random: Random) -> None:
     text = "".join(json.dumps(column, ensure_ascii=False, separators=(",", ":")) for column in columns(made))
     random.shuffle(made)
-    stored = rows.charges_from(rows.charge_rows(KEY, "run", made))
-    assert rows.lines_digest(stored) == sha256(text.encode()).hexdigest()
+    stored = rows.charges_from(rows.charge_rows("run", [(KEY, rows.charge_columns(made))]))
+    assert rows.lines_digest(rows.charge_columns(stored)) == sha256(text.encode()).hexdigest()
