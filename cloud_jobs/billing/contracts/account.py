@@ -89,6 +89,9 @@ class Account(Contract):
 
     @model_validator(mode="after")
     def _each_device_once_at_a_time(self) -> Self:
+        if len({(one.tenant, one.device) for one in self.devices}) == len(self.devices):
+            # as in most accounts, and there are very many
+            return self
         assigned = defaultdict[TenantDevice, list[Assignment]](list)
         for one in self.devices:
             assigned[one.of_device].append(one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
@@ -50,7 +51,7 @@ class AccountContract:
     spans: tuple[TariffSpan, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PayerContract:
     """The contract of a payer for a period.
 
@@ -84,7 +85,7 @@ class PayerContract:
         found = {words for account in self.accounts for span in account.spans for words in span.tariff.once_a_period}
         return tuple(sorted(found))
 
-    @property
+    @cached_property
     def devices(self) -> tuple[TenantDevice, ...]:
         """Every device that is assigned for some of the period, once, sorted."""
         return tuple(sorted({one.of_device for one in self.assigned}))

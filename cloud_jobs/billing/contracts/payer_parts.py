@@ -153,7 +153,7 @@ def _joined(assigned: Iterator[Assigned]) -> Iterator[Assigned]:
     """With one entry where versions that follow each other say the same."""
     last: Assigned | None = None
     for one in sorted(assigned):
-        if last and last._replace(begin_us=one.begin_us, end_us=one.end_us) == one and last.end_us == one.begin_us:
+        if last and last.end_us == one.begin_us and last._replace(begin_us=one.begin_us, end_us=one.end_us) == one:
             last = last._replace(end_us=one.end_us)
             continue
         if last:

@@ -72,8 +72,7 @@ def closed(
     # a payer without devices has none that is open, and what has not happened is not final
     if run.now < period.end:
         open_ends.append(f"the period ends at {period.end.isoformat()}")
-    rows = [certificate_row(one) for one in certificates]
-    columns = charge_columns(rated.charges)
+    columns, rows = charge_columns(rated.charges), [certificate_row(one) for one in certificates]
     parties = Parties(
         seller=seller,
         buyer=contract.account,

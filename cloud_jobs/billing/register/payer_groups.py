@@ -20,8 +20,8 @@ _EACH_PAYER: Final = 5
 def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[PayerContract]]:
     """About `tasks` groups, more of what is much, and one of what is little; a payer is in one."""
     # usage lies in the order of devices, so neighbours are in the same files
-    in_order = sorted(contracts, key=lambda one: (one.devices[:1], one.id))
-    weights = [len(one.devices) + _EACH_PAYER for one in in_order]
+    in_order = sorted(contracts, key=lambda one: (one.assigned[:1], one.id))
+    weights = [len(one.assigned) + _EACH_PAYER for one in in_order]
     most = min(max(sum(weights) // max(tasks, 1), _LEAST_DEVICES), DEVICES_AT_ONCE)
     groups: list[list[PayerContract]] = []
     # the first payer opens the first group

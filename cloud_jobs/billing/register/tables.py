@@ -147,7 +147,7 @@ class Register:
 
     def attempted(self, opened: DeltaTable, attempt: str) -> list[IssuedDocument]:
         """What a command wrote already, in the version that was opened."""
-        rows = self._rows("documents", {"attempt": (attempt, attempt)}, opened=opened)
+        rows = self._rows("documents", {"attempt": (attempt, attempt)}, columns=_OF_THE_LEDGER, opened=opened)
         return sorted((document_from(row) for row in rows), key=lambda one: (one.key.legal_entity, one.counter))
 
     def counters(self) -> dict[str, list[int]]:
