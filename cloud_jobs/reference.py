@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from cloud_jobs.errors import ClockBehind
@@ -103,10 +105,10 @@ def store(
                 publications.append(row)
     contradicting: list[Row] = []
 
-    def missing(table: list[Row]) -> list[Row]:
-        digests = {row["publication_id"]: row["digest"] for row in table}
+    def missing(table: pa.Table) -> list[Row]:
+        digests = dict(zip(*(table[name].to_pylist() for name in ("publication_id", "digest")), strict=True))
         new, contradicting[:] = _compared(digests, publications)
-        number = 1 + max((row["commit_number"] for row in table), default=0)
+        number = 1 + (pc.max(table["commit_number"]).as_py() or 0)
         return [row | {"collected_at": began, "commit_number": number} for row in new]
 
     added = append_missing(lake, "reference", _HELD_COLUMNS, missing, pause=pause)
@@ -163,8 +165,8 @@ def _compared(digests: dict[str, str], publications: Iterable[Row]) -> tuple[lis
 
 
 def _quarantine(lake: Lake, rows: Sequence[Row], now: Callable[[], datetime], pause: Callable[[float], object]) -> None:
-    def missing(table: list[Row]) -> list[Row]:
-        known = {row["fingerprint"] for row in table}
+    def missing(table: pa.Table) -> list[Row]:
+        known = {*table["fingerprint"].to_pylist()}
         new = {row["fingerprint"]: row for row in rows if row["fingerprint"] not in known}
         return [row | {"quarantined_at": now()} for row in new.values()]
 

@@ -90,12 +90,12 @@ def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
             " to come would be erased, too"
         )
 
-    def missing(rows: list[Row]) -> list[Row]:
-        held = Erasures(Erasure(row["tenant"], row["device"], row["before"]) for row in rows)
+    def missing(rows: pa.Table) -> list[Row]:
+        held = Erasures(Erasure(**row) for row in rows.select(Erasure._fields).to_pylist())
         before = held.before(erasure.tenant, erasure.device or "")
         if before is not None and before >= erasure.before:
             return []
-        number = 1 + max((row["number"] for row in rows), default=0)
+        number = 1 + (pc.max(rows["number"]).as_py() or 0)
         return [erasure._asdict() | {"number": number, "erased_at": now.astimezone(UTC)}]
 
     return bool(append_missing(lake, TABLE, ["number", *Erasure._fields], missing))

@@ -21,8 +21,8 @@ from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 
 Row = dict[str, Any]
-Missing = Callable[[list[Row]], list[Row]]
-"""Of rows that a table has (the columns asked for) the rows that it lacks; called again at each attempt."""
+Missing = Callable[[pa.Table], list[Row]]
+"""Of what a table has (the columns asked for) the rows that it lacks; called again at each attempt."""
 MAX_ATTEMPTS: Final = 40
 """Of writers that meet one wins each time, so this many can begin at the same moment."""
 MAX_FAILURES: Final = 3
@@ -42,7 +42,7 @@ def append_missing(
     for _ in range(MAX_ATTEMPTS):
         opened = lake.open(table)
         try:
-            rows = missing(lake.dataset(table, opened).to_table(columns=columns).to_pylist())
+            rows = missing(lake.dataset(table, opened).to_table(columns=columns))
             if not rows:
                 return []
             write_deltalake(

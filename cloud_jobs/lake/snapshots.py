@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.errors import UnknownSnapshot
@@ -89,10 +90,11 @@ def take_snapshot(lake: Lake, now: datetime) -> Snapshot:
     assert now.utcoffset() is not None, "a moment"
     taken: list[Snapshot] = []
 
-    def missing(rows: list[Row]) -> list[Row]:
+    def missing(rows: pa.Table) -> list[Row]:
         # after the snapshots: one that is committed before this was read later, and holds no less
         state = newest_state(lake)
-        last = max((_snapshot(row) for row in rows), key=lambda one: one.number, default=None)
+        newest = rows.filter(pc.equal(rows["number"], pc.max(rows["number"]))).to_pylist()
+        last = _snapshot(newest[0]) if newest else None
         if last is not None and last.digest() == state.digest():
             taken[:] = [last]
             return []

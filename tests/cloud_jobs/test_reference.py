@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -153,12 +154,12 @@ def store_rows(message: Message) -> list[dict[str, Any]]:
 def test_a_collector_that_meets_another_reads_again_and_adds_what_is_still_missing(lake: Lake) -> None:
     met: list[int] = []
 
-    def missing(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        met.append(len(table))
-        if not table:
+    def missing(table: pa.Table) -> list[dict[str, Any]]:
+        met.append(table.num_rows)
+        if not table.num_rows:
             store(lake, {"tariff": [A]})
         read = store_rows(B)
-        return [row for row in read if row["publication_id"] not in {one["publication_id"] for one in table}]
+        return [row for row in read if row["publication_id"] not in table["publication_id"].to_pylist()]
 
     assert len(append_missing(lake, "reference", ["publication_id"], missing, pause=lambda _: None)) == 1
     assert met == [0, 1]
@@ -171,9 +172,9 @@ def test_a_collector_that_loses_each_time_ends_with_a_conflict_and_has_written_n
     monkeypatch.setattr(shared_append, "MAX_ATTEMPTS", 3)
     pauses: list[float] = []
 
-    def missing(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def missing(table: pa.Table) -> list[dict[str, Any]]:
         monkeypatch.setattr(shared_append, "MAX_ATTEMPTS", 1)
-        store(lake, {"tariff": [tariff("1", len(table))]})
+        store(lake, {"tariff": [tariff("1", table.num_rows)]})
         return store_rows(tariff("2", 1000))
 
     with pytest.raises(CommitConflict, match="reference"):

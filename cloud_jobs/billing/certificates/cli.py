@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates.certificate import CertificateState, DeviceCertificate
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision
-from cloud_jobs.billing.certificates.decisions import decide, decisions, withdraw
+from cloud_jobs.billing.certificates.decisions import decide_each, decisions, withdraw
 from cloud_jobs.billing.certificates.errors import BadDecision
+from cloud_jobs.billing.certificates.payer_of_devices import PayerOfDevices
 from cloud_jobs.billing.certificates.reader import certificates_from
-from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
-from cloud_jobs.lake.snapshot_reads import reference_rows
-from cloud_jobs.lake.snapshots import LakeState, take_snapshot
+from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
+
+MAX_DEVICES: Final = 1000
+"""So many devices are decided on at once."""
+_MAX_FAULTS: Final = 20
+_CLOSED_BY: Final = {CertificateState.OPEN: ClosedState.OPEN, CertificateState.SILENT: ClosedState.SILENT}
+"""What a decision closes of a device, by what its certificate states."""
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -44,9 +51,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def close_device(
     *,
     lake: LakeOption,
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose device it is.")],
-    device: Annotated[str, typer.Option("--device", help="The device's id.")],
-    payer: Annotated[str, typer.Option("--payer", help="Who pays for it: the days are by this account's clocks.")],
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose devices they are.")],
+    device: Annotated[list[str] | None, typer.Option("--device", help="The device's id; again for more.")] = None,
+    devices: Annotated[
+        Path | None, typer.Option("--devices", help=f"A file with an id in each line; at most {MAX_DEVICES:,}.")
+    ] = None,
+    payer: Annotated[str, typer.Option("--payer", help="Who pays for them: the days are by this account's clocks.")],
     period: Annotated[
         str, typer.Option("--period", help="2026, 2026-03, 2026-03-05 or 2026-03-05/2026-03-19: it has to be over.")
     ],
@@ -56,29 +66,39 @@ def close_device(
     ],
     closes: Annotated[
         ClosedState | None,
-        typer.Option("--closes", help="silent, or open, which closes both; what the device is now, if not given."),
+        typer.Option("--closes", help="silent, or open, which closes both; what each device is now, if not given."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close a silent or open device for a period, and for shorter ones within it; for no other time.
+    """Close silent or open devices for a period, and for shorter ones within it; for no other time. All, or none.
 
     Example: waybill decisions close-device --lake lake --tenant acme --device v7 --payer acme --period 2026-09
     --by "A. Clerk" --reason "the vehicle was sold in August"
     """
-    opened, of = _opened(lake), TenantDevice(tenant, device)
+    opened, asked = _opened(lake), BillingPeriod.parse(period, "UTC")
+    named = [TenantDevice(tenant, name) for name in _names(device or [], devices)]
     now = checked_time(opened)
-    snapshot = take_snapshot(opened, now)
-    days = _days(opened, snapshot, payer, period)
+    # nothing is written to look: a snapshot would be kept for ever
+    state = newest_state(opened)
+    contracts = PayerOfDevices(opened, state, payer, named)
+    days = contracts.period(asked)
     # what there is to decide, before anything is
-    stated = certificates_from(opened, snapshot, [of], days)[of]
-    kind = closes or _closed_state(stated)
-    if not kind.closes(stated.stated_state.value):
-        raise BadDecision(of, [f"it is {stated.stated_state.value}, which `--closes {kind.value}` does not close"])
-    made = decide(opened, of, kind, (days.start, days.end), decided_by=by, reason=reason, now=now)
-    _print([made], as_json=as_json)
+    stated = certificates_from(opened, state, named, days)
+    kinds = {one: closes or _CLOSED_BY.get(stated[one].stated_state) for one in named}
+    faults = contracts.not_paid_for(days)
+    for one, kind in kinds.items():
+        is_now = stated[one].stated_state.value
+        if kind is None:
+            faults.setdefault(one, f"it is {is_now}: nothing has to be decided")
+        elif not kind.closes(is_now):
+            faults.setdefault(one, f"it is {is_now}, which `--closes {kind.value}` does not close")
+    if faults:
+        raise _refused(faults, len(named))
+    closed = {one: kind for one, kind in kinds.items() if kind is not None}
+    made = decide_each(opened, closed, (days.start, days.end), decided_by=by, reason=reason, now=now)
+    _print(made, as_json=as_json)
     if not as_json:
-        span = f"from {stamp(days.start)} to {stamp(days.end)}, {days} in {days.time_zone}"
-        typer.echo(f"{tenant}/{device} is closed {span}. Without this: {'; '.join(stated.silence_or_gap)}.")
+        _say_closed(certificates_from(opened, newest_state(opened), named, days), days)
 
 
 @app.command("withdraw")
@@ -115,21 +135,35 @@ def _opened(lake: str) -> Lake:
     return opened
 
 
-def _days(lake: Lake, snapshot: LakeState, payer: str, text: str) -> BillingPeriod:
-    """The period by the clocks of who pays."""
-    asked = BillingPeriod.parse(text, "UTC")
-    # the payer's own publications say its clocks
-    accounts = Contracts(reference_rows(lake, snapshot, "account", [payer]))
-    return accounts.period_of(payer, asked.first_day, asked.last_day)
+def _names(given: list[str], file: Path | None) -> list[str]:
+    """The ids that are asked for, each once, in order. Raises BadParameter."""
+    try:
+        lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+    found = sorted({name for line in (*given, *lines) if (name := line.strip())})
+    if not 0 < len(found) <= MAX_DEVICES:
+        raise typer.BadParameter(f"{len(found):,} devices: name 1 to {MAX_DEVICES:,} with --device or --devices")
+    return found
 
 
-def _closed_state(stated: DeviceCertificate) -> ClosedState:
-    """What a decision has to close."""
-    if stated.stated_state is CertificateState.OPEN:
-        return ClosedState.OPEN
-    if stated.stated_state is CertificateState.SILENT:
-        return ClosedState.SILENT
-    raise BadDecision(stated.of_device, [f"it is {stated.stated_state.value}: nothing has to be decided"])
+def _refused(faults: Mapping[TenantDevice, str], asked: int) -> BadDecision:
+    if asked == 1:
+        ((device, fault),) = faults.items()
+        return BadDecision(device, [fault])
+    shown = [f"{one.tenant}/{one.device}: {fault}" for one, fault in [*faults.items()][:_MAX_FAULTS]]
+    more = [f"and {len(faults) - len(shown):,} more of {asked:,}"] if len(faults) > len(shown) else []
+    return BadDecision(None, [*shown, *more])
+
+
+def _say_closed(found: Mapping[TenantDevice, DeviceCertificate], days: BillingPeriod) -> None:
+    """What became of each device, by a certificate that is made again."""
+    span = f"from {stamp(days.start)} to {stamp(days.end)}, {days} in {days.time_zone}"
+    for (tenant, device), one in found.items():
+        without = "; ".join(one.silence_or_gap) or "it accounts for all by now"
+        is_closed = one.state is CertificateState.DECIDED
+        word = "is closed" if is_closed else f"is {one.state.value} meanwhile, which the decision does not close,"
+        typer.echo(f"{tenant}/{device} {word} {span}. Without this: {without}.")
 
 
 def _print(found: list[Decision], *, as_json: bool) -> None:

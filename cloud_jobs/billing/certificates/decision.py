@@ -89,8 +89,13 @@ def in_effect(
     decisions: Iterable[Decision], device: TenantDevice, state: str, start: datetime, end: datetime
 ) -> Decision | None:
     """The latest decision that closes a device in a state for the whole of a period; None: none does."""
-    mine = [one for one in decisions if one.of_device == device]
-    # neither what was taken back nor what takes it back closes anything
-    void = {one.withdraws for one in mine} | {one.number for one in mine if one.withdraws is not None}
-    found = (one for one in mine if one.number not in void and one.since <= start and end <= one.until)
-    return max((one for one in found if one.kind.closes(state)), key=lambda one: one.number, default=None)
+    mine = standing(one for one in decisions if one.of_device == device)
+    found = (one for one in mine if one.since <= start and end <= one.until and one.kind.closes(state))
+    return max(found, key=lambda one: one.number, default=None)
+
+
+def standing(decisions: Iterable[Decision]) -> list[Decision]:
+    """Of all decisions on some devices those that hold: neither what was taken back nor what takes it back does."""
+    found = [*decisions]
+    void = {one.withdraws for one in found} | {one.number for one in found if one.withdraws is not None}
+    return [one for one in found if one.number not in void]

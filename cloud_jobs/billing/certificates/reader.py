@@ -47,8 +47,7 @@ def certificates_from(
         streams[stream.of_device][stream.epoch] = known
     reach = reach_at(snapshot)
     counts = _counts(lake, snapshot, names, (start, end), reach)
-    # few: people make them
-    decided = by_device(decisions(lake, snapshot))
+    decided = by_device(decisions(lake, snapshot, names))
     # few: a device states what it has with each batch, once its clock is set
     wordless = [device for device, of in streams.items() if any(known.stated_us <= 0 for known in of.values())]
     heard = heard_records(lake, snapshot, wordless, start, end)

@@ -96,6 +96,22 @@ class Contracts:
         version = self._accounts.get(account, ContractVersions[AccountFacts]()).at(micros(moment))
         return set() if version is None else {TenantDevice(*self._names[one]) for one in _held(version, moment)}
 
+    def devices_paid_for(self, payer_id: str, period: BillingPeriod) -> set[TenantDevice]:
+        """The devices that an account and those below it have for some of a period, whatever else is wrong."""
+        start, end = micros(period.start), micros(period.end)
+        found = set[int]()
+        for name in self._tree.below(payer_id, start, end, faults=[]):
+            for version in self._accounts[name].within(start, end):
+                of = version.facts.devices
+                assigned = zip(of[::3], of[1::3], of[2::3], strict=True)
+                found |= {one for one, begin, until in assigned if begin < version.end_us and version.begin_us < until}
+        return {TenantDevice(*self._names[one]) for one in found}
+
+    @property
+    def parents(self) -> set[str]:
+        """The accounts that any of these ever names as its parent."""
+        return {facts.parent for versions in self._accounts.values() for facts in versions.facts if facts.parent}
+
     def devices_held(self, devices: Collection[TenantDevice], moment: datetime) -> set[TenantDevice]:
         """Those of some devices that any account pays for at a moment."""
         found = set[TenantDevice]()

@@ -6,17 +6,21 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.billing.certificates import ClosedState, decisions
+from cloud_jobs.billing.certificates import ClosedState, Decision, cli, decisions
 from cloud_jobs.billing.certificates.cli import app
+from cloud_jobs.billing.certificates.decisions import decide_each
 from cloud_jobs.lake import store_clock
+from cloud_jobs.lake.snapshots import snapshots
 from cloud_jobs.lake.tables import Lake
 from telemetry import Batch, encode
 from tests.cloud_jobs.billing.contracts.makers import account, device, payer, rows
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.publications import row_of
 
 NAMED = ["--tenant", "fleet", "--device", "d", "--by", "A. Clerk", "--reason", "it was [sold]"]
 OF_PERIOD = ["--payer", "acme", "--period", "2026-09"]
@@ -28,7 +32,7 @@ def lake(tmp_path: Path) -> Lake:
     made = new_lake(tmp_path)
     take_in(made, new_ingest(made), [("fleet", batch(1, 2))])
     pays = payer(time_zone="America/New_York")
-    made.append("reference", rows(account("acme", device("d"), device("never"), payer=pays)))
+    made.append("reference", rows(account("acme", device("d"), device("never"), payer=pays), account("ny")))
     return made
 
 
@@ -52,7 +56,7 @@ def test_a_decision_is_of_the_days_by_the_clocks_of_who_pays(lake: Lake) -> None
 
 
 def test_a_device_of_the_contract_that_nothing_ever_came_from_is_decided(lake: Lake) -> None:
-    status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD, "--device", "never")
+    status, shown = run(lake, "close-device", *NAMED[:2], *NAMED[4:], *OF_PERIOD, "--device", "never")
     assert (status, "nothing was ever heard of it" in shown) == (0, True)
 
 
@@ -70,7 +74,7 @@ def test_a_decision_is_withdrawn_by_its_number(lake: Lake) -> None:
         (["--period", "soon"], "soon"),
         (["--period", "2999-01"], "has not come yet"),
         (["--payer", "beta"], "'beta' is no payer"),
-        (["--device", "e"], "no account names it"),
+        (["--payer", "ny"], "'ny' does not pay for it in 2026-09: 'acme' does"),
         (["--reason", ""], "it needs a reason"),
     ],
 )
@@ -79,6 +83,65 @@ def test_what_cannot_be_decided_ends_with_a_message(lake: Lake, wrong: list[str]
     assert status != 0
     assert message in " ".join(shown.split())
     assert decisions(lake) == []
+
+
+@pytest.mark.parametrize("body", ['{"devices":null,"n":"d"}', '{"devices":7,"n":"d"}', '{"devices":["d"]}', '["d"]'])
+def test_what_another_account_says_wrong_keeps_nobody_from_deciding(lake: Lake, body: str) -> None:
+    lake.append("reference", [row_of("account", "x", None, 77) | {"body": body}])
+    assert run(lake, "close-device", *NAMED, *OF_PERIOD)[0] == 0
+
+
+def test_a_device_that_no_account_names_is_not_decided_on(lake: Lake) -> None:
+    for words in (["--tenant", "other", *NAMED[2:]], [*NAMED[:2], *NAMED[4:], "--device", "e"]):
+        status, shown = run(lake, "close-device", *words, *OF_PERIOD)
+        assert (status, "no account that 'acme' pays for names it in 2026-09" in " ".join(shown.split())) == (1, True)
+
+
+def test_whoever_pays_for_the_account_of_a_device_decides_on_it(lake: Lake) -> None:
+    lake.append("reference", rows(account("child", device("of-child"), parent="acme")))
+    assert run(lake, "close-device", *NAMED[:2], *NAMED[4:], *OF_PERIOD, "--device", "of-child")[0] == 0
+
+
+def test_several_devices_are_decided_on_at_once_or_none_of_them(lake: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "silent.txt"
+    file.write_text("never\nelsewhere\n\n", encoding="utf-8")
+    status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD, "--devices", str(file))
+    assert (status, "fleet/elsewhere: no account" in " ".join(shown.split())) == (1, True)
+    assert decisions(lake) == []
+    file.write_text("never\n", encoding="utf-8")
+    status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD, "--devices", str(file))
+    assert (status, shown.count("is closed from 2026-09-01T04:00:00Z")) == (0, 2)
+    assert [one.device for one in decisions(lake)] == ["d", "never"]
+    for wrong in (["--devices", str(tmp_path / "none")], ["--devices", str(tmp_path)]):
+        assert run(lake, "close-device", *NAMED, *OF_PERIOD, *wrong)[0] == 2
+
+
+def test_a_command_that_looks_and_one_that_decides_leave_no_snapshot(lake: Lake) -> None:
+    run(lake, "close-device", *NAMED, *OF_PERIOD)
+    run(lake, "list")
+    assert snapshots(lake) == []
+
+
+def test_what_was_withdrawn_is_closed_again_by_the_same_words(lake: Lake) -> None:
+    run(lake, "close-device", *NAMED, *OF_PERIOD)
+    run(lake, "withdraw", "1", "--by", "B. Clerk", "--reason", "another vehicle")
+    status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD)
+    assert (status, "fleet/d is closed" in shown, len(decisions(lake))) == (0, True, 3)
+
+
+def test_a_device_that_opens_while_it_is_decided_on_is_not_said_to_be_closed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened_meanwhile(*arguments: Any, **named: Any) -> list[Decision]:
+        take_in(lake, new_ingest(lake), [("fleet", batch(5))])
+        return decide_each(*arguments, **named)
+
+    monkeypatch.setattr(cli, "decide_each", opened_meanwhile)
+    shown = " ".join(run(lake, "close-device", *NAMED, *OF_PERIOD)[1].split())
+    assert ("is closed" in shown, "fleet/d is open meanwhile, which the decision does not close" in shown) == (
+        False,
+        True,
+    )
 
 
 def test_a_clock_that_is_years_ahead_decides_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from cloud_jobs.billing.certificates import BadDecision, ClosedState, Decision, decide, decisions, withdraw
+from cloud_jobs.billing.certificates.decision import standing
+from cloud_jobs.billing.certificates.decisions import decide_each
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
-from tests.cloud_jobs.billing.contracts.makers import account, device, rows
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 
 DEVICE = TenantDevice("acme", "d")
@@ -78,21 +79,12 @@ def test_a_snapshot_has_the_decisions_that_were_made_by_then(lake: Lake) -> None
         ({"span": (START, datetime(2026, 10, 1))}, "has no offset from UTC"),
         ({"span": (END, START)}, "nothing was recorded"),
         ({"device": TenantDevice("acme", "")}, "no tenant or no device"),
-        ({"device": TenantDevice("zeta", "d")}, "nothing was ever heard of it"),
     ],
 )
 def test_a_decision_that_nobody_could_answer_for_is_refused(lake: Lake, wrong: dict[str, Any], fault: str) -> None:
     with pytest.raises(BadDecision, match=fault):
         close(lake, **wrong)
     assert decisions(lake) == []
-
-
-def test_a_device_that_nothing_came_from_is_decided_if_an_account_names_it(lake: Lake) -> None:
-    never = TenantDevice("fleet", "van-9")
-    lake.append("reference", rows(account("acme", device("van-9"))))
-    assert close(lake, device=never).of_device == never
-    with pytest.raises(BadDecision, match="no account names it"):
-        close(lake, device=TenantDevice("other", "van-9"))
 
 
 def test_a_decision_is_withdrawn_once_and_both_stay(lake: Lake) -> None:
@@ -106,6 +98,43 @@ def test_a_decision_is_withdrawn_once_and_both_stay(lake: Lake) -> None:
             withdraw(lake, number, decided_by="C. Clerk", reason="why not", now=NOW)
     # what is decided again is another decision
     assert close(lake, reason="sold all the same").number == 3
+
+
+def test_what_was_withdrawn_and_is_decided_again_in_the_same_words_holds(lake: Lake) -> None:
+    answer: dict[str, Any] = {"decided_by": "B. Clerk", "reason": "another vehicle", "now": NOW}
+    for number in (1, 3):
+        made = close(lake)
+        assert (made.number, standing(decisions(lake))) == (number, [made])
+        assert withdraw(lake, number, **answer).number == number + 1
+        assert standing(decisions(lake)) == []
+
+
+def test_of_two_who_withdraw_at_one_moment_one_does(lake: Lake) -> None:
+    close(lake)
+    barrier = Barrier(4)
+
+    def take_back(at: int) -> bool:
+        barrier.wait()
+        try:
+            withdraw(lake, 1, decided_by=f"clerk {at}", reason="another vehicle", now=NOW)
+        except BadDecision:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(take_back, range(4))) == 1
+    assert [one.withdraws for one in decisions(lake)] == [None, 1]
+
+
+def test_several_devices_are_decided_on_in_one_commit_and_each_has_a_number(lake: Lake) -> None:
+    others = [TenantDevice("acme", name) for name in ("e", "f")]
+    said: dict[str, Any] = {"decided_by": "A. Clerk", "reason": "the vehicle was sold", "now": NOW}
+    first, version = close(lake), lake.open("decisions").version()
+    made = decide_each(lake, dict.fromkeys([DEVICE, *others], ClosedState.SILENT), (START, END), **said)
+    assert [(one.number, one.device) for one in made] == [(1, "d"), (2, "e"), (3, "f")]
+    assert (made[0], lake.open("decisions").version()) == (first, version + 1)
+    assert decisions(lake, devices=others[:1]) == [made[1]]
+    assert decisions(lake, devices=[]) == []
 
 
 def test_everything_that_is_wrong_is_said_at_once(lake: Lake) -> None:
