@@ -3,7 +3,7 @@
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -51,14 +51,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def create_durably(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
+def create_durably(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o644) -> bool:
     """Like `replace_durably` where there is nothing at `path`; else False, and what is there stays. Raises OSError.
 
-    Of many who create one path at once, one gets True. The disk must have hard links.
+    `content` may come in pieces. Of many who create one path at once, one gets True. The disk must have hard links.
     """
     beside = _temporary_beside(path, ".new")
     try:
-        replace_durably(beside, content, mode=mode)
+        with writing_durably(beside, mode=mode) as file:
+            file.writelines([content] if isinstance(content, bytes) else content)
         # A link fails where the name is taken; a rename would replace it.
         os.link(beside, path)
     except FileExistsError:

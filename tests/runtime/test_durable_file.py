@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -73,6 +73,17 @@ def test_of_many_who_create_a_file_at_once_one_does_and_the_others_change_nothin
     assert made.count(True) == 1
     assert (tmp_path / "f").read_bytes() == bytes([made.index(True)]) * 9
     assert list(tmp_path.iterdir()) == [tmp_path / "f"]
+
+
+def test_content_in_pieces_is_one_file_and_none_if_a_piece_cannot_be_made(tmp_path: Path) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"a"
+        raise ValueError("b")
+
+    assert create_durably(tmp_path / "f", iter([b"a", b"", b"b"]))
+    with pytest.raises(ValueError, match="b"):
+        create_durably(tmp_path / "g", broken())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"f": b"ab"}
 
 
 def test_a_file_whose_creation_was_answered_late_and_asked_for_again_was_created(

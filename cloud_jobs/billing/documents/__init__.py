@@ -13,7 +13,7 @@ from cloud_jobs.billing.documents.errors import (
 )
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents.files import write_documents
-from cloud_jobs.billing.documents.forms import Form, content_of, document_to_html, files_of, to_pdf
+from cloud_jobs.billing.documents.forms import DocumentContent, Form, document_to_html, files_of, to_pdf
 from cloud_jobs.billing.documents.lines import charges_of
 from cloud_jobs.billing.documents.tabular import to_csv, to_focus
 from cloud_jobs.billing.documents.terminal import document_table
@@ -22,6 +22,7 @@ from cloud_jobs.billing.documents.ubl import to_ubl
 __all__ = [
     "CertificateSummary",
     "Document",
+    "DocumentContent",
     "DocumentError",
     "DocumentType",
     "Form",
@@ -35,7 +36,6 @@ __all__ = [
     "canonical_bytes",
     "charges_of",
     "check_taxes",
-    "content_of",
     "document",
     "document_body",
     "document_head",

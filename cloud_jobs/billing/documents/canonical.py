@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from cloud_jobs.billing.documents.annex import annex_entries, columns_of_entries
+from cloud_jobs.billing.documents.annex import Annex, columns_of_entries
 from cloud_jobs.billing.documents.errors import UnreadableDocument
 
 Document = dict[str, Any]
-"""Plain values: dicts with text keys, lists, texts, integers, booleans, None. No float."""
+"""Plain values: dicts with text keys, lists, texts, integers, booleans, None. No float. `annex` is an `Annex`, or the
+list of its entries."""
 
 FORMAT: Final = 1
 BODY: Final = frozenset({"annex", "lines", "subtotals"})
 """What is made of the charges alone, whatever number and dates the document gets."""
 _DIGEST: Final = "digest"
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 _BODY_DIGEST: Final = "body_digest"
+_AT_ONCE: Final = 1000
+"""So many elements of a long list are text at once."""
+
+
+def _entries(value: Any) -> list[Any]:
+    if isinstance(value, Annex):
+        return [*value]
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False, default=_entries
+)
 
 
 def canonical_bytes(document: Document) -> bytes:
@@ -26,18 +39,24 @@ def canonical_bytes(document: Document) -> bytes:
     return canonical_text(document).encode() + b"\n"
 
 
-def canonical_text(document: Any) -> str:
-    """`canonical_bytes` as text, without the line feed."""
-    return _ENCODER.encode(document)
+def canonical_text(value: Any) -> str:
+    """The one JSON text of a plain value."""
+    return _ENCODER.encode(value)
 
 
-def canonical_pieces(document: Mapping[str, Any]) -> Iterator[str]:
-    """`canonical_text` in pieces, value by value of the objects in it: the whole may be as large as all charges."""
-    for at, name in enumerate(sorted(document)):
-        yield f"{',' if at else '{'}{canonical_text(name)}:"
-        value = document[name]
-        yield from canonical_pieces(value) if isinstance(value, dict) and value else [canonical_text(value)]
-    yield "}"
+def canonical_pieces(value: Any) -> Iterator[str]:
+    """The canonical text of a document, or of a value of one, in pieces: the whole may be as large as all charges."""
+    if isinstance(value, dict) and value:
+        for at, name in enumerate(sorted(value)):
+            yield f"{',' if at else '{'}{canonical_text(name)}:"
+            yield from canonical_pieces(value[name])
+        yield "}"
+    elif isinstance(value, list | tuple | Annex) and len(value) > _AT_ONCE:
+        for at in range(0, len(value), _AT_ONCE):
+            yield f"{',' if at else '['}{canonical_text(value[at : at + _AT_ONCE])[1:-1]}"
+        yield "]"
+    else:
+        yield canonical_text(value)
 
 
 def digest_of(pieces: Iterable[str]) -> str:
@@ -78,6 +97,6 @@ def read_document(content: bytes) -> Document:
     unsealed.pop(_DIGEST, None)
     seals = {_BODY_DIGEST: body_digest, _DIGEST: digest_of([canonical_text(unsealed)])}
     # by its bytes: a number that was written as a float, or a key that stands twice, is a change too
-    if canonical_bytes({**document, **seals, "annex": annex_entries(annex)}) != content:
+    if canonical_bytes({**document, **seals, "annex": Annex(annex)}) != content:
         raise UnreadableDocument(f"document {name} does not have the content it was issued with")
     return document

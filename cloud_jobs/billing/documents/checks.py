@@ -37,7 +37,7 @@ def check_texts(value: Any, where: str = "") -> None:
             for key, inner in value.items():
                 check_texts(key, f"a key of {where}")
                 check_texts(inner, f"{where}.{key}" if where else key)
-        case list():
+        case list() | tuple():
             for inner in value:
                 check_texts(inner, where)
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, VatCategory
-from cloud_jobs.billing.documents.annex import Columns, annex_entries
+from cloud_jobs.billing.documents.annex import Annex, Columns
 from cloud_jobs.billing.documents.canonical import FORMAT, Document, canonical_pieces, canonical_text, digest_of
 from cloud_jobs.billing.documents.checks import check_kind, check_taxes, check_texts, is_plain
 from cloud_jobs.billing.documents.errors import MissingFact
@@ -35,7 +35,7 @@ class Body(NamedTuple):
     @property
     def parts(self) -> Document:
         """As they stand in the document."""
-        return {"lines": self.lines, "subtotals": self.subtotals, "annex": annex_entries(self.annex)}
+        return {"lines": self.lines, "subtotals": self.subtotals, "annex": Annex(self.annex)}
 
 
 def document(
@@ -91,11 +91,14 @@ def document_body(
     names = {**names, buyer.id: buyer.name}
     taxed = [(part.charges, _tax(part.owed, buyer.payer)) for part in parts]
     lines, subtotals, annex = lines_and_annex(taxed, buyer.id, names, parts[0].currency, kind.sign)
+    made = {"lines": lines, "subtotals": subtotals, "annex": annex}
 
     def checked() -> Iterator[str]:
-        for piece in canonical_pieces({"lines": lines, "subtotals": subtotals, "annex": annex}):
-            if not is_plain(piece):
-                check_texts({"lines": lines, "subtotals": subtotals, "annex": annex_entries(annex)})
+        is_checked = False
+        for piece in canonical_pieces(made):
+            if not is_checked and not is_plain(piece):
+                check_texts(made)
+                is_checked = True
             yield piece
 
     return Body(lines, subtotals, annex, digest_of(checked()))

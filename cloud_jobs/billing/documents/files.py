@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of what a file's name consists: nothing in it is a folder, and none is hidden."""
 
 
-def write_documents(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> None:
     """Make the folder if it is not there, and the files in it, each of them new. Raises NotWritten.
 
     After an error, none of them is there; after a power cut, some may be, each of them whole. The folder itself may be

@@ -6,7 +6,6 @@ Amounts are those that are posted: of a credit note they are negative, so sums o
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -49,13 +48,13 @@ _NUMERIC: Final = frozenset({
 })  # fmt: skip
 
 
-def to_csv(document: Document) -> bytes:
-    """One row for each entry of the annex, with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
+def to_csv(document: Document) -> Iterator[bytes]:
+    """Line by line: one row for each entry of the annex, with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
     return _written(COLUMNS, _rows(document))
 
 
-def to_focus(document: Document) -> bytes:
-    """FOCUS 1.2 as CSV: a row for each entry of the annex, and one for each tax; their sum is what is posted.
+def to_focus(document: Document) -> Iterator[bytes]:
+    """FOCUS 1.2 as CSV, line by line: a row for each entry of the annex and each tax; their sum is what is posted.
 
     Raises NotIssued: a cost of a draft is nobody's yet.
     """
@@ -64,12 +63,18 @@ def to_focus(document: Document) -> bytes:
     return _written(FOCUS_COLUMNS, _focus_rows(document))
 
 
-def _written(columns: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns)
-    writer.writeheader()
-    writer.writerows({name: _cell(name, value) for name, value in row.items()} for row in rows)
-    return text.getvalue().encode()
+class _Lines:
+    """A file of which the one who writes gets back what it would have in it."""
+
+    def write(self, line: str) -> bytes:
+        return line.encode()
+
+
+def _written(columns: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    writer: Any = csv.DictWriter(_Lines(), columns)
+    yield writer.writeheader()
+    for row in rows:
+        yield writer.writerow({name: _cell(name, value) for name, value in row.items()})
 
 
 def _cell(column: str, value: Any) -> Any:

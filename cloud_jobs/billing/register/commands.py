@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, Final, NamedTuple, Protocol
@@ -16,7 +16,7 @@ from rich.console import RenderableType
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.fields import Id
-from cloud_jobs.billing.documents import Form, content_of, document_table, files_of, write_documents
+from cloud_jobs.billing.documents import DocumentContent, Form, document_table, files_of, write_documents
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.closing import ClosingState, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
@@ -251,7 +251,7 @@ def show(
         for name in files:
             typer.echo(str(out / name))
     elif forms and forms != [Form.TABLE]:
-        _write(content_of(made, forms[0]))
+        _write(DocumentContent(made, forms[0]))
     else:
         screen().print(document_table(made))
 
@@ -351,11 +351,11 @@ def _written(register: Register, asked: _Asked, folder: Path, forms: list[Form])
 
 def _print(as_json: bool, values: Any, table: RenderableType) -> None:
     if as_json:
-        _write(json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True).encode() + b"\n")
+        _write([json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True).encode(), b"\n"])
     else:
         screen().print(table)
 
 
-def _write(content: bytes) -> None:
-    sys.stdout.buffer.write(content)
+def _write(content: Iterable[bytes]) -> None:
+    sys.stdout.buffer.writelines(content)
     sys.stdout.buffer.flush()

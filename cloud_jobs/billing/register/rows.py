@@ -6,7 +6,7 @@ What the digests are over is canonical JSON: sorted keys, no spaces, amounts in 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -33,6 +33,8 @@ _COUNTED: Final = ("quantity", "free", "amount_minor")
 _MOMENTS: Final = ("first_hour", "last_hour")
 _NOT_METERED: Final = (None,) * len(_METERED)
 _STORED: Final = (*CHARGE_KEY, *_COUNTED, *_METERED)
+CHARGE_COLUMNS: Final = ("payer", "run", *_STORED)
+"""What of RATED_LINES says whose a charge is, and what."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _KINDS: Final = {kind.value: kind for kind in ChargeKind}
@@ -103,11 +105,24 @@ def certificate_rows(run: str, certificates: Sequence[tuple[PeriodKey, Sequence[
     return pa.table([made[name] for name in CERTIFICATES.names], schema=CERTIFICATES)
 
 
-def charges_from(rows: pa.Table) -> tuple[Charge, ...]:
-    """The charges of one payer and run, in the order of their keys. The same row twice is one charge."""
-    columns = [_plain_values(rows[name]) for name in _STORED]
-    found = {row[: len(CHARGE_KEY)]: _charge(row) for row in zip(*columns, strict=True)}
-    return tuple(sorted(found.values(), key=lambda charge: charge.key.order))
+def charges_from(
+    tables: Iterable[pa.Table], runs: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[Charge, ...]]:
+    """The charges of each payer and run, in the order of their keys. The same row twice is one charge.
+
+    `tables`: rows in CHARGE_COLUMNS, perhaps of others too; each is dropped before the next one is taken.
+    """
+    found: dict[tuple[str, str], dict[ChargeKey, Charge]] = {run: {} for run in runs}
+    # thousands of charges have the same device, place and price
+    texts: dict[str, str] = {}
+    for rows in tables:
+        columns = (_plain_values(rows[name], texts) for name in CHARGE_COLUMNS)
+        for payer, run, *values in zip(*columns, strict=True):
+            of_run = found.get((payer, run))
+            if of_run is not None:
+                charge = _charge(values)
+                of_run[charge.key] = charge
+    return {run: tuple(sorted(charges.values(), key=lambda one: one.key.order)) for run, charges in found.items()}
 
 
 def lines_digest(columns: Columns) -> str:
@@ -252,7 +267,7 @@ def _of_payers(schema: pa.Schema, run: str, keys: Sequence[PeriodKey], sizes: Se
     return made | {"run": pa.repeat(pa.scalar(run, schema.field("run").type), len(payer))}
 
 
-def _charge(row: tuple[Any, ...]) -> Charge:
+def _charge(row: Sequence[Any]) -> Charge:
     """The charge of a row's values, in the order of _STORED."""
     account, region, tenant, device, kind, meter, zone, window, price, quantity, free, amount_minor = row[:12]
     rows, first_us, last_us, digest = row[12:]
@@ -271,8 +286,12 @@ def _text_of(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat()
 
 
-def _plain_values(column: pa.ChunkedArray) -> list[Any]:
-    """Moments as integers: as such they are many times faster to take out of Arrow."""
+def _plain_values(column: pa.ChunkedArray, texts: dict[str, str]) -> list[Any]:
+    """Moments as integers: as such they are many times faster to take out of Arrow. Equal texts are one of `texts`."""
+    if pa.types.is_string(column.type):
+        coded = column.combine_chunks().dictionary_encode()
+        known = [text and texts.setdefault(text, text) for text in (*coded.dictionary.to_pylist(), None)]
+        return [known[at] for at in coded.indices.fill_null(len(known) - 1).to_pylist()]
     plain = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
     return list(plain.to_pylist())
 

@@ -15,9 +15,16 @@ from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.closing import Closing, PeriodKey, RegisterKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
-from cloud_jobs.billing.register.rows import charge_columns, charges_from, closing_from, document_from, lines_digest
+from cloud_jobs.billing.register.rows import (
+    CHARGE_COLUMNS,
+    charge_columns,
+    charges_from,
+    closing_from,
+    document_from,
+    lines_digest,
+)
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.stored_files import Range, StoredFiles, read_stored
+from cloud_jobs.lake.stored_files import Range, StoredFiles, read_stored, stored_rows
 from cloud_jobs.lake.tables import Lake, row_fault_as_error
 
 _NUMBERS: Final = ("legal_entity", "counter", "issue_date")
@@ -78,13 +85,12 @@ class Register:
         """
         if not closings:
             return {}
-        rows = self._charges(closings, TABLES["rated_lines"].schema.names)
-        # one payer may have several runs: the one that is posted, and the newest
-        found = _by_payer_and_run(rows)
+        found = charges_from(
+            self._of_closings("rated_lines", closings, CHARGE_COLUMNS), {(one.key.payer, one.run) for one in closings}
+        )
         charges = {}
         for one in closings:
-            mine = found.get((one.key.payer, one.run))
-            of_one = () if mine is None else charges_from(mine)
+            of_one = found[one.key.payer, one.run]
             if lines_digest(charge_columns(of_one)) != one.lines_digest:
                 raise RegisterDamaged(f"the lines of the closing {one.id} of {one.key.payer} are not those of then")
             charges[one.in_register] = of_one
@@ -97,7 +103,7 @@ class Register:
         """
         if not closings:
             return
-        rows = self._charges(closings, ["payer", "run", "last_day", "amount_minor"])
+        rows = pa.concat_tables(self._of_closings("rated_lines", closings, ["payer", "run", "amount_minor"]))
         sums = rows.group_by(["payer", "run"]).aggregate([("amount_minor", "count"), ("amount_minor", "sum")])
         found = {(row["payer"], row["run"]): (*row.values(),)[-2:] for row in sums.to_pylist()}
         wrong = [one for one in closings if found.get((one.key.payer, one.run), (0, 0)) != (one.charges, one.net_minor)]
@@ -158,25 +164,20 @@ class Register:
 
     def certificates_of(self, closings: Collection[Closing]) -> pa.Table:
         """Rows of CERTIFICATES of closings of one period, and of other runs and payers between them."""
-        columns = ["payer", "run", "tenant", "device", "certificate", "last_day"]
-        return (
-            self._of_closings("certificates", closings, columns)
-            if closings
-            else TABLES["certificates"].schema.empty_table()
-        )
+        if not closings:
+            return TABLES["certificates"].schema.empty_table()
+        columns = ["payer", "run", "tenant", "device", "certificate"]
+        return pa.concat_tables(self._of_closings("certificates", closings, columns))
 
-    def _charges(self, closings: Collection[Closing], columns: Collection[str]) -> pa.Table:
-        return self._of_closings("rated_lines", closings, columns)
-
-    def _of_closings(self, table: str, closings: Collection[Closing], columns: Collection[str]) -> pa.Table:
-        """Rows of closings of one period, and of other runs and payers between them."""
+    def _of_closings(self, table: str, closings: Collection[Closing], columns: Collection[str]) -> Iterator[pa.Table]:
+        """Rows of closings of one period, and of other runs and payers between them, some at a time."""
         days = {(one.key.first_day, one.key.last_day) for one in closings}
         assert len(days) == 1, "closings of one period"
         ((first_day, last_day),) = days
         payers, runs = {one.key.payer for one in closings}, {one.run for one in closings}
-        ranges = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
-        rows = self._read(table, ranges, columns, first_day)
-        return rows.filter(pc.equal(rows["last_day"], pa.scalar(last_day)))
+        ranges: dict[str, Range] = {"payer": (min(payers), max(payers)), "run": (min(runs), max(runs))}
+        ranges["last_day"] = last_day, last_day
+        return self._pieces(table, ranges, columns, first_day)
 
     def _documents(
         self, opened: DeltaTable, payers: Collection[str] | None, first_day: date | None, last_day: date | None
@@ -238,37 +239,33 @@ class Register:
         day: date | None = None,
         opened: DeltaTable | None = None,
     ) -> pa.Table:
+        return pa.concat_tables(self._pieces(table, ranges, columns, day, opened))
+
+    def _pieces(
+        self,
+        table: str,
+        ranges: Mapping[str, Range],
+        columns: Collection[str],
+        day: date | None = None,
+        opened: DeltaTable | None = None,
+    ) -> Iterator[pa.Table]:
+        """The rows of one group of a file after another; first none, so that there is a table."""
+        empty = TABLES[table].schema.empty_table().select([*columns])
+        yield empty
         with self.lake.damage_as_error(table):
             stored = StoredFiles.of(opened or self.lake.open(table), table)
             if not len(stored):
-                return TABLES[table].schema.empty_table().select([*columns])
+                return
             if day is not None:
                 stored = stored.on_days([day])
             for name, (low, high) in ranges.items():
                 stored = stored.between(name, low, high)
             files = self.lake.files(table)
-            empty = TABLES[table].schema.empty_table().select([*columns])
-            found = (read_stored(files, table, path, [*columns], ranges) for path in stored.paths)
-            return pa.concat_tables([empty, *(rows.cast(empty.schema) for rows in found)])
+            for path in stored.paths:
+                for rows in stored_rows(files, table, path, [*columns], ranges):
+                    yield rows.cast(empty.schema)
 
 
 def missing_closing(payer: str, closing_id: str) -> RegisterDamaged:
     """What to raise where a document names a closing that is not there."""
     return RegisterDamaged(f"the closing {closing_id} of {payer} is not there, but a document was made of it")
-
-
-def _by_payer_and_run(rows: pa.Table) -> dict[tuple[str, str], pa.Table]:
-    """Rows of each payer and run, sliced out of one table."""
-    if not rows.num_rows:
-        return {}
-    rows = rows.sort_by([("payer", "ascending"), ("run", "ascending")]).combine_chunks()
-    keys = pc.binary_join_element_wise(rows["payer"], rows["run"], "\n").combine_chunks()
-    starts = [0]
-    if rows.num_rows > 1:
-        changes = pc.indices_nonzero(pc.not_equal(keys[1:], keys[:-1]))
-        starts += [at + 1 for at in changes.to_pylist()]
-    ends = [*starts[1:], rows.num_rows]
-    return {
-        (rows["payer"][begin].as_py(), rows["run"][begin].as_py()): rows.slice(begin, end - begin)
-        for begin, end in zip(starts, ends, strict=True)
-    }

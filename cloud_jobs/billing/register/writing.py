@@ -50,8 +50,9 @@ def _command(register: Register, issued: IssuedDocument, folder: Path, forms: Co
     return shlex.join([*words, *(word for form in forms for word in ("--form", form.value))])
 
 
-def _is_there(path: Path, content: bytes) -> bool:
+def _is_there(path: Path, content: Iterable[bytes]) -> bool:
     try:
-        return path.stat().st_size == len(content) and path.read_bytes() == content
+        with path.open("rb") as file:
+            return all(file.read(len(piece)) == piece for piece in content) and not file.read(1)
     except OSError:
         return False

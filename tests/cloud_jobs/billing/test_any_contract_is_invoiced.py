@@ -17,7 +17,7 @@ from cloud_jobs.billing.codes import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
 from cloud_jobs.billing.contracts import MODEL_OF, Contracts, PayerContract, VatCategory
 from cloud_jobs.billing.contracts.check import check_contracts
 from cloud_jobs.billing.currency import EXPONENT_OF
-from cloud_jobs.billing.documents import Document, DocumentType, Form, InvoicingPeriod, content_of, document
+from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, InvoicingPeriod, document
 from cloud_jobs.billing.documents.ubl import EN_16931
 from cloud_jobs.billing.rating import Charge, RatedAccount, taken_back
 from tests.cloud_jobs.billing.contracts.makers import (
@@ -119,7 +119,7 @@ def invoiced(contract: PayerContract, kind: DocumentType, parts: tuple[RatedAcco
 
 
 def assert_valid(made: Document, folder: Path) -> None:
-    xml = content_of(made, Form.UBL)
+    xml = bytes(DocumentContent(made, Form.UBL))
     parsed = etree.fromstring(xml)
     of = schema(etree.QName(parsed).localname, folder)
     assert of.validate(parsed), of.error_log
@@ -161,7 +161,7 @@ def test_what_the_check_accepts_is_invoiced_in_every_form(
         parts = (taken_back(taxed(renamed, VATS[before], currency)), *parts)
     made = invoiced(contract, kind, parts)
     for form in Form:
-        assert content_of(made, form)
+        assert bytes(DocumentContent(made, form))
     assert_valid(made, schemas)
 
 

@@ -99,7 +99,8 @@ def test_any_price_and_any_usage_makes_charges_that_can_be_stored_or_a_reason(
         return
     assert sum(abs(one.amount_minor) for one in found.charges) <= MOST_MINOR
     assert 0 <= found.net_minor <= found.gross_minor
-    assert charges_from(charge_rows("run", [(KEY, charge_columns(found.charges))])) == found.charges
+    stored = charge_rows("run", [(KEY, charge_columns(found.charges))])
+    assert charges_from([stored], [(KEY.payer, "run")]) == {(KEY.payer, "run"): found.charges}
 
 
 def test_a_payer_that_owes_more_than_all_money_is_named_with_its_price() -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from cloud_jobs.billing.documents import Form, charges_of, content_of
+from cloud_jobs.billing.documents import DocumentContent, Form, charges_of
 from cloud_jobs.billing.rating import PayerUsage, RatingContract, cells_of_usage
 from cloud_jobs.billing.register.close import GroupClosed, Work
 from cloud_jobs.billing.register.closing import ClosingState
@@ -345,14 +345,14 @@ def test_a_note_across_another_rate_takes_back_as_it_was_taxed_and_asks_as_it_is
     for rate, taxable, _ in rows:
         mine = [one for one in made["lines"] if one["invoiced_item_vat_rate"] == rate]
         assert sum(one["invoice_line_net_amount"]["minor"] for one in mine) == taxable
-    assert broken_rules(content_of(made, Form.UBL)) == []
+    assert broken_rules(bytes(DocumentContent(made, Form.UBL))) == []
     billed.close("three")
     assert billed.adjust("again").documents == []
     void = void_invoice(
         billed.register, "WB-EU-00000001", "wrong", books=DocumentMaker(billed.register), clerk=clerk("void")
     )
     assert (void.net_minor, void.tax_minor) == (-810, -57)
-    assert broken_rules(content_of(issued_document(billed.register, void.number), Form.UBL)) == []
+    assert broken_rules(bytes(DocumentContent(issued_document(billed.register, void.number), Form.UBL))) == []
 
 
 def test_a_note_from_taxed_to_not_subject_to_vat_is_refused_with_the_commands_to_run(billed: BilledLake) -> None:
