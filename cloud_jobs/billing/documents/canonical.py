@@ -19,7 +19,7 @@ BODY: Final = frozenset({"annex", "lines", "subtotals"})
 """What is made of the charges alone, whatever number and dates the document gets."""
 _DIGEST: Final = "digest"
 _BODY_DIGEST: Final = "body_digest"
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 200
 """So many elements of a long list are text at once."""
 
 

@@ -92,11 +92,6 @@ class Owed(NamedTuple):
         """BT-110."""
         return sum(group.tax_minor for group in self.taxes)
 
-    @property
-    def gross_minor(self) -> int:
-        """BT-112, what is to be paid."""
-        return self.net_minor + self.tax_minor
-
 
 @dataclass(frozen=True, kw_only=True)
 class RatedAccount:

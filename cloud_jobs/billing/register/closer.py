@@ -17,7 +17,7 @@ from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.closing_fences import ClosingFences
 from cloud_jobs.billing.register.control_totals import ControlTotal
 from cloud_jobs.billing.register.document_heads import closing_head
-from cloud_jobs.billing.register.parties import Parties
+from cloud_jobs.billing.register.parties import Noticed, Parties
 from cloud_jobs.billing.register.rows import (
     CertificateRow,
     Columns,
@@ -78,13 +78,15 @@ def closed(
         buyer=contract.account,
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
-        conflicts=sum(one.counts.conflicts for one in certificates),
-        late_positions=sum(one.counts.late_positions for one in certificates),
-        former_fences=sum(one.counts.former_fences for one in certificates),
-        decisions=_decisions(certificates),
-        refused_fences=fences.refused,
-        # of a whole month nobody takes it for less
-        once_a_period=() if period.is_of_whole_months else contract.once_a_period,
+        noticed=Noticed(
+            conflicts=sum(one.counts.conflicts for one in certificates),
+            late_positions=sum(one.counts.late_positions for one in certificates),
+            former_fences=sum(one.counts.former_fences for one in certificates),
+            decisions=_decisions(certificates),
+            refused_fences=fences.refused,
+            # of a whole month nobody takes it for less
+            once_a_period=() if period.is_of_whole_months else contract.once_a_period,
+        ),
     )
     # a wrong sum is never final, however complete the records are
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL

@@ -54,7 +54,7 @@ def closing_head(
         certificates=CertificateSummary(
             devices_by_state=parties.devices_by_state,
             digest=closing.certificates_digest,
-            decisions=parties.decisions,
+            decisions=parties.noticed.decisions,
         ),
         body_digest=body_digest,
         preceding=preceding,

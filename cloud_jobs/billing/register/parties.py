@@ -48,23 +48,14 @@ class Noticed(NamedTuple):
 class Parties:
     """Seller and buyer in the versions of the period's end. `names`: of the buyer's children, by account id.
 
-    `devices_by_state`: of how many devices the records are complete, and so on. `conflicts`: how many records of the
-    devices came again with another content; `late_positions`: how many of their positions came after an erasure, so
-    that their way is not metered; `former_fences`: how many of their hours were metered by other fences than those of
-    the snapshot, as their positions are erased. `decisions`: those that certificates rest on, and `refused_fences`:
-    publications of fences that cannot be used, both in words. `once_a_period`: see `Noticed`.
+    `devices_by_state`: of how many devices the records are complete, and so on.
     """
 
     seller: LegalEntity
     buyer: Account
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     devices_by_state: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    conflicts: int = 0
-    late_positions: int = 0
-    former_fences: int = 0
-    decisions: tuple[str, ...] = ()
-    refused_fences: tuple[str, ...] = ()
-    once_a_period: tuple[str, ...] = ()
+    noticed: Noticed = field(default_factory=Noticed)
 
     @property
     def text(self) -> str:
@@ -75,12 +66,7 @@ class Parties:
                 "buyer": self.buyer.model_copy(update={"devices": ()}).model_dump(mode="json"),
                 "names": dict(self.names),
                 "devices_by_state": dict(self.devices_by_state),
-                "conflicts": self.conflicts,
-                "late_positions": self.late_positions,
-                "former_fences": self.former_fences,
-                "decisions": [*self.decisions],
-                "refused_fences": [*self.refused_fences],
-                "once_a_period": [*self.once_a_period],
+                **self.noticed._asdict(),
             }
         )
 
@@ -93,12 +79,7 @@ class Parties:
             buyer=Account.model_validate(found["buyer"]),
             names=found["names"],
             devices_by_state=found["devices_by_state"],
-            conflicts=found["conflicts"],
-            late_positions=found["late_positions"],
-            former_fences=found["former_fences"],
-            decisions=tuple(found["decisions"]),
-            refused_fences=tuple(found["refused_fences"]),
-            once_a_period=tuple(found["once_a_period"]),
+            noticed=Noticed.of(text),
         )
 
 

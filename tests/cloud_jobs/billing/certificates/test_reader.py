@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow.fs import FileSystem
 
 from cloud_jobs.billing.certificates import (
     CertificateState,
@@ -20,6 +24,7 @@ from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
+from cloud_jobs.lake.stored_files import stored_rows
 from cloud_jobs.lake.tables import Lake
 from telemetry import Batch, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, new_lake, take_in
@@ -134,6 +139,31 @@ def test_conflicts_and_records_of_a_clock_far_off_are_counted_as_of_the_snapshot
     assert (counts.conflicts, counts.far_off) == (1, 1)
     later = certificates_from(lake, take_snapshot(lake, NOW), [D, E], PERIOD)
     assert [(found.counts.conflicts, found.counts.far_off) for found in later.values()] == [(3, 2), (1, 0)]
+
+
+def test_files_of_other_days_are_not_opened_and_those_without_a_day_of_the_device_all_are(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in (-40, -70, -100):
+        take_in(lake, new_ingest(lake), [batch(7 - day, day=day)])
+    snapshot, opened = take_snapshot(lake, NOW), list[str]()
+
+    def noted(files: FileSystem, table: str, path: str, *others: Any) -> Iterator[pa.Table]:
+        opened.append(path)
+        return stored_rows(files, table, path, *others)
+
+    monkeypatch.setattr("cloud_jobs.billing.certificates.counting.stored_rows", noted)
+    certified(lake, snapshot)
+    of_period = {*opened}
+    assert len(of_period) == 1
+    # of no month, so of each: one a commit of the ingest, until they are merged
+    for seq in (10, 11):
+        take_in(lake, new_ingest(lake), [batch(seq, day=-5000)])
+    take_in(lake, new_ingest(lake), [batch(12, device="e", day=-5000)])
+    now = take_snapshot(lake, NOW)
+    opened.clear()
+    assert certified(lake, now).counts.far_off == 2
+    assert len({*opened} - of_period) == 2
 
 
 def test_records_that_were_not_metered_and_are_erased_since_keep_a_bill_from_being_final(lake: Lake) -> None:

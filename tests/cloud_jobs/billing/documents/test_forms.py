@@ -10,9 +10,8 @@ import pytest
 from cloud_jobs.billing.documents import Document, DocumentContent, Form, canonical_bytes, read_document
 from tests.cloud_jobs.billing.documents.rated import charge, issued, taxed
 
-VEHICLES = 20_000
-HELD = 3_000_000
-"""The whole is at least 5 MB in each of these forms."""
+VEHICLES = 8000
+HELD = 1_500_000
 
 
 @cache
