@@ -78,15 +78,7 @@ def closed(
         buyer=contract.account,
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
-        noticed=Noticed(
-            conflicts=sum(one.counts.conflicts for one in certificates),
-            late_positions=sum(one.counts.late_positions for one in certificates),
-            former_fences=sum(one.counts.former_fences for one in certificates),
-            decisions=_decisions(certificates),
-            refused_fences=fences.refused,
-            # of a whole month nobody takes it for less
-            once_a_period=() if period.is_of_whole_months else contract.once_a_period,
-        ),
+        noticed=_noticed(contract, certificates, fences),
     )
     # a wrong sum is never final, however complete the records are
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
@@ -114,6 +106,18 @@ def closed(
         parties=parties.text,
     )
     return ClosedPayer(closing=_drafted(closing, parties, rated), charges=columns, certificates=rows)
+
+
+def _noticed(contract: PayerContract, certificates: Sequence[DeviceCertificate], fences: ClosingFences) -> Noticed:
+    return Noticed(
+        conflicts=sum(one.counts.conflicts for one in certificates),
+        late_positions=sum(one.counts.late_positions for one in certificates),
+        former_fences=sum(one.counts.former_fences for one in certificates),
+        decisions=_decisions(certificates),
+        refused_fences=fences.refused,
+        # of a whole month nobody takes it for less
+        once_a_period=() if contract.period.is_of_whole_months else contract.once_a_period,
+    )
 
 
 def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun, blocked
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.errors import DamagedPayer, RegisterDamaged
 from cloud_jobs.billing.register.ledger import Ledger
-from cloud_jobs.billing.register.parties import Parties
+from cloud_jobs.billing.register.parties import Noticed, Parties
 from cloud_jobs.billing.register.rows import canonical, charge_columns, digest_of, lines_digest, taxes_text
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.errors import LakeError
@@ -77,6 +77,6 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
         body_digest="",
         certificates_digest=digest_of(canonical([])),
         control_totals=canonical([]),
-        parties=replace(parties, names={}, devices_by_state={}, conflicts=0, refused_fences=()).text,
+        parties=replace(parties, names={}, devices_by_state={}, noticed=Noticed()).text,
     )
     return ClosedPayer(closing=closing, charges=nothing, certificates=())

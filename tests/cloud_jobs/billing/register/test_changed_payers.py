@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.documents import DocumentType
 from cloud_jobs.billing.register import newer_contracts
+from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
 from cloud_jobs.billing.register.errors import (
@@ -25,7 +27,9 @@ from cloud_jobs.billing.register.errors import (
     OldContracts,
     OtherSeller,
 )
+from cloud_jobs.billing.register.former_payers import closed_empty
 from cloud_jobs.billing.register.operations import Done, adjust_period, issue_period, void_invoice
+from cloud_jobs.billing.register.parties import Noticed, Parties
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
@@ -90,6 +94,15 @@ def test_who_became_a_child_after_its_invoice_is_credited_before_its_parent_is_a
         for one in found.comparisons
         if one.station.value == "invoiced" and one.outcome is not ComparisonOutcome.EQUAL
     ] == []
+
+
+def test_the_closing_of_a_former_payer_says_nothing_of_devices_that_are_no_more_its_own(billed: BilledLake) -> None:
+    [last] = billed.close("one", payers=["acme"])
+    noticed = Noticed(1, 2, 3, ("acme/van-1: silent, closed by ada",), ("fence 'port'",), ("minimum fee",))
+    last = replace(last, parties=replace(Parties.parse(last.parties), noticed=noticed).text)
+    assert Noticed.of(last.parties) == noticed
+    run = ClosingRun(name="two", snapshot=last.snapshot, snapshot_id=last.snapshot_id, now=NOW)
+    assert Noticed.of(closed_empty(run, last).closing.parties) == Noticed()
 
 
 def test_both_are_adjusted_by_one_command_whichever_comes_first(billed: BilledLake) -> None:

@@ -141,7 +141,7 @@ def test_a_refused_fence_is_named_in_the_closing(metered: BilledLake) -> None:
     publish(metered, square("square") | {"geometry": None})
     acme = close(metered)["acme"]
     assert acme.outcome is ClosingState.FINAL
-    (refused,) = Parties.parse(acme.parties).refused_fences
+    (refused,) = Parties.parse(acme.parties).noticed.refused_fences
     assert refused.startswith("fence 'square'")
 
 
