@@ -24,12 +24,6 @@ def close(
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
     ] = None,
-    usage_only: Annotated[
-        bool,
-        typer.Option(
-            "--usage-only", help="Do not hold usage against the records that it counts; `waybill reconcile` does."
-        ),
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each closing as a line of JSON.")] = False,
 ) -> None:
     """Compute what all payers owe for a period, and whether that is final. `waybill bill issue` numbers it.
@@ -44,18 +38,23 @@ def close(
     from cloud_jobs.billing.register.closing import ClosingState
     from cloud_jobs.billing.register.commands import NOT_ALL, days_of, payer_id
     from cloud_jobs.billing.register.terminal import closing_values, closings_table
+    from cloud_jobs.billing.register.unbilled_devices import unbilled_text
     from cloud_jobs.closing_job import run_close
     from cloud_jobs.fitted_table import screen
+    from cloud_jobs.lake.coverage import TenantDevice
     from cloud_jobs.run_result import log_to_standard_error
 
     log_to_standard_error()
     payers = None if payer is None else [payer_id(one) for one in payer]
     with cloud_errors_as_messages("cloud-jobs"):
-        closings = run_close(settings, days_of(period), payers, snapshot, against_records=not usage_only)
+        unbilled = list[TenantDevice]()
+        closings = run_close(settings, days_of(period), payers, snapshot, unbilled=unbilled.extend)
     if as_json:
         for one in closings:
             typer.echo(json.dumps(closing_values(one), sort_keys=True))
     else:
         screen().print(closings_table(closings))
+    if unbilled:
+        typer.echo(f"cloud-jobs: {unbilled_text(unbilled)}", err=True)
     if any(one.outcome is not ClosingState.FINAL for one in closings):
         raise typer.Exit(NOT_ALL)

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from cloud_jobs.billing.register.close import close_period
+from cloud_jobs.billing.register.close import TakeDevices, close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.config import CloudSettings
@@ -29,12 +29,13 @@ def run_close(
     snapshot_id: str | None,
     *,
     against_records: bool = True,
+    unbilled: TakeDevices | None = None,
 ) -> list[Closing]:
     """Closes some days for some payers, or for all, at a snapshot or at a new one; the closings, by payer.
 
-    `against_records`: see `close_period`.
+    `against_records`, `unbilled`: see `close_period`.
 
-    Raises LakeError, UnknownSnapshot, UnknownPayer, CommitConflict, CommitFailed, StoreUnavailable.
+    Raises LakeError, UnknownSnapshot, UnknownPayer, NobodyPays, CommitConflict, CommitFailed, StoreUnavailable.
     """
     lake = settings.tables
     with settings.location.errors_named():
@@ -46,7 +47,9 @@ def run_close(
         run = ClosingRun(name=token_hex(8), snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
         spark = start_spark("waybill-close", settings.spark, settings.location)
         try:
-            return close_on_spark(spark, lake, snapshot, days, payers, run=run, against_records=against_records)
+            return close_on_spark(
+                spark, lake, snapshot, days, payers, run=run, against_records=against_records, unbilled=unbilled
+            )
         finally:
             spark.stop()
 
@@ -60,11 +63,20 @@ def close_on_spark(
     *,
     run: ClosingRun,
     against_records: bool = True,
+    unbilled: TakeDevices | None = None,
 ) -> list[Closing]:
     """The same in a session that is there. Raises as `close_period`."""
     # more tasks than cores: a payer with a great fleet holds up no other
     tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
     on_executors = partial(run_on_executors, spark)
     return close_period(
-        lake, snapshot, days, payers, run=run, run_tasks=on_executors, tasks=tasks, against_records=against_records
+        lake,
+        snapshot,
+        days,
+        payers,
+        run=run,
+        run_tasks=on_executors,
+        tasks=tasks,
+        against_records=against_records,
+        unbilled=unbilled,
     )

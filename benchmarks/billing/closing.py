@@ -1,4 +1,4 @@
-"""What a month costs from rows of usage to numbered invoices: `cloud-jobs close` and `waybill bill issue`, as they are.
+"""What a month costs from rows of usage to numbered invoices: what `cloud-jobs close` runs, and `waybill bill issue`.
 
 Each command is a process of its own, with Spark on two cores of this machine.
 """
@@ -89,9 +89,7 @@ def closed_and_issued(folder: Path, fleet: FleetSize) -> tuple[Path, Ran, Ran]:
     lake, settings = folder / "lake", folder / "cloud.toml"
     billable_lake(lake, fleet)
     settings.write_text(_SETTINGS.format(lake=lake), encoding="utf-8")
-    closed = ran(
-        ["cloud_jobs", "close", "--config", str(settings), *_PERIOD, "--usage-only", "--json"], folder / "closed.json"
-    )
+    closed = ran(["benchmarks.billing.close_of_usage", str(settings), _PERIOD[1]], folder / "closed.txt")
     issued = ran([*REGISTER, "issue", "--lake", str(lake), *_PERIOD, "--json"], folder / "issued.json")
     documents = json.loads((folder / "issued.json").read_bytes())["documents"]
     assert len(documents) == fleet.payers, f"{len(documents)} of {fleet.payers} invoices"

@@ -6,7 +6,7 @@ Only files that can hold such rows are opened, by the bounds in the log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -59,6 +59,23 @@ def usage_rows(
             parts = stored_rows(files, "usage", path, empty.schema.names, wanted)
             found += [of_devices(rows, devices).cast(empty.schema) for rows in parts]
     return rows_in_force(pa.concat_tables(found))
+
+
+def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime) -> Iterator[TenantDevice]:
+    """The devices that have usage at a snapshot of hours between two moments, the second excluded; some more than once.
+
+    Raises LakeError.
+    """
+    begin, last = start.astimezone(UTC), end.astimezone(UTC) - timedelta.resolution
+    begin -= _HOUR - timedelta.resolution
+    wanted = {"hour": (begin, last), "commit_number": (None, snapshot.usage_number)}
+    files = lake.files("usage")
+    with lake.damage_as_error("usage"):
+        stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), last.date())
+        for path in stored.between("commit_number", high=snapshot.usage_number).between("hour", begin, last).paths:
+            for rows in stored_rows(files, "usage", path, ("tenant", "device"), wanted):
+                there = rows.group_by(["tenant", "device"]).aggregate([])
+                yield from map(TenantDevice, there["tenant"].to_pylist(), there["device"].to_pylist())
 
 
 def usage_rows_each(lake: Lake, snapshot: LakeState, first: datetime, last: datetime) -> int:

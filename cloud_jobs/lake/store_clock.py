@@ -22,7 +22,8 @@ MAX_SKEW: Final = timedelta(minutes=5)
 
 
 def store_time(lake: Lake) -> datetime:
-    """The time that a file gets which is written now. Raises LakeError, StoreUnavailable."""
+    """The time that a file gets which is written now. Raises LakeError, also if there is no lake; StoreUnavailable."""
+    lake.check("records")
     files, path = lake.location.files(), _path()
     try:
         with lake.location.errors_named():

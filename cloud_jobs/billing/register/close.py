@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.certificates import DeviceCertificate, certificates_from
 from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
 from cloud_jobs.billing.errors import BadPeriod, BillingError
@@ -37,13 +37,14 @@ from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.billing.register.closing_fences import ClosingFences, closing_fences
 from cloud_jobs.billing.register.control_totals import RecordSums, control_totals, record_totals
 from cloud_jobs.billing.register.cycles import without_cycles
-from cloud_jobs.billing.register.errors import ClosingTooLate
+from cloud_jobs.billing.register.errors import ClosingTooLate, NobodyPays
 from cloud_jobs.billing.register.former_payers import closed_former
 from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.posting import commit_made
 from cloud_jobs.billing.register.rows import certificate_rows, charge_rows, closing_row
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.register.unbilled_devices import unbilled_devices
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.dead_runs import is_dead
@@ -73,6 +74,7 @@ class GroupClosed(NamedTuple):
 Work = Callable[[Sequence[PayerContract]], GroupClosed]
 RunTasks = Callable[[Work, Sequence[Sequence[PayerContract]]], Sequence[GroupClosed]]
 """What runs a function on each group, here or on executors."""
+TakeDevices = Callable[[Sequence[TenantDevice]], None]
 
 
 @dataclass(slots=True)
@@ -146,16 +148,22 @@ def close_period(
     run_tasks: RunTasks = run_here,
     tasks: int = 1,
     against_records: bool = True,
+    unbilled: TakeDevices | None = None,
 ) -> list[Closing]:
     """Closes some days for some payers, or for all, each by its own clocks; the closings, by payer.
 
-    `against_records`: whether usage is held against the records that it counts; False leaves that to `reconcile`.
+    `against_records`: False is for a lake that is made of usage alone, to measure rating; no command has it, and no
+    total of records is among those of its closings.
+    `unbilled`: takes the devices that used something in these days and that no account has which can be billed, if
+    there are some, and all payers are closed.
 
-    Raises UnknownPayer for one that was asked for and never pays; BadPeriod, LakeError, CommitConflict, CommitFailed,
-    StoreUnavailable, ClosingTooLate: then nothing is closed.
+    Raises UnknownPayer for one that was asked for and never pays; NobodyPays if none was asked for, and there is none;
+    BadPeriod, LakeError, CommitConflict, CommitFailed, StoreUnavailable, ClosingTooLate: then nothing is closed.
     """
     with without_cycles():
         contracts, refused = contracts_of(lake, snapshot, days, payers, run)
+    if not contracts and not refused:
+        raise NobodyPays(days_text(*days))
     fences = closing_fences(lake, snapshot)
     made = run_tasks(
         close_group(lake, snapshot, run, fences, against_records=against_records), payer_groups(contracts, tasks)
@@ -179,7 +187,15 @@ def close_period(
 
     # the fence: from here on the run is a closing, and each payer's newest one
     commit_made(lake, "closings", files, check=check)
+    if unbilled is not None and payers is None and (found := _unbilled(lake, snapshot, days, contracts)):
+        unbilled(found)
     return closings
+
+
+def _unbilled(lake: Lake, snapshot: Snapshot, days: Days, contracts: Sequence[PayerContract]) -> list[TenantDevice]:
+    periods = [one.period for one in contracts] or [BillingPeriod("UTC", *days)]
+    start, end = min(one.start for one in periods), max(one.end for one in periods)
+    return unbilled_devices(lake, snapshot, start, end, {device for one in contracts for device in one.devices})
 
 
 def contracts_of(
@@ -272,8 +288,10 @@ def _closed_group(
             yield blocked(run, one.id, days, one.period.time_zone, [str(fault)], contract=one)
             continue
         # before anything is written: a difference is part of the closing
-        wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
-        totals = (*record_totals(one.id, its.records, wrong), *control_totals(contract, its.assigned, its.cells, rated))
+        totals = control_totals(contract, its.assigned, its.cells, rated)
+        if reader.against_records:
+            wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
+            totals = (*record_totals(one.id, its.records, wrong), *totals)
         yield closed(
             run, one, rated, [certificates[one.period][device] for device in one.devices], totals=totals, fences=fences
         )

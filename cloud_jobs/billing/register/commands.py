@@ -31,9 +31,11 @@ from cloud_jobs.billing.register.terminal import (
     document_values,
     documents_table,
 )
+from cloud_jobs.billing.register.unbilled_devices import unbilled_text
 from cloud_jobs.billing.register.writing import Unwritten, write_issued
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import screen
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.store_clock import checked_time
@@ -96,7 +98,7 @@ SnapshotOption = Annotated[
     str | None, typer.Option("--snapshot", help="By what was known then; by what is known now if not given.")
 ]
 ByOption = Annotated[str | None, typer.Option("--by", help="Who asks for it; the name of the login if not given.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print canonical JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Write all documents of the period into this folder; those there stay.")
 ]
@@ -130,8 +132,11 @@ def close(
     now = checked_time(tables)
     taken = take_snapshot(tables, now) if snapshot is None else read_snapshot(tables, snapshot)
     run = ClosingRun(name=token_hex(8), snapshot=taken.number, snapshot_id=taken.id, now=now)
-    closings = close_period(tables, taken, days_of(period), payer, run=run)
+    unbilled = list[TenantDevice]()
+    closings = close_period(tables, taken, days_of(period), payer, run=run, unbilled=unbilled.extend)
     _print(as_json, [closing_values(one) for one in closings], closings_table(closings))
+    if unbilled:
+        typer.echo(f"bill: {unbilled_text(unbilled)}", err=True)
     if any(one.outcome is not ClosingState.FINAL for one in closings):
         raise typer.Exit(NOT_ALL)
 

@@ -23,6 +23,7 @@ RegisterError
 ├── UnknownDocument         no document has that number
 ├── Unattributed            nobody is named who asks, or no reason why
 ├── NothingClosed           nobody was closed for the period
+├── NobodyPays              no account pays for a day of the period
 ├── ClosingTooLate          a closing was stopped for so long that its lines were swept up
 └── RegisterDamaged         documents contradict each other, or what they were made of
 """
@@ -227,6 +228,14 @@ class NothingClosed(RegisterError):
 
     def __init__(self, period: str) -> None:
         super().__init__(f"nobody was closed for {period}; run `cloud-jobs close` or `waybill bill close` first")
+        self.period = period
+
+
+class NobodyPays(RegisterError):
+    """There is nobody to close the period for, so it is perhaps another one that was meant."""
+
+    def __init__(self, period: str) -> None:
+        super().__init__(f"no account pays for a day of {period}, so nobody is closed: is the period meant?")
         self.period = period
 
 

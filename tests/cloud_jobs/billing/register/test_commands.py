@@ -14,7 +14,7 @@ from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register.commands import NOT_ALL, app
 from cloud_jobs.lake import store_clock
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
-from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
+from tests.cloud_jobs.billing.register.billed_lake import HOUR, BilledLake, used
 
 
 @pytest.fixture
@@ -299,3 +299,26 @@ def test_by_a_clock_that_is_not_the_stores_nothing_is_closed_issued_or_voided(
         result = run(billed, *words)
         assert (result.exit_code, "this machine's clock says" in result.stderr) == (75, True), words
     assert len(billed.register.documents()) == 1
+
+
+@pytest.mark.parametrize("command", ["close", "issue", "adjust", "void"])
+def test_each_command_says_that_there_is_no_lake(tmp_path: Path, command: str) -> None:
+    words = ["WB-EU-00000001", "--reason", "wrong buyer"] if command == "void" else ["--period", "2026-03"]
+    result = CliRunner().invoke(app, [command, *words, "--lake", str(tmp_path / "typo")])
+    assert (result.exit_code, "there is no lake" in result.stderr) == (1, True), result.stderr
+
+
+def test_a_period_in_which_nobody_pays_is_no_success(billed: BilledLake) -> None:
+    result = run(billed, "close", "--period", "2020-01")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no account pays for a day of 2020-01, so nobody is closed" in result.stderr
+    assert billed.lake.rows("closings").num_rows == 0
+
+
+def test_what_is_used_and_billed_to_nobody_is_named_by_close(billed: BilledLake) -> None:
+    assert "billed to nobody" not in run(billed, "close", "--period", "2026-03").stderr
+    billed.use(used("van-3", 4_000), used("van-4", 4_000, hour=HOUR - timedelta(days=60)))
+    closed = run(billed, "close", "--period", "2026-03", "--json")
+    assert "billed to nobody, as no account that can be billed has it: fleet/van-3; `waybill" in closed.stderr
+    assert len(values(closed)) == 2
+    assert "billed to nobody" not in run(billed, "close", "--period", "2026-03", "--payer", "acme").stderr

@@ -157,3 +157,10 @@ def test_seq_ranges_are_counted_without_being_parsed(sets: dict[int, IntervalSet
     ranges = SeqRanges.of(sets)
     texts = pa.chunked_array([["{}", ranges.text(), '{"3":[[5,5]]}']])
     assert seq_counts(texts).tolist() == [0, ranges.count, 1]
+
+
+def test_a_total_that_was_not_compared_is_none(metered: BilledLake) -> None:
+    (found, _) = metered.close("one", days=JANUARY, against_records=False)
+    names = {one["name"] for one in json.loads(found.control_totals)}
+    assert names
+    assert not [name for name in names if "records" in name]
