@@ -88,7 +88,7 @@ def _device(text: str) -> TenantDevice:
 def _hour(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise typer.BadParameter(f"{text!r} is no hour: write it like 2026-03-05T06") from error
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return moment.replace(minute=0, second=0, microsecond=0)

@@ -244,8 +244,17 @@ def test_a_period_that_nobody_closed_is_no_success(billed: BilledLake, command: 
     assert "nobody was closed for 2026-02" in result.stderr
 
 
-def test_a_lake_that_is_none_is_not_made_by_closing_it(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["close", "--period", "2026-03", "--lake", str(tmp_path / "typo")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([one, "--period", "2026-03"] for one in ("close", "issue", "adjust", "list")),
+        ["diff", "--period", "2026-03", "--payer", "acme"],
+        ["show", "WB-EU-00000001"],
+        ["void", "WB-EU-00000001", "--reason", "wrong buyer"],
+    ],
+)
+def test_a_lake_that_is_none_is_named_and_not_made(tmp_path: Path, words: list[str]) -> None:
+    result = CliRunner().invoke(app, [*words, "--lake", str(tmp_path / "typo")])
     assert (result.exit_code, "there is no lake" in result.stderr) == (1, True)
     assert not (tmp_path / "typo").exists()
 
