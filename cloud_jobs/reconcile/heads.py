@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from cloud_jobs.reconcile.comparison import Comparison, Station, named, parts
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE: Final = 10_000
+_MAX_NAMED: Final = 5
 _STATE: Final = {CertificateState.OPEN: "open", CertificateState.SILENT: "silent"}
 _Integers = NDArray[np.int64]
 
@@ -45,12 +46,13 @@ def compare_heads(
     snapshot: LakeState,
     devices: Collection[TenantDevice] | None,
     hours: Hours,
-    hours_of: Mapping[TenantDevice, Hours],
+    hours_of: Mapping[TenantDevice, Collection[Hours]],
 ) -> Heads:
     """Every record below a stated head was received or declared lost, of each stream that may hold some of the period.
 
-    `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. `hours_of`: the period
-    by the clocks of those who pay for a device; `hours`: that of the others, which holds all these. Raises LakeError.
+    `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. `hours_of`: what is
+    certified of a device that somebody pays for, by the clocks of each who does; `hours`: that of the others, which
+    holds all these. Raises LakeError.
     """
     rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit), devices)
     made = np.maximum(rows["head"].to_numpy(), rows["stated_head"].to_numpy())
@@ -63,14 +65,16 @@ def compare_heads(
     by = received_by_device(rows, received)
     if devices is not None:
         asked |= {*devices} - by.keys()
-    wrong = [*_not_closed(lake, snapshot, {device: hours_of.get(device, hours) for device in asked})]
-    of_wrong = sum(one.missing.count for one in wrong)
-    found, known = int(received.sum()), [*_wrong_ones(wrong)]
+    wrong = [*_not_closed(lake, snapshot, {device: hours_of.get(device, [hours]) for device in asked})]
+    of_wrong, found = sum(one.missing.count for one in wrong), int(received.sum())
+    # a vehicle that was taken out of service is silent for good
+    retired = [one for one in wrong if _is_silent(one) and one.of_device not in hours_of]
+    known = [*_wrong_ones([one for one in wrong if not _is_silent(one) or one.of_device in hours_of])]
     note = f"{int(lost.sum()):,} declared lost"
     if (other := int(missing.sum()) - of_wrong) > 0:
         note += f"; {other:,} missing that are of no stream of the period, or closed by decision"
     whole = Comparison(Station.DEVICE, "records made, less declared lost", "all devices", found + of_wrong, found, note)
-    return Heads([whole, *named(known)], by)
+    return Heads([whole, *named(known), *_counted(retired)], by)
 
 
 def _lost(rows: pa.Table) -> _Integers:
@@ -86,22 +90,37 @@ def _devices(rows: pa.Table) -> Iterator[TenantDevice]:
     return map(TenantDevice, pairs["tenant"].to_pylist(), pairs["device"].to_pylist())
 
 
-def _not_closed(lake: Lake, snapshot: LakeState, hours_of: Mapping[TenantDevice, Hours]) -> Iterator[DeviceCertificate]:
-    decided, reach = by_device(decisions(lake, snapshot)), reach_at(snapshot)
+def _not_closed(
+    lake: Lake, snapshot: LakeState, hours_of: Mapping[TenantDevice, Collection[Hours]]
+) -> Iterator[DeviceCertificate]:
+    """Of each device that is open or silent one certificate, the worst for those who pay for it."""
+    reach = reach_at(snapshot)
     for asked in parts(sorted(hours_of), _AT_ONCE):
         streams: dict[TenantDevice, dict[int, Coverage]] = defaultdict(dict)
         for stream, known in coverage(lake, snapshot, asked).items():
             streams[stream.of_device][stream.epoch] = known
+        decided = by_device(decisions(lake, snapshot, asked))
         for device in asked:
-            made = certify(device, *hours_of[device], streams[device], reach=reach, decisions=decided.get(device, ()))
-            if made.state in _STATE:
-                yield made
+            its, of = streams[device], decided.get(device, ())
+            made = [certify(device, *hours, its, reach=reach, decisions=of) for hours in sorted(hours_of[device])]
+            yield from sorted((one for one in made if one.state in _STATE), key=_is_silent)[:1]
+
+
+def _is_silent(certificate: DeviceCertificate) -> bool:
+    return certificate.state is CertificateState.SILENT
+
+
+def _counted(retired: Sequence[DeviceCertificate]) -> Iterator[Comparison]:
+    if retired:
+        first = ", ".join(f"{one.tenant}/{one.device}" for one in retired[:_MAX_NAMED])
+        name = "silent devices that no account has in the period"
+        yield Comparison(Station.DEVICE, name, "all devices", None, len(retired), first)
 
 
 def _wrong_ones(certificates: list[DeviceCertificate]) -> Iterator[Comparison]:
     """Open ones first: of silent ones there is only more to come."""
-    for one in sorted(certificates, key=lambda one: (one.state is CertificateState.SILENT, one.of_device)):
-        is_open = one.state is CertificateState.OPEN
+    for one in sorted(certificates, key=lambda one: (_is_silent(one), one.of_device)):
+        is_open = not _is_silent(one)
         expected, found = (one.received + one.missing.count, one.received) if is_open else (one.received, None)
         name = f"records of a device that is {_STATE[one.state]}"
         yield Comparison(Station.DEVICE, name, f"{one.tenant}/{one.device}", expected, found, "; ".join(one.reasons))

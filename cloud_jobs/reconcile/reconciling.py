@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
@@ -12,7 +13,7 @@ from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
 from cloud_jobs.billing.register.closing import ClosingState, Days
-from cloud_jobs.billing.register.metered_records import WITH_REGION
+from cloud_jobs.billing.register.metered_records import whole_hours
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import reference_rows
@@ -29,7 +30,8 @@ from cloud_jobs.reconcile.comparison import (
     quantity_name,
     summed,
 )
-from cloud_jobs.reconcile.heads import compare_heads
+from cloud_jobs.reconcile.heads import Hours, compare_heads
+from cloud_jobs.reconcile.metered import compare_usage
 from cloud_jobs.reconcile.stored_records import compare_centre, compare_regions
 from cloud_jobs.reconcile.used import CountedUsage, DevicePart, count_part
 
@@ -90,13 +92,14 @@ def reconcile(
     found = [*heads.comparisons]
     if payers is None and (never_heard := [*({*mine} - heads.received.keys())]):
         found += [*compare_heads(lake, snapshot, never_heard, hours, hours_of).comparisons[1:]]
-    found += compare_regions(lake, snapshot, devices, sorted(heads.received), hours)
+    regions = compare_regions(lake, snapshot, devices, sorted(heads.received), whole_hours(hours))
+    found += regions.comparisons
     found += compare_centre(lake, snapshot, devices, heads.received)
     used = CountedUsage()
     others = sorted(heads.received.keys() - {*mine}) if payers is None else []
     for one in run_parts(count_part(lake, snapshot), [*_parts(contracts, others, hours)]):
         used.add(one)
-    found += _usage(snapshot, used, everyone=payers is None)
+    found += compare_usage(lake, snapshot, used, regions.records, everyone=payers is None)
     found += _unbilled(lake, snapshot, used, refused, hours[1])
     register = Register(lake)
     names = {*(one.id for one in contracts), *(one.closing.key.payer for one in refused)}
@@ -121,14 +124,13 @@ def _nothing_to_compare(names: Collection[str]) -> Iterator[Comparison]:
         yield Comparison(Station.RATED, "payers", "", None, None, why)
 
 
-def _hours_of(contracts: Iterable[PayerContract]) -> dict[TenantDevice, tuple[datetime, datetime]]:
-    """Of each device the period of those who pay for it, by their clocks."""
-    found: dict[TenantDevice, tuple[datetime, datetime]] = {}
+def _hours_of(contracts: Iterable[PayerContract]) -> dict[TenantDevice, set[Hours]]:
+    """Of each device the period of each who pays for it, by his clocks: what his closing certifies."""
+    found: dict[TenantDevice, set[Hours]] = defaultdict(set)
     for contract in contracts:
         for device in contract.devices:
-            start, end = found.get(device, (contract.period.start, contract.period.end))
-            found[device] = min(start, contract.period.start), max(end, contract.period.end)
-    return found
+            found[device].add((contract.period.start, contract.period.end))
+    return dict(found)
 
 
 def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, datetime]:
@@ -156,39 +158,6 @@ def _parts(
         yield DevicePart(some, [rated(payer) for payer in names], hours)
     for rest in parts(others, _DEVICES_AT_ONCE):
         yield DevicePart(rest, [], hours)
-
-
-def _usage(snapshot: Snapshot, used: CountedUsage, *, everyone: bool) -> Iterator[Comparison]:
-    place = "all devices" if everyone else "these payers' devices"
-    for name, (recorded, metered) in used.counted.items():
-        yield Comparison(Station.USAGE, f"{name} metered", place, recorded, metered)
-    yield from named(
-        [
-            Comparison(
-                Station.USAGE,
-                f"{one.name} metered",
-                f"{one.device.tenant}/{one.device.device} on {one.day}",
-                one.recorded,
-                one.metered,
-            )
-            for one in used.differences
-            # of the region there is a station of its own
-            if one.name != WITH_REGION
-        ]
-    )
-    if snapshot.covers < snapshot.ingest_number:
-        # merely counted: they may hold no record of the period, or none at all
-        note = f"of {snapshot.ingest_number:,}; run `cloud-jobs usage`"
-        yield Comparison(Station.USAGE, "commits of the ingest that usage covers", "", None, snapshot.covers, note)
-    if used.late_positions:
-        note = "their way is not metered; their bytes are"
-        yield Comparison(Station.USAGE, "positions that came after an erasure", place, None, used.late_positions, note)
-    note = "; ".join(used.damaged[:3])
-    yield Comparison(
-        Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
-    )
-    for meter, quantity in sorted(used.meters.items()):
-        yield Comparison(Station.USAGE, f"used: {quantity_name(meter)}", place, None, quantity, "in all zones")
 
 
 def _unbilled(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.record_counts import count_all, count_by_device, rows_within, stored_at
@@ -15,13 +16,20 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.comparison import Comparison, Station, named
 
 
+class RecordsByRegion(NamedTuple):
+    """`records`: how many there are of the period, in whichever region."""
+
+    comparisons: list[Comparison]
+    records: int
+
+
 def compare_regions(
     lake: Lake,
     snapshot: LakeState,
     devices: Collection[TenantDevice] | None,
     heard_of: Collection[TenantDevice],
     hours: tuple[datetime, datetime],
-) -> list[Comparison]:
+) -> RecordsByRegion:
     """Records of [start, end) by the region that brought them, and what of it is in quarantine.
 
     Of each file only the columns are read of which the log does not say all. Raises LakeError.
@@ -56,7 +64,7 @@ def compare_regions(
         quarantined.append(
             Comparison(Station.REGION, "messages in quarantine: malformed, of any period", "", None, malformed)
         )
-    return [whole, *found, *quarantined]
+    return RecordsByRegion([whole, *found, *quarantined], by_region.total())
 
 
 def compare_centre(

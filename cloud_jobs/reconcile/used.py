@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cloud_jobs.billing.certificates import unmetered_records
 from cloud_jobs.billing.contracts import Assignment, Vat
 from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.meters import Meter
@@ -40,12 +41,17 @@ class DevicePart(NamedTuple):
 
 @dataclass(slots=True)
 class CountedUsage:
-    """Sums over parts. `counted`: of each of COUNTED how much was recorded and metered. `meters`: what all devices
+    """Sums over parts. `covered`: records of the period that usage covers; of which others it does not, and of whom
+    there may be more that are erased: `not_metered`, `may_be_more`. `counted`: of each of COUNTED how much was recorded
+    and metered. `meters`: what all devices
     used. `owed`: what is to be charged, and `unsold` for what there is no price. `nobody`: what belongs to no account
     that can be billed, by device. `damaged`: rows of usage that are not what their digest says. `late_positions`: those
     that came after the positions around them were erased.
     """
 
+    covered: int = 0
+    not_metered: Counter[TenantDevice] = field(default_factory=Counter)
+    may_be_more: set[TenantDevice] = field(default_factory=set)
     counted: dict[str, list[int]] = field(default_factory=lambda: {name: [0, 0] for name in COUNTED})
     meters: Counter[Meter] = field(default_factory=Counter)
     owed: Counter[Owed] = field(default_factory=Counter)
@@ -58,6 +64,9 @@ class CountedUsage:
 
     def add(self, other: CountedUsage) -> None:
         """Takes what another part has."""
+        self.covered += other.covered
+        self.not_metered.update(other.not_metered)
+        self.may_be_more |= other.may_be_more
         for name, (recorded, metered) in other.counted.items():
             self.counted[name][0] += recorded
             self.counted[name][1] += metered
@@ -79,6 +88,9 @@ def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], Counte
         rows = usage_rows(lake, snapshot, part.devices, first, last)
         compared = compare_records(lake, snapshot, part.devices, rows, (first, last))
         found = CountedUsage(differences=compared.differences, rows=rows.num_rows, damaged=[*_damaged(rows)])
+        not_metered = unmetered_records(lake, snapshot, part.devices, part.hours)
+        found.covered, found.not_metered = compared.covered, not_metered.counted
+        found.may_be_more = {*not_metered.may_be_more}
         late = rows.filter(pc.equal(rows["zone"], LATE_POSITIONS))["seq_ranges"]
         found.late_positions = int(seq_counts(late).sum())
         found.counted = {name: [*sums] for name, sums in compared.sums.items()}

@@ -13,7 +13,12 @@ from cloud_jobs.billing.certificates.certificate import (
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision
 from cloud_jobs.billing.certificates.decisions import decide, decisions, withdraw
 from cloud_jobs.billing.certificates.errors import BadDecision
-from cloud_jobs.billing.certificates.reader import certificates_from, refused_fences
+from cloud_jobs.billing.certificates.reader import (
+    UnmeteredRecords,
+    certificates_from,
+    refused_fences,
+    unmetered_records,
+)
 
 __all__ = [
     "BadDecision",
@@ -23,10 +28,12 @@ __all__ = [
     "DeviceCertificate",
     "DeviceCounts",
     "HeardRecords",
+    "UnmeteredRecords",
     "certificates_from",
     "certify",
     "decide",
     "decisions",
     "refused_fences",
+    "unmetered_records",
     "withdraw",
 ]

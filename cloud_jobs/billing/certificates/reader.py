@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
 from cloud_jobs.billing.certificates.counting import count_erased, count_far_off, count_not_metered, heard_records
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
-from cloud_jobs.billing.usage import Reach, reach_at
+from cloud_jobs.billing.usage import reach_at
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.erasures import Erasures
@@ -32,6 +32,13 @@ class TimeSpan(Protocol):
         """The first moment that is no more in it."""
 
 
+class UnmeteredRecords(NamedTuple):
+    """Records of a period that usage does not cover: see `DeviceCounts`, by device."""
+
+    counted: Counter[TenantDevice]
+    may_be_more: Collection[TenantDevice]
+
+
 def certificates_from(
     lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], period: TimeSpan
 ) -> dict[TenantDevice, DeviceCertificate]:
@@ -46,7 +53,7 @@ def certificates_from(
     for stream, known in coverage(lake, snapshot, names).items():
         streams[stream.of_device][stream.epoch] = known
     reach = reach_at(snapshot)
-    counts = _counts(lake, snapshot, names, (start, end), reach)
+    counts = _counts(lake, snapshot, names, (start, end))
     decided = by_device(decisions(lake, snapshot, names))
     # few: a device states what it has with each batch, once its clock is set
     wordless = [device for device, of in streams.items() if any(known.stated_us <= 0 for known in of.values())]
@@ -71,41 +78,49 @@ def refused_fences(lake: Lake, snapshot: LakeState) -> tuple[RefusedVersion, ...
     return published_fences(reference_rows(lake, snapshot, "fence")).refused
 
 
+def unmetered_records(
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], hours: tuple[datetime, datetime]
+) -> UnmeteredRecords:
+    """What usage lacks of [start, end) of some devices: no bill of theirs is final. Raises LakeError."""
+    reach = reach_at(snapshot)
+    counted = count_not_metered(lake, snapshot, devices, hours, reach)
+    return UnmeteredRecords(counted, _erased_unmetered(lake, snapshot, devices, hours[0] - reach.before))
+
+
 def _counts(
-    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], hours: tuple[datetime, datetime], reach: Reach
+    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], hours: tuple[datetime, datetime]
 ) -> dict[TenantDevice, DeviceCounts]:
     start, end = hours
     far_off = count_far_off(lake, snapshot, devices)
-    not_metered = count_not_metered(lake, snapshot, devices, hours, reach)
+    not_metered = unmetered_records(lake, snapshot, devices, hours)
     erased = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), start, end)
     conflicting = conflicts(lake, snapshot, devices)
-    may_be_more = _erased_unmetered(lake, snapshot, devices, start - reach.before)
     return {
         device: DeviceCounts(
             far_off=far_off[device],
             erased=erased.metered[device],
             late_positions=erased.late[device],
             former_fences=erased.former_fences[device],
-            not_metered=not_metered[device],
+            not_metered=not_metered.counted[device],
             conflicts=conflicting[device],
-            may_be_more=bool(may_be_more[device]),
+            may_be_more=device in not_metered.may_be_more,
         )
         for device in devices
     }
 
 
 def _erased_unmetered(
-    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], first: datetime
-) -> Counter[TenantDevice]:
+    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], first: datetime
+) -> set[TenantDevice]:
     """The devices of which records that usage did not cover may be erased since, and so are not counted any more."""
     if snapshot.covers == snapshot.ingest_number:
-        return Counter()
+        return set()
     # an erasure waits for usage as it is, not as it was at this snapshot
     since = _before(erasures_since(lake, snapshot), devices)
-    return Counter(device for device, moment in since.items() if moment > first)
+    return {device for device, moment in since.items() if moment > first}
 
 
-def _before(declared: Erasures, devices: list[TenantDevice]) -> dict[TenantDevice, datetime]:
+def _before(declared: Erasures, devices: Collection[TenantDevice]) -> dict[TenantDevice, datetime]:
     """Of each device with erased positions the moment before which they are."""
     if not declared:
         return {}

@@ -53,12 +53,14 @@ class DayDifference(NamedTuple):
 class MeteredRecords(NamedTuple):
     """How many there are of COUNTED, by tenant, device and day, and every device and day where something differs.
 
-    `recorded`: by the table of records; `metered`: by the rows of usage that are of whole devices.
+    `recorded`: by the table of records; `metered`: by the rows of usage that are of whole devices. `covered`: how many
+    records are there that usage covers, also on days of which positions are erased.
     """
 
     recorded: pa.Table
     metered: pa.Table
     differences: list[DayDifference]
+    covered: int
 
     @property
     def sums(self) -> dict[str, tuple[int, int]]:
@@ -74,6 +76,13 @@ class MeteredRecords(NamedTuple):
         return {device: (sides[0].get(device, 0), sides[1].get(device, 0)) for device in {**sides[0], **sides[1]}}
 
 
+def whole_hours(hours: tuple[datetime, datetime]) -> tuple[datetime, datetime]:
+    """The hours of usage that have a moment of [start, end): where the first begins, and where the last ends."""
+    start, last = hours[0], hours[1] - timedelta.resolution
+    begin, of_last = (one.astimezone(UTC).replace(minute=0, second=0, microsecond=0) for one in (start, last))
+    return begin, of_last + _HOUR
+
+
 def compare_records(
     lake: Lake,
     snapshot: LakeState,
@@ -86,12 +95,12 @@ def compare_records(
     `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included. Of
     days of which positions are erased only the events are on both sides: no position is one. Raises LakeError.
     """
-    begin, last = (moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) for moment in hours)
-    end = last + _HOUR
+    begin, end = whole_hours((hours[0], hours[1] + timedelta.resolution))
     erased = _erased_until(lake, snapshot, devices, begin)
-    recorded = _events_alone(_recorded(lake, snapshot, devices, begin, end), erased)
-    metered = _events_alone(_metered(usage), erased)
-    return MeteredRecords(recorded, metered, _differences(recorded, metered))
+    found = _recorded(lake, snapshot, devices, begin, end)
+    covered = int(pc.sum(found["records"]).as_py() or 0)
+    recorded, metered = _events_alone(found, erased), _events_alone(_metered(usage), erased)
+    return MeteredRecords(recorded, metered, _differences(recorded, metered), covered)
 
 
 def seq_counts(texts: pa.ChunkedArray) -> NDArray[np.int64]:

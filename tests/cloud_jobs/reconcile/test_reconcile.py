@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.certificates import ClosedState, decide
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Station, outcome_of, reconcile
 from cloud_jobs.reconcile.cli import DIFFERENT
 from cloud_jobs.reconcile.comparison import summed
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, tariff
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
-from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, meter, metered_lake
-from tests.system.lake_of_fixes import cover
+from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, STATED, meter, metered_lake, publish, state
+from tests.system.lake_of_fixes import LakeFix, cover, ingest, lake_of
 from waybill.commands import SUBCOMMANDS, command_line
 
 
@@ -72,11 +76,100 @@ def test_records_that_a_device_states_and_that_did_not_come_are_named_at_the_dev
     assert [(one.place, one.difference) for one in found] == [("all devices", -3), ("acme/eu-8", -3)]
 
 
-def test_a_device_that_fell_silent_is_unknown(billed: BilledLake) -> None:
+def test_a_device_that_fell_silent_is_unknown_for_who_pays_for_it(billed: BilledLake) -> None:
+    publish(billed, account("acme", device("eu-1", tenant="acme"), device("eu-8", tenant="acme")))
+    billed.close("two", days=JANUARY)
     cover(billed.lake, {DeviceStream("acme", "eu-8", 7): Coverage(stated_us=1_000_000, complete_until_us=1_000_000)})
     meter(billed)
-    (found,) = wrong(billed)
-    assert (found.station, found.place, found.outcome) == (Station.DEVICE, "acme/eu-8", ComparisonOutcome.UNKNOWN)
+    found = [one for one in wrong(billed) if one.station is Station.DEVICE]
+    assert [(one.place, one.outcome) for one in found] == [("acme/eu-8", ComparisonOutcome.UNKNOWN)]
+
+
+def test_a_vehicle_that_was_taken_out_of_service_is_counted(billed: BilledLake) -> None:
+    cover(billed.lake, {DeviceStream("acme", "eu-8", 7): Coverage(stated_us=1_000_000, complete_until_us=1_000_000)})
+    meter(billed)
+    assert wrong(billed) == []
+    (found,) = [one for one in compared(billed) if one.name == "silent devices that no account has in the period"]
+    assert (found.found, found.outcome, found.note) == (1, ComparisonOutcome.COUNTED, "acme/eu-8")
+
+
+def late_fixes(billed: BilledLake, day: int, count: int = 3) -> None:
+    at = datetime(2026, 1, day, 10, tzinfo=UTC)
+    fixes = [
+        LakeFix("eu-1", FIXES + 2 + one, at + timedelta(minutes=one), 0.005, 0.1 + one / 3_000) for one in range(count)
+    ]
+    ingest(billed.lake, fixes)
+    state(billed.lake, "eu-1", STATED + timedelta(days=1), FIXES + 1 + count)
+
+
+def test_records_of_the_period_that_came_and_are_not_metered_are_unknown(billed: BilledLake) -> None:
+    late_fixes(billed, 20)
+    whole, named = wrong(billed)
+    every = 4 * (FIXES + 1) + 3
+    assert (whole.name, whole.expected, whole.found) == ("records of the period that usage covers", every, None)
+    assert whole.note == "3 records are not metered yet; run `cloud-jobs usage`"
+    assert (named.name, named.place, named.expected) == ("records that are not metered yet", "acme/eu-1", 3)
+    assert stations(wrong(billed, "acme")) == {Station.USAGE}
+    assert wrong(billed, "beta") == []
+    # they are metered, and the bill is of before
+    meter(billed)
+    assert {one.name for one in wrong(billed)} == {"distance, mm"}
+
+
+def test_records_of_another_period_that_are_not_metered_change_nothing(billed: BilledLake) -> None:
+    fixes = [LakeFix("eu-1", FIXES + 2, datetime(2026, 2, 20, tzinfo=UTC), 0.005, 0.1)]
+    ingest(billed.lake, fixes)
+    state(billed.lake, "eu-1", STATED + timedelta(days=20), FIXES + 2)
+    assert wrong(billed) == []
+
+
+def test_where_usage_never_ran_nothing_is_equal(tmp_path: Path) -> None:
+    made = BilledLake(lake_of(tmp_path))
+    publish(made, legal_entity(), tariff(), account("acme", device("eu-1", tenant="acme")))
+    late_fixes(made, 20)
+    made.close("one", days=JANUARY)
+    assert {("records of the period that usage covers", 3, None), ("closing", None, None)} <= {
+        (one.name, one.expected, one.found) for one in wrong(made)
+    }
+
+
+def test_records_that_no_usage_was_asked_for_differ(billed: BilledLake) -> None:
+    # as of a device of which the coverage says nothing
+    (row,) = [one for one in billed.lake.rows("records").to_pylist() if (one["device"], one["seq"]) == ("eu-1", 7)]
+    billed.lake.append("records", [row | {"device": "eu-7"}])
+    found = [(one.name, one.difference) for one in wrong(billed) if one.station is Station.USAGE]
+    assert found == [("records of the period that usage covers", -1)]
+
+
+def test_what_is_decided_for_each_payer_of_a_device_is_known(billed: BilledLake) -> None:
+    moved = "2026-01-20T00:00:00Z"
+    publish(
+        billed,
+        account("acme", device("eu-1", tenant="acme", end=moved)),
+        account(
+            "beta",
+            device("eu-2", tenant="acme"),
+            device("eu-1", tenant="acme", begin=moved),
+            payer=payer(time_zone="America/New_York"),
+        ),
+    )
+    state(billed.lake, "eu-2", STATED)
+    silent = datetime(2026, 1, 10, tzinfo=UTC)
+    cover(billed.lake, {DeviceStream("acme", "eu-1", 8): Coverage(stated_us=int(silent.timestamp() * 1_000_000))})
+    meter(billed)
+    assert [one.place for one in wrong(billed) if one.station is Station.DEVICE] == ["acme/eu-1"]
+    for zone in ("Europe/Berlin", "America/New_York"):
+        period = BillingPeriod(zone, *JANUARY)
+        decide(
+            billed.lake,
+            TenantDevice("acme", "eu-1"),
+            ClosedState.SILENT,
+            (period.start, period.end),
+            decided_by="Anna",
+            reason=f"sold, by {zone}",
+            now=NOW,
+        )
+    assert [one for one in wrong(billed) if one.station is Station.DEVICE] == []
 
 
 def test_a_record_that_is_there_twice_is_named_at_the_centre_and_at_usage(billed: BilledLake) -> None:
