@@ -10,9 +10,11 @@ from cloud_jobs.billing.documents import Document, MissingFact, canonical_bytes,
 from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, change_in_parts, taken_back
 from cloud_jobs.billing.register.closing import Closing, Days, RegisterKey
 from cloud_jobs.billing.register.document_heads import closing_head
-from cloud_jobs.billing.register.errors import NotClosed, RegisterDamaged
+from cloud_jobs.billing.register.errors import NotClosed, OutdatedClosing, RegisterDamaged
 from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange, adjustable
+from cloud_jobs.billing.register.newer_contracts import NewerContracts
 from cloud_jobs.billing.register.operations import Sealed
+from cloud_jobs.billing.register.outdated import outdated_closings
 from cloud_jobs.billing.register.parties import Parties
 from cloud_jobs.billing.register.rows import taxes_from
 from cloud_jobs.billing.register.tables import Register, missing_closing
@@ -162,11 +164,15 @@ def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[
     if not closings:
         raise NotClosed(payer, days_text(*days))
     newest = [*closings.values()][-1]
+    outdated = outdated_closings(register, days, NewerContracts(register.lake, days[1]), [payer])
     ledger = register.ledger(register.lake.open("documents"), [newest.key])
     posted = ledger.posted(newest.key)
     if posted is None or posted.closing != newest.id:
         # what cannot be posted has no difference that would be
         posted = adjustable(ledger, newest)
+    if payer in outdated:
+        # a closing of before says nothing of what is to be posted now
+        raise OutdatedClosing(payer, outdated[payer])
     before = closings.get(posted.closing)
     if before is None:
         raise missing_closing(payer, posted.closing)

@@ -4,11 +4,11 @@ RegisterError
 ├── RegisterRefusal         what was asked contradicts what stands in the register
 │   ├── AlreadyIssued       the period has an invoice
 │   ├── OverlappingPeriod   a day of the period stands on another invoice of the payer
-│   ├── OldContracts        contracts were published since the newest closing that have a say in it
+│   ├── OutdatedClosing     contracts were published since the newest closing, or a decision was withdrawn
 │   ├── AdjustmentDue       the period has an invoice, and the newest closing says another thing
-│   ├── AccountInvoiced     an account of the payer stands on the invoice of another one
+│   ├── InvoicedToAnother   an account or a device of the payer stands on the invoice of another one
 │   ├── OtherSeller         the period has an invoice of another seller
-│   ├── OtherClocks       the payer's days beside these were invoiced by other clocks
+│   ├── OtherClocks         the payer's days beside these were invoiced by other clocks
 │   ├── DamagedPayer        rows of the register that are of the payer contradict each other
 │   ├── FuturePeriod        the period had not ended
 │   ├── NotFinal            the closing is provisional
@@ -19,6 +19,7 @@ RegisterError
 │   ├── NothingToAdjust     what is posted is what the newest closing says
 │   ├── OtherCurrency       the newest closing is in another currency than the invoice
 │   ├── NotOneNote          what the newest closing changes cannot stand on one document
+│   ├── NumberOfAnother     the next number of the seller is that of another one's document
 │   └── AlreadyVoid         the invoice was taken back before
 ├── UnknownDocument         no document has that number
 ├── Unattributed            nobody is named who asks, or no reason why
@@ -67,11 +68,12 @@ class OverlappingPeriod(RegisterRefusal):
         self.number = number
 
 
-class OldContracts(RegisterRefusal):
-    """By contracts of before and of now, one device could be asked for twice, or never."""
+class OutdatedClosing(RegisterRefusal):
+    """What the newest closing rests on is not so any more: see `outdated`."""
 
-    def __init__(self, payer: str) -> None:
-        super().__init__(payer, "contracts were published since it was closed; close the period again first")
+    def __init__(self, payer: str, why: str) -> None:
+        super().__init__(payer, f"{why}; close the period again first")
+        self.why = why
 
 
 class AdjustmentDue(RegisterRefusal):
@@ -84,16 +86,16 @@ class AdjustmentDue(RegisterRefusal):
         self.number = number
 
 
-class AccountInvoiced(RegisterRefusal):
-    """No account is asked for what it used by two payers."""
+class InvoicedToAnother(RegisterRefusal):
+    """No account and no device is asked for at one moment by invoices of two payers."""
 
-    def __init__(self, payer: str, account: str, holder: str, number: str) -> None:
+    def __init__(self, payer: str, what: str, holder: str, number: str, days: str) -> None:
         super().__init__(
             payer,
-            f"its account {account} stands on {number} of {holder}; close both, run `waybill bill adjust` for {holder},"
-            " and then this again",
+            f"its {what} stands on {number} of {holder}, by contracts of before; close {holder} for {days}, run "
+            f"`waybill bill adjust --period {days}`, and then this again",
         )
-        self.account, self.holder, self.number = account, holder, number
+        self.what, self.holder, self.number = what, holder, number
 
 
 class OtherSeller(RegisterRefusal):
@@ -174,8 +176,12 @@ class NoInvoice(RegisterRefusal):
 class NothingToAdjust(RegisterRefusal):
     """The sum of the invoice and its notes is the newest closing's."""
 
-    def __init__(self, payer: str, number: str) -> None:
-        super().__init__(payer, f"what is posted to {number} is what the newest closing says")
+    def __init__(self, payer: str, number: str, snapshot_id: str) -> None:
+        super().__init__(
+            payer,
+            f"what is posted to {number} is what the newest closing says, of snapshot {snapshot_id}; what became known "
+            "since needs a new closing",
+        )
         self.number = number
 
 
@@ -195,6 +201,18 @@ class NotOneNote(RegisterRefusal):
     def __init__(self, key: PeriodKey, number: str, fault: str) -> None:
         super().__init__(
             key.payer, f"no note can change {number} to the newest closing: {fault}; {_anew(key, number, 'VAT')}"
+        )
+        self.number = number
+
+
+class NumberOfAnother(RegisterRefusal):
+    """A number is of one document, whoever sells: two sellers may have had one prefix, one after the other."""
+
+    def __init__(self, payer: str, number: str, seller: str, holder: str) -> None:
+        super().__init__(
+            payer,
+            f"the next number of {seller} would be {number}, which a document of {holder} has; publish a number_prefix "
+            f"for {seller} that no other one ever had, and close the period again",
         )
         self.number = number
 

@@ -27,6 +27,7 @@ from cloud_jobs.billing.register.errors import (
     NothingToAdjust,
     NothingToIssue,
     NotOneNote,
+    NumberOfAnother,
     OtherClocks,
     OtherCurrency,
     OtherSeller,
@@ -124,6 +125,7 @@ class Ledger:
     ) -> None:
         """What no register could hold of a payer is RegisterDamaged when somebody asks for that payer."""
         self._numbering = dict(numbering or {})
+        self._taken: dict[str, str] = {}
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
         self._damaged: dict[str, RegisterDamaged] = {}
         self._invoices: dict[tuple[str, str], IssuedDocument] = {}
@@ -147,6 +149,19 @@ class Ledger:
     def numbering(self, legal_entity: str) -> Numbering:
         """Where the numbers of a legal entity are."""
         return self._numbering.get(legal_entity, Numbering())
+
+    def reserve(self, taken: Mapping[str, str]) -> None:
+        """Numbers that documents of other sellers have, and whose: see `Register.numbers_of_others`."""
+        self._taken.update(taken)
+
+    def next_number(self, closing: Closing) -> tuple[int, str]:
+        """The counter and the number of the next document of a closing's seller. Raises NumberOfAnother."""
+        counter = self.numbering(closing.key.legal_entity).counter + 1
+        number = document_number(closing.number_prefix, counter)
+        holder = self._taken.get(number, closing.key.legal_entity)
+        if holder != closing.key.legal_entity:
+            raise NumberOfAnother(closing.key.payer, number, closing.key.legal_entity, holder)
+        return counter, number
 
     @property
     def all_numbering(self) -> dict[str, Numbering]:
@@ -220,11 +235,11 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     if not closing.charges:
         raise NothingToIssue(key.payer)
     # given last, when nothing can refuse the invoice any more: else there would be a gap
-    counter = ledger.numbering(key.legal_entity).counter + 1
+    counter, number = ledger.next_number(closing)
     return IssuedDocument(
         key=key,
         counter=counter,
-        number=document_number(closing.number_prefix, counter),
+        number=number,
         type=DocumentType.INVOICE,
         closing=closing.id,
         rank=closing.rank,
@@ -246,7 +261,7 @@ def adjust(
     known of it, the closing's snapshot. Raises RegisterRefusal."""
     posted = adjustable(ledger, closing)
     if change.is_empty:
-        raise NothingToAdjust(closing.key.payer, posted.invoice.number)
+        raise NothingToAdjust(closing.key.payer, posted.invoice.number, closing.snapshot_id)
     if change.fault:
         raise NotOneNote(closing.key, posted.invoice.number, change.fault)
     note = _note(ledger, posted, closing, change, now)
@@ -272,7 +287,7 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     number = posted.invoice.number
     # an older snapshot that was closed late knows less than what is posted
     if closing.rank <= posted.rank:
-        raise NothingToAdjust(key.payer, number)
+        raise NothingToAdjust(key.payer, number, closing.snapshot_id)
     _check_final(closing)
     # amounts of two currencies are never subtracted
     if closing.currency != posted.invoice.currency:
@@ -336,11 +351,11 @@ def _note(
     ledger: Ledger, posted: PostedInvoice, closing: Closing, change: PostedChange, now: datetime
 ) -> IssuedDocument:
     invoice, gross = posted.invoice, change.net_minor + change.tax_minor
-    counter = ledger.numbering(invoice.key.legal_entity).counter + 1
+    counter, number = ledger.next_number(closing)
     return IssuedDocument(
         key=invoice.key,
         counter=counter,
-        number=document_number(closing.number_prefix, counter),
+        number=number,
         # what asks for nothing more is a credit note
         type=DocumentType.DEBIT_NOTE if (gross, change.net_minor) > (0, 0) else DocumentType.CREDIT_NOTE,
         closing="",

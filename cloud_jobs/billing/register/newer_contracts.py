@@ -1,15 +1,11 @@
-"""Whose newest closing was made before contracts were collected that have a say in it: it is closed again first.
-
-Else one payer is asked for a device by its contracts of before, and another one by those of now.
-"""
+"""What was published since a closing was made, and on whom that has a say."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, time
-from functools import reduce
+from datetime import UTC, date, datetime, time
+from functools import cached_property, reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,9 +15,7 @@ from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.versions import micros
 from cloud_jobs.billing.errors import BadReference
-from cloud_jobs.billing.register.closing import Days
 from cloud_jobs.billing.register.ledger import BESIDE
-from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import snapshots
 from cloud_jobs.lake.tables import Lake
 
@@ -29,40 +23,80 @@ _KINDS: Final = pa.array([*MODEL_OF])
 _MOST_TEXTS: Final = 64
 """So many things are looked for in the texts of accounts; of more, all accounts are parsed."""
 Row = Mapping[str, Any]
-Changed = set[tuple[str, str]]
+Changed = frozenset[tuple[str, str]]
 """Kind and id of things that were published."""
 
 
-def outdated_payers(register: Register, days: Days) -> set[str]:
-    """The payers of some days whose newest closing is to be made again. Raises LakeError, StoreUnavailable."""
-    lake = register.lake
-    newest = _newest_commit(lake)
-    commit_of = {one.number: one.reference_commit for one in snapshots(lake)}
-    by_commit: dict[int, set[str]] = defaultdict(set)
-    for payer, snapshot in register.newest_snapshots(*days).items():
-        if commit_of.get(snapshot, 0) < newest:
-            by_commit[commit_of.get(snapshot, 0)].add(payer)
-    if not by_commit:
-        return set()
-    end_us = micros(datetime.combine(days[1], time(), UTC) + BESIDE)
-    published = lake.rows("reference")
-    newer = published.filter(pc.greater(published["commit_number"], min(by_commit)))
-    rows, found = newer.filter(pc.is_in(newer["kind"], _KINDS)).to_pylist(), set[str]()
-    for commit, payers in by_commit.items():
-        if changed := _changed(rows, commit, end_us):
-            # also those that are no payers any more, and those whose children went to others
-            accounts = _concerned(published, changed).to_pylist()
-            before = (row for row in accounts if row["commit_number"] <= commit)
+class NewerContracts:
+    """What was collected after the contracts of a snapshot, and is in force before some day is over.
+
+    Contracts are named by their `commit`, that of the newest publication among them. What is asked for is read and
+    parsed once. Each question raises LakeError, StoreUnavailable.
+    """
+
+    def __init__(self, lake: Lake, last_day: date) -> None:
+        self._lake = lake
+        self._end_us = micros(datetime.combine(last_day, time(), UTC) + BESIDE)
+        self._snapshots = {one.number: one for one in snapshots(lake)}
+        self._newest = _newest_commit(lake)
+        self._changed: dict[int, Changed] = {}
+        self._payers: dict[tuple[int, Changed], set[str]] = {}
+        self._before: dict[int, Contracts] = {}
+
+    def commit_of(self, snapshot: int) -> int:
+        """The commit of a snapshot's contracts; 0, the oldest there can be, of one that nobody knows any more."""
+        known = self._snapshots.get(snapshot)
+        return 0 if known is None else min(known.reference_commit, self._newest)
+
+    def decisions_number(self, snapshot: int) -> int:
+        """The number of the last decision at a snapshot; 0 of one that nobody knows any more."""
+        known = self._snapshots.get(snapshot)
+        return 0 if known is None else known.decisions_number
+
+    def changed(self, commit: int) -> Changed:
+        """What was published since."""
+        if commit >= self._newest:
+            return frozenset()
+        if commit not in self._changed:
+            newer = self._published.filter(pc.greater(self._published["commit_number"], commit))
+            self._changed[commit] = frozenset(
+                (row["kind"], row["id"]) for row in newer.to_pylist() if _begins_before(row, self._end_us)
+            )
+        return self._changed[commit]
+
+    def payers_of(self, changed: Changed, commit: int) -> set[str]:
+        """On whom some things have a say that were changed since: by the contracts of then, or by those of now."""
+        if changed and (commit, changed) not in self._payers:
+            rows = _concerned(self._published, changed).to_pylist()
             names = {name for kind, name in changed if kind == "account"}
-            found |= payers & {*names, *_payers_of(accounts, changed), *_payers_of(before, changed)}
-    return found
+            # also those that are no payers any more, and those whose children went to others
+            for known in (rows, (row for row in rows if row["commit_number"] <= commit)):
+                names.update(Contracts(known).payers_of(changed))
+            self._payers[commit, changed] = names
+        return self._payers.get((commit, changed), set())
+
+    def given_away(self, commit: int) -> set[str]:
+        """On whom the accounts have a say that were changed since: nothing else says who pays for what."""
+        return self.payers_of(frozenset(one for one in self.changed(commit) if one[0] == "account"), commit)
+
+    @cached_property
+    def now(self) -> Contracts:
+        """The contracts with all that was published."""
+        return Contracts(self._published.to_pylist())
+
+    def before(self, commit: int) -> Contracts:
+        """The contracts of then."""
+        if commit not in self._before:
+            known = self._published.filter(pc.less_equal(self._published["commit_number"], commit))
+            self._before[commit] = Contracts(known.to_pylist())
+        return self._before[commit]
+
+    @cached_property
+    def _published(self) -> pa.Table:
+        return self._lake.rows("reference", where=[("kind", "in", [*MODEL_OF])])
 
 
-def _payers_of(rows: Iterable[Row], changed: Changed) -> list[str]:
-    return Contracts(rows).payers_of(changed)
-
-
-def _concerned(published: pa.Table, changed: Changed) -> pa.Table:
+def _concerned(published: pa.Table, changed: Iterable[tuple[str, str]]) -> pa.Table:
     """All publications of the accounts on which some things have a say, of all above these, and perhaps of others."""
     accounts = published.filter(pc.equal(published["kind"], "account"))
     texts = {_named(kind, name) for kind, name in changed if kind != "account"}
@@ -99,11 +133,6 @@ def _newest_commit(lake: Lake) -> int:
     """That of the contracts: fences have no say in who pays."""
     rows = lake.rows("reference", ["kind", "commit_number"])
     return pc.max(rows.filter(pc.is_in(rows["kind"], _KINDS))["commit_number"]).as_py() or 0
-
-
-def _changed(rows: list[Row], commit: int, end_us: int) -> Changed:
-    """What was collected after a commit and is in force before the days are over."""
-    return {(row["kind"], row["id"]) for row in rows if row["commit_number"] > commit and _begins_before(row, end_us)}
 
 
 def _begins_before(row: Row, end_us: int) -> bool:

@@ -14,9 +14,11 @@ from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.register import ledger as rules
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.errors import AdjustmentDue, NothingClosed, RegisterRefusal, Unattributed
+from cloud_jobs.billing.register.invoices_of_others import InvoicesOfOthers
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedChange
-from cloud_jobs.billing.register.newer_contracts import outdated_payers
-from cloud_jobs.billing.register.period_posting import Pair, PeriodPosting, Row, Step
+from cloud_jobs.billing.register.newer_contracts import NewerContracts
+from cloud_jobs.billing.register.outdated import outdated_closings
+from cloud_jobs.billing.register.period_posting import Pair, PeriodPosting, Row
 from cloud_jobs.billing.register.posting import post
 from cloud_jobs.billing.register.rows import document_row
 from cloud_jobs.billing.register.tables import Register, missing_closing
@@ -66,36 +68,41 @@ class _Issue:
     """The invoice of each payer that has none."""
 
     def __init__(self, books: Books, clerk: Clerk) -> None:
-        self._books, self._clerk = books, clerk
+        self.books, self.clerk = books, clerk
 
     def ready(self, pairs: Sequence[Pair]) -> None:
-        self._books.check([closing for closing, posted in pairs if posted is None])
+        self.books.check([closing for closing, posted in pairs if posted is None])
+        self._load_changed(pairs)
+
+    def _load_changed(self, pairs: Sequence[Pair]) -> None:
+        changed = [pair for pair in pairs if pair[1] is not None and not pair[0].owes_as(pair[1])]
+        self.books.load([one for pair in changed for one in pair if one is not None])
 
     def entry(self, ledger: Ledger, pair: Pair) -> IssuedDocument:
         closing, posted = pair
-        if posted is not None and closing.outcome is ClosingState.FINAL and _sums(closing) != _sums(posted):
+        is_final = closing.outcome is ClosingState.FINAL
+        if posted is not None and is_final and not self.books.change(posted, closing).is_empty:
             standing = ledger.posted(closing.key)
             assert standing is not None, "a closing is posted to an invoice"
             raise AdjustmentDue(closing.key.payer, standing.invoice.number)
-        return rules.issue(ledger, closing, self._clerk.now, self._clerk.by)
+        return rules.issue(ledger, closing, self.clerk.now, self.clerk.by)
 
     def row(self, entry: IssuedDocument, pair: Pair) -> Row:
-        return document_row(entry, *self._books.seal(entry, *pair), self._clerk.attempt)
+        return document_row(entry, *self.books.seal(entry, *pair), self.clerk.attempt)
 
 
 class _Adjust(_Issue):
     """The note of each payer whose newest closing changes what is posted."""
 
     def ready(self, pairs: Sequence[Pair]) -> None:
-        changed = [pair for pair in pairs if pair[1] is not None and not pair[0].owes_as(pair[1])]
-        self._books.load([one for pair in changed for one in pair if one is not None])
+        self._load_changed(pairs)
 
     def entry(self, ledger: Ledger, pair: Pair) -> IssuedDocument:
         closing, before = pair
         posted = rules.adjustable(ledger, closing)
         if before is None:
             raise missing_closing(closing.key.payer, posted.closing)
-        change, clerk = self._books.change(before, closing), self._clerk
+        change, clerk = self.books.change(before, closing), self.clerk
         return rules.adjust(ledger, closing, change, clerk.now, clerk.by, reason=clerk.reason)
 
 
@@ -104,7 +111,7 @@ def issue_period(register: Register, days: Days, payers: Collection[str] | None,
 
     Raises NothingClosed, CommitConflict, CommitFailed, LakeError, StoreUnavailable.
     """
-    return _post(register, days, payers, _Issue(books, clerk), clerk)
+    return _post(register, days, payers, _Issue(books, clerk))
 
 
 def adjust_period(
@@ -116,7 +123,7 @@ def adjust_period(
     """
     if clerk.reason and (faults := [*attribution_faults(clerk.by, clerk.reason)]):
         raise Unattributed(faults)
-    return _post(register, days, payers, _Adjust(books, clerk), clerk)
+    return _post(register, days, payers, _Adjust(books, clerk))
 
 
 def void_invoice(
@@ -124,7 +131,7 @@ def void_invoice(
 ) -> IssuedDocument:
     """Takes back all that is posted to an invoice; `legal_entity`: its seller, if two have the number.
 
-    Raises UnknownDocument, AlreadyVoid, Unattributed, and as `issue_period`.
+    Raises UnknownDocument, AlreadyVoid, NumberOfAnother, Unattributed, and as `issue_period`.
     """
     if faults := [*attribution_faults(clerk.by, reason)]:
         raise Unattributed(faults)
@@ -134,19 +141,19 @@ def void_invoice(
         ledger = register.ledger(opened, [invoice.key])
         closing = register.closing(invoice.key, ledger.posted_to(invoice.key.legal_entity, number).closing)
         books.load([closing])
+        ledger.reserve(register.numbers_of_others(opened, ledger, [closing]))
         made = rules.void(ledger, number, closing, clerk.now, by=clerk.by, reason=reason)
         yield [document_row(made, *books.seal(made, None, closing), clerk.attempt)]
 
     return post(register, clerk.attempt, make)[0]
 
 
-def _post(register: Register, days: Days, payers: Collection[str] | None, step: Step, clerk: Clerk) -> Done:
+def _post(register: Register, days: Days, payers: Collection[str] | None, step: _Issue) -> Done:
     asked = register.payers(*days) if payers is None else sorted({*payers})
     if not asked:
         raise NothingClosed(days_text(*days))
-    posting = PeriodPosting(register, days, asked, step, outdated_payers(register, days))
-    return Done(post(register, clerk.attempt, posting.make), tuple(posting.refused))
-
-
-def _sums(closing: Closing) -> tuple[str, int, int, str]:
-    return closing.currency, closing.net_minor, closing.tax_minor, closing.taxes
+    newer = NewerContracts(register.lake, days[1])
+    others = InvoicesOfOthers(register, days, newer, step.books)
+    outdated = outdated_closings(register, days, newer)
+    posting = PeriodPosting(register, days, asked, step, others=others, outdated=outdated)
+    return Done(post(register, step.clerk.attempt, posting.make), tuple(posting.refused))

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import Account, LegalEntity
 from cloud_jobs.billing.register.rows import canonical
-
-_NO_CHILDREN: Final = '"names":{}'
-
-
-def account_names(text: str) -> Collection[str]:
-    """The ids of the buyer's children in the text of `Parties`; none of a closing that was blocked."""
-    # of most payers there are none, and there are very many payers
-    found: dict[str, str] = {} if _NO_CHILDREN in text else json.loads(text).get("names", {})
-    return found
 
 
 class Noticed(NamedTuple):

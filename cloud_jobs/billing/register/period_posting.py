@@ -4,6 +4,7 @@ other, and no account is asked for by two of them."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from deltalake import DeltaTable
@@ -12,17 +13,17 @@ from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.documents import DocumentError, DocumentType
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, RegisterKey
 from cloud_jobs.billing.register.errors import (
-    AccountInvoiced,
     Blocked,
     DamagedPayer,
+    InvoicedToAnother,
     NotClosed,
-    OldContracts,
+    NothingToAdjust,
+    OutdatedClosing,
     RegisterDamaged,
     RegisterRefusal,
 )
-from cloud_jobs.billing.register.invoiced_accounts import InvoicedAccounts
+from cloud_jobs.billing.register.invoices_of_others import InvoicesOfOthers, waiting
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, Numbering
-from cloud_jobs.billing.register.parties import account_names
 from cloud_jobs.billing.register.tables import Register
 
 Row = dict[str, Any]
@@ -49,9 +50,16 @@ class PeriodPosting:
     """One command's documents of a period; `refused`: of whom there is none, and why."""
 
     def __init__(
-        self, register: Register, days: Days, payers: Sequence[str], step: Step, outdated: Collection[str] = ()
+        self,
+        register: Register,
+        days: Days,
+        payers: Sequence[str],
+        step: Step,
+        *,
+        others: InvoicesOfOthers,
+        outdated: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`outdated`: see `newer_contracts`."""
+        """`outdated`: see the module of that name."""
         self.refused: list[RegisterRefusal] = []
         self._register = register
         self._days = days
@@ -59,35 +67,28 @@ class PeriodPosting:
         self._step = step
         self._outdated = outdated
         self._numbering: Mapping[str, Numbering] | None = None
-        self._invoiced = InvoicedAccounts()
+        self._others = others
+        self._waiting: Mapping[str, InvoicedToAnother] = {}
 
     def make(self, opened: DeltaTable) -> Iterator[list[Row]]:
         """The rows upon a version of `documents`, part by part; called again after another clerk's commit."""
+        self._waiting = {}
+        # whose invoice is in the way of others may be changed by this very command: that is seen by trying
+        in_the_way = self._others.in_the_way(opened, self._payers)
+        holders = {one.holder for others in in_the_way.values() for one in others}
+        tried = self._parts(opened, sorted(holders & {*self._payers}))
+        taken_back = {str(row["payer"]) for rows in tried for row in rows}
+        self._waiting = {
+            payer: InvoicedToAnother(payer, one.what, one.holder, one.number, one.days)
+            for payer, one in waiting(in_the_way, taken_back).items()
+        }
+        yield from self._parts(opened, self._payers)
+
+    def _parts(self, opened: DeltaTable, payers: Sequence[str]) -> Iterator[list[Row]]:
         self.refused.clear()
         self._numbering = None
-        self._invoiced = self._standing(opened)
-        for begin in range(0, len(self._payers), PAYERS_AT_ONCE):
-            yield [*self._part(opened, self._payers[begin : begin + PAYERS_AT_ONCE])]
-        # what held them up may have been taken back meanwhile, by this very command
-        held_up = sorted(one.payer for one in self.refused if isinstance(one, AccountInvoiced))
-        self.refused = [one for one in self.refused if not isinstance(one, AccountInvoiced)]
-        for begin in range(0, len(held_up), PAYERS_AT_ONCE):
-            yield [*self._part(opened, held_up[begin : begin + PAYERS_AT_ONCE])]
-
-    def _standing(self, opened: DeltaTable) -> InvoicedAccounts:
-        """Of payers that have, or had, children: those alone can be asked for by two."""
-        found, related = InvoicedAccounts(), self._register.closings_with_children(*self._days)
-        keys = {one.key for one in related}
-        keys |= {one.key._replace(payer=name) for one in related for name in account_names(one.parties)}
-        ledger = self._register.ledger(opened, keys)
-        for payer in sorted({key.payer for key in keys}):
-            for posted in _standing(ledger, payer):
-                found.take(posted, [payer])
-        for one in related:
-            for posted in _standing(ledger, one.key.payer):
-                if posted.closing == one.id:
-                    found.take(posted, [one.key.payer, *account_names(one.parties)])
-        return found
+        for begin in range(0, len(payers), PAYERS_AT_ONCE):
+            yield [*self._part(opened, payers[begin : begin + PAYERS_AT_ONCE])]
 
     def _part(self, opened: DeltaTable, payers: Collection[str]) -> Iterator[Row]:
         closings = self._register.closings(*self._days, payers)
@@ -95,6 +96,7 @@ class PeriodPosting:
         period = days_text(*self._days)
         self.refused.extend(NotClosed(payer, period) for payer in payers if payer not in newest)
         ledger = self._register.ledger(opened, [one.key for one in newest.values()], self._numbering)
+        ledger.reserve(self._register.numbers_of_others(opened, ledger, newest.values()))
         named = {one.in_register: one for one in closings}
         pairs = [*self._pairs(ledger, newest.values(), named)]
         self._ready(pairs)
@@ -130,14 +132,24 @@ class PeriodPosting:
                     pairs.remove(pair)
             self._step.ready([pair for pair in final if pair in pairs])
 
-    def _of_payer(self, ledger: Ledger, pair: Pair) -> Iterator[Row]:
-        closing, payer = pair[0], pair[0].key.payer
-        accounts = [payer, *account_names(closing.parties)]
+    def _entry(self, ledger: Ledger, pair: Pair) -> IssuedDocument:
+        payer = pair[0].key.payer
+        outdated = OutdatedClosing(payer, self._outdated[payer]) if payer in self._outdated else None
         try:
             made = self._step.entry(ledger, pair)
-            if payer in self._outdated:
-                raise OldContracts(payer)
-            self._invoiced.check(payer, accounts)
+        except NothingToAdjust as refusal:
+            # a closing of before says nothing of what there is to adjust now
+            raise outdated or refusal from None
+        if outdated is not None:
+            raise outdated
+        return made
+
+    def _of_payer(self, ledger: Ledger, pair: Pair) -> Iterator[Row]:
+        closing, payer = pair[0], pair[0].key.payer
+        try:
+            made = self._entry(ledger, pair)
+            if payer in self._waiting:
+                raise self._waiting[payer]
             row = self._step.row(made, (closing, None if made.type is DocumentType.INVOICE else pair[1]))
         except RegisterRefusal as refusal:
             self.refused.append(refusal)
@@ -149,14 +161,4 @@ class PeriodPosting:
         else:
             # the next number follows upon this one, and a payer is not issued twice in one commit
             ledger.add(made)
-            for posted in ledger.standing(payer):
-                self._invoiced.take(posted, accounts)
             yield row
-
-
-def _standing(ledger: Ledger, payer: str) -> Sequence[Any]:
-    try:
-        return ledger.standing(payer)
-    except RegisterDamaged:
-        # it is refused when its turn comes
-        return ()

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.closing import Closing, PeriodKey, RegisterKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
-from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
+from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering, document_number
 from cloud_jobs.billing.register.rows import (
     CHARGE_COLUMNS,
     charge_columns,
@@ -23,6 +23,7 @@ from cloud_jobs.billing.register.rows import (
     document_from,
     lines_digest,
 )
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import Range, StoredFiles, read_stored, stored_rows
 from cloud_jobs.lake.tables import Lake, row_fault_as_error
@@ -57,14 +58,16 @@ class Register:
         newest = rows.group_by("payer").aggregate([("snapshot", "max")])
         return dict(zip(newest["payer"].to_pylist(), newest["snapshot_max"].to_pylist(), strict=True))
 
-    def closings_with_children(self, first_day: date, last_day: date) -> list[Closing]:
-        """The closings for exactly these days of payers with children, in order of payer and rank."""
-        rows = self._read("closings", {"last_day": (last_day, last_day)}, TABLES["closings"].schema.names, first_day)
-        found = []
-        for row in rows.filter(pc.match_substring(rows["parties"], '"names":{"')).to_pylist():
-            with row_fault_as_error("closings", row):
-                found.append(closing_from(row))
-        return sorted(found, key=lambda one: (one.key.payer, one.rank))
+    def payers_by_snapshot(self, opened: DeltaTable, first_day: date, last_day: date) -> dict[int, set[str]]:
+        """By the number of the snapshot that was posted whose documents there are, of periods with a day of these."""
+        ranges: dict[str, Range] = {"last_day": (first_day, None), "first_day": (None, last_day)}
+        rows = self._read("documents", ranges, ["snapshot", "payer"], opened=opened)
+        grouped = rows.group_by("snapshot").aggregate([("payer", "distinct")])
+        return {row["snapshot"]: {*row["payer_distinct"]} for row in grouped.to_pylist()}
+
+    def posted(self, opened: DeltaTable, payers: Collection[str], first_day: date, last_day: date) -> Ledger:
+        """What stands of some payers, of periods with a day of these; it numbers nothing."""
+        return Ledger(self._documents(opened, payers, first_day, last_day))
 
     def closing(self, key: PeriodKey, closing_id: str) -> Closing:
         """The closing that a document names. Raises RegisterDamaged if it is not there."""
@@ -151,6 +154,17 @@ class Register:
         documents = self._documents(opened, payers, first, last)
         return Ledger(documents, {**self._numbering(opened), **(numbering or {})})
 
+    def numbers_of_others(self, opened: DeltaTable, ledger: Ledger, closings: Collection[Closing]) -> dict[str, str]:
+        """Of the numbers that documents of closings would get those that another seller's have, and whose they are."""
+        found: dict[str, str] = {}
+        for seller, prefix in sorted({(one.key.legal_entity, one.number_prefix) for one in closings}):
+            counter = ledger.numbering(seller).counter
+            # its own end before these, however many there are
+            low, high = (document_number(prefix, counter + one) for one in (1, len(closings)))
+            rows = self._read("documents", {"number": (low, high)}, ["number", "legal_entity"], opened=opened)
+            found.update((row["number"], row["legal_entity"]) for row in rows.to_pylist())
+        return found
+
     def attempted(self, opened: DeltaTable, attempt: str) -> list[IssuedDocument]:
         """What a command wrote already, in the version that was opened."""
         rows = self._rows("documents", {"attempt": (attempt, attempt)}, columns=_OF_THE_LEDGER, opened=opened)
@@ -161,6 +175,19 @@ class Register:
         rows = self._read("documents", {}, ["legal_entity", "counter"])
         grouped = rows.sort_by("counter").group_by("legal_entity", use_threads=False).aggregate([("counter", "list")])
         return {row["legal_entity"]: row["counter_list"] for row in grouped.to_pylist()}
+
+    def certified_devices(
+        self, first_day: date, last_day: date, devices: Collection[TenantDevice]
+    ) -> dict[TenantDevice, set[str]]:
+        """By device the payers that were closed for exactly these days with a certificate of it."""
+        names = sorted({one.device for one in devices})
+        ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
+        rows = self._read("certificates", ranges, ["tenant", "device", "payer"], first_day)
+        rows = rows.filter(pc.is_in(rows["device"], pa.array(names, pa.string())))
+        found: dict[TenantDevice, set[str]] = {}
+        for tenant, device, payer in zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True):
+            found.setdefault(TenantDevice(tenant, device), set()).add(payer)
+        return {one: found[one] for one in {*devices} & found.keys()}
 
     def certificates_of(self, closings: Collection[Closing]) -> pa.Table:
         """Rows of CERTIFICATES of closings of one period, and of other runs and payers between them."""

@@ -1,0 +1,245 @@
+"""What went from one payer to another after an issue is asked for once, and by what is so now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.certificates.decision import ClosedState
+from cloud_jobs.billing.certificates.decisions import decide, withdraw
+from cloud_jobs.billing.register.closing import ClosingState
+from cloud_jobs.billing.register.documents_of import outstanding
+from cloud_jobs.billing.register.errors import (
+    AdjustmentDue,
+    AlreadyIssued,
+    Blocked,
+    InvoicedToAnother,
+    NumberOfAnother,
+    OutdatedClosing,
+)
+from cloud_jobs.lake.coverage import TenantDevice
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, used
+from tests.cloud_jobs.billing.register.correcting import (
+    BETA,
+    CHILD,
+    OWN,
+    SMALL,
+    adjust,
+    agree,
+    agree_more,
+    asked_for,
+    billed_in,
+    changes,
+    issue,
+    small_fleet,
+)
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    return billed_in(tmp_path)
+
+
+def test_a_device_that_went_to_another_payer_is_not_asked_for_by_both(tmp_path: Path) -> None:
+    billed, agreed = small_fleet(tmp_path, account("pa", device("van-1")), account("pb", device("van-2")))
+    billed.close("one")
+    issue(billed, "first", ["pa"])
+    agree_more(billed, agreed, account("pa"), account("pb", device("van-1"), device("van-2")))
+    billed.close("two", ["pb"])
+    refused = issue(billed, "second", ["pb"]).refused
+    assert [(type(one), "device fleet/van-1" in str(one), "pa for 2026-03" in str(one)) for one in refused] == [
+        (InvoicedToAnother, True, True)
+    ]
+    billed.close("three")
+    assert changes(adjust(billed, "third")) == [("pa", -450)]
+    assert changes(issue(billed, "fourth")) == [("pb", 630)]
+    assert asked_for(billed) == {"van-1": 450, "van-2": 180}
+
+
+def test_two_parents_that_swap_their_children_are_adjusted_by_one_command(tmp_path: Path) -> None:
+    mine, theirs = account("x", device("van-1"), parent="pa"), account("y", device("van-2"), parent="pb")
+    billed, agreed = small_fleet(tmp_path, account("pa", device("van-3")), account("pb"), mine, theirs)
+    billed.close("one")
+    issue(billed, "first")
+    agree_more(
+        billed,
+        agreed,
+        account("x", device("van-1"), parent="pb"),
+        account("y", device("van-2"), parent="pa"),
+    )
+    billed.close("two")
+    # one of them alone waits for the other one, whichever it is
+    assert [type(one) for one in adjust(billed, "second", ["pa"]).refused] == [InvoicedToAnother]
+    assert [type(one) for one in adjust(billed, "third", ["pb"]).refused] == [InvoicedToAnother]
+    assert changes(adjust(billed, "fourth")) == [("pa", -270), ("pb", 270)]
+    assert asked_for(billed) == SMALL
+
+
+def test_who_waits_for_an_invoice_that_stays_keeps_those_waiting_that_wait_for_it(tmp_path: Path) -> None:
+    billed, agreed = small_fleet(
+        tmp_path, account("pa", device("van-1")), account("pb", device("van-2")), account("pc", device("van-3"))
+    )
+    billed.close("one")
+    issue(billed, "first")
+    # each gets the device of the one before; that of the first cannot be closed
+    agree_more(
+        billed,
+        agreed,
+        account("pa", tariff="unknown"),
+        account("pb", device("van-1")),
+        account("pc", device("van-2"), device("van-3")),
+    )
+    billed.close("two")
+    done = adjust(billed, "second")
+    assert sorted((one.payer, type(one)) for one in done.refused) == [
+        ("pa", Blocked),
+        ("pb", InvoicedToAnother),
+        ("pc", InvoicedToAnother),
+    ]
+    assert asked_for(billed) == SMALL
+    agree_more(billed, agreed, account("pa"))
+    billed.close("three")
+    assert changes(adjust(billed, "third")) == [("pa", -450), ("pb", 270), ("pc", 180)]
+    assert asked_for(billed) == SMALL
+
+
+def test_other_days_of_the_same_month_are_not_asked_for_again_by_another_payer(tmp_path: Path) -> None:
+    billed = billed_in(tmp_path, CHILD, BETA)
+    billed.close("one")
+    issue(billed, "first")
+    billed.publish(legal_entity(), tariff(price()), CHILD, BETA, OWN)
+    day = date(2026, 3, 10), date(2026, 3, 10)
+    billed.close("two", ["acme"], days=day)
+    assert [type(one) for one in issue(billed, "second", days=day).refused] == [InvoicedToAnother]
+    billed.close("three")
+    adjust(billed, "third", ["beta"])
+    assert changes(issue(billed, "fourth", days=day)) == [("acme", 450)]
+    assert asked_for(billed) == {"van-1": 450, "van-2": 180}
+
+
+@pytest.mark.parametrize("more", [0, 2000])
+def test_what_is_posted_of_another_month_has_no_say(tmp_path: Path, more: int) -> None:
+    billed = billed_in(tmp_path)
+    february, hour = (date(2026, 2, 1), date(2026, 2, 28)), datetime(2026, 2, 10, 6, tzinfo=UTC)
+    billed.use(used("van-1", 3000, hour))
+    for days in (february, DAYS):
+        billed.close(f"of {days[0]}", days=days)
+        issue(billed, f"first of {days[0]}", ["acme"], days)
+    billed.use(used("van-1", more, hour))
+    billed.close("late", ["acme"], days=february)
+    assert len(adjust(billed, "late", ["acme"], february).documents) == 1
+    agree(billed, account("acme", device("van-1"), parent="beta", effective_from="2026-02-28T23:00:00Z"))
+    billed.close("two", ["beta"])
+    assert [type(one) for one in issue(billed, "second", ["beta"]).refused] == [InvoicedToAnother]
+    billed.close("three")
+    assert changes(adjust(billed, "third")) == [("acme", -450)]
+    assert changes(issue(billed, "fourth")) == [("beta", 630)]
+
+
+def test_a_charge_that_goes_to_another_account_of_the_payer_is_still_to_be_adjusted(tmp_path: Path) -> None:
+    x, y = account("x", device("van-1"), parent="pa"), account("y", device("van-2"), parent="pa")
+    billed, agreed = small_fleet(tmp_path, account("pa", device("van-3")), x, y)
+    billed.close("one")
+    issue(billed, "first")
+    agree_more(billed, agreed, account("x", parent="pa"), account("y", device("van-1"), device("van-2"), parent="pa"))
+    billed.close("two")
+    # the sums are the same, the lines are not
+    assert [type(one) for one in issue(billed, "second").refused] == [AdjustmentDue]
+    assert changes(adjust(billed, "third")) == [("pa", 0)]
+    assert [type(one) for one in issue(billed, "fourth").refused] == [AlreadyIssued]
+
+
+def test_a_number_that_another_seller_gave_is_not_given_again(tmp_path: Path) -> None:
+    other = account("pb", device("van-2"), payer=payer(legal_entity="other"))
+    sellers = legal_entity(), legal_entity(id="other", number_prefix="OT-")
+    billed, agreed = small_fleet(tmp_path, *sellers, account("pa", device("van-1")), other)
+    billed.close("one")
+    issue(billed, "first", ["pa"])
+    agree_more(billed, agreed, legal_entity(number_prefix="NEW-"), legal_entity(id="other", number_prefix="WB-EU-"))
+    billed.close("two")
+    assert [(one.payer, type(one)) for one in issue(billed, "second").refused] == [
+        ("pa", AlreadyIssued),
+        ("pb", NumberOfAnother),
+    ]
+    agree_more(billed, agreed, legal_entity(id="other", number_prefix="OT-"))
+    billed.close("three")
+    assert [one.number for one in issue(billed, "third").documents] == ["OT-00000001"]
+
+
+@given(st.data())
+@settings(max_examples=10, deadline=None)
+def test_whatever_goes_from_one_payer_to_another_is_asked_for_once(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    def drawn() -> list[dict[str, Any]]:
+        holder = {name: data.draw(st.sampled_from(["pa", "pb", "x"]), label=name) for name in SMALL}
+        parent = data.draw(st.sampled_from([None, "pa", "pb"]), label="parent of x")
+        held = {name: [device(one) for one, its in holder.items() if its == name] for name in ("pa", "pb", "x")}
+        above = {} if parent is None else {"parent": parent}
+        return [account("pa", *held["pa"]), account("pb", *held["pb"]), account("x", *held["x"], **above)]
+
+    billed, agreed = small_fleet(tmp_path_factory.mktemp("lake"), *drawn())
+    for number in range(data.draw(st.integers(2, 9))):
+        what = data.draw(st.sampled_from(["agree", "close", "close", "issue", "issue", "adjust"]))
+        some = data.draw(st.sampled_from([None, ["pa"], ["pb"], ["x"], ["pa", "x"]]))
+        if what == "agree":
+            agree_more(billed, agreed, *drawn())
+        elif what == "close":
+            billed.close(f"close {number}")
+        elif billed.register.payers(*DAYS):
+            (issue if what == "issue" else adjust)(billed, f"{what} {number}", some)
+        assert not asked_for(billed) - Counter(SMALL)
+    billed.close("last")
+    # one command of each, whatever happened before
+    adjust(billed, "adjust the last")
+    issue(billed, "issue the last")
+    assert asked_for(billed) == SMALL
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_is_posted_on_a_decision_that_was_withdrawn(tmp_path: Path, again: bool) -> None:
+    billed = BilledLake.create(tmp_path, "van-2")
+    billed.publish(legal_entity(), tariff(price()), OWN, BETA)
+    billed.use(used("van-1", 10_000), used("van-2", 4_000))
+    billed.hear("van-1", missing=True)
+    made = decide(
+        billed.lake,
+        TenantDevice("fleet", "van-1"),
+        ClosedState.OPEN,
+        (datetime(2026, 2, 28, tzinfo=UTC), datetime(2026, 4, 1, tzinfo=UTC)),
+        decided_by="A. Clerk",
+        reason="Scrapped in February",
+        now=NOW,
+    )
+    closings = {one.key.payer: one.outcome for one in billed.close("one")}
+    assert closings == {"acme": ClosingState.FINAL, "beta": ClosingState.FINAL}
+    if again:
+        issue(billed, "first")
+    withdraw(billed.lake, made.number, decided_by="A. Clerk", reason="It drives again", now=NOW)
+    done = (adjust if again else issue)(billed, "second")
+    assert [(type(one), "decision 1 was withdrawn" in str(one)) for one in done.refused if one.payer == "acme"] == [
+        (OutdatedClosing, True)
+    ]
+    if again:
+        with pytest.raises(OutdatedClosing):
+            outstanding(billed.register, DAYS, "acme")
+    assert {one.key.payer: one.outcome for one in billed.close("two")}["acme"] is ClosingState.PROVISIONAL
+
+
+def test_a_price_that_was_published_since_is_not_said_to_be_adjusted(billed: BilledLake) -> None:
+    billed.close("one")
+    issue(billed, "first")
+    agree(billed, tariff(price("9")))
+    refused = adjust(billed, "second").refused
+    assert {type(one) for one in refused} == {OutdatedClosing}
+    with pytest.raises(OutdatedClosing):
+        outstanding(billed.register, DAYS, "acme")
+    billed.close("two")
+    assert len(adjust(billed, "third").documents) == 2
