@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -69,12 +69,17 @@ class DeviceCounts:
 
 
 class HeardRecords(NamedTuple):
-    """What came of a period of a device that never stated anything: how many records, and when the device made the
+    """What came of a period of a buffer that never stated anything: how many records, and when the device made the
     first and the last of them."""
 
     records: int
     first: datetime
     last: datetime
+
+    @classmethod
+    def together(cls, found: Sequence[HeardRecords]) -> HeardRecords:
+        """What came of several, one at least."""
+        return cls(sum(one.records for one in found), min(one.first for one in found), max(one.last for one in found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,8 @@ class DeviceCertificate:
     """What the centre knows of a device in [start, end), with its reasons, at one snapshot.
 
     `since`: of a silent device up to when it accounted for everything; None: never, and `heard` is what came of the
-    period all the same. `received`, `missing`,
+    period all the same. `silent_epochs`: the buffers that both are about; none: all that the device has in the period.
+    `received`, `missing`,
     `declared_lost` (by the reason that the device gave): of the streams that may hold records of the period, all of
     them, for a seq that is not there says no time; `missing` without those above a head that was stated for the end.
     `decision`: what closes it, and `state` is DECIDED; `stated_state`: what it is without. `settled_at`: up to when the
@@ -97,6 +103,7 @@ class DeviceCertificate:
     stated_state: CertificateState
     since: datetime | None = None
     heard: HeardRecords | None = None
+    silent_epochs: tuple[int, ...] = ()
     received: int = 0
     missing: SeqRanges = field(default_factory=SeqRanges)
     declared_lost: tuple[tuple[str, SeqRanges], ...] = ()
@@ -132,7 +139,11 @@ class DeviceCertificate:
         """What the device does not account for, whoever decided on it; none if it accounts for all."""
         if self.stated_state is CertificateState.OPEN:
             return (f"{self.missing.count:,} records are missing: seqs {_shown(self.missing)}",)
-        return (self._silence(),) if self.stated_state is CertificateState.SILENT else ()
+        if self.stated_state is not CertificateState.SILENT:
+            return ()
+        # of its other buffers the device says enough
+        epochs = ", ".join(map(str, self.silent_epochs[:_MAX_RANGES]))
+        return (f"buffer {epochs}: {self._silence()}" if epochs else self._silence(),)
 
     def _silence(self) -> str:
         if self.since is not None:
@@ -146,9 +157,8 @@ class DeviceCertificate:
             count, first, last = self.heard
             span = f"from {stamp(first)} to {stamp(last)}"
             return f"never stated what it has; {count:,} records of the period came, {span}"
-        if self.received:
-            return f"never stated what it has; of {self.received:,} records that came none is of the period"
-        return "nothing was ever heard of it"
+        # whether some of the period came is not asked by everyone who certifies
+        return "never stated what it has" if self.received else "nothing was ever heard of it"
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, with its digest."""
@@ -172,6 +182,7 @@ class DeviceCertificate:
             "heard": None
             if self.heard is None
             else {"records": self.heard.records, "first": stamp(self.heard.first), "last": stamp(self.heard.last)},
+            "silent_epochs": [*self.silent_epochs],
             "received": self.received,
             "missing": self.missing.document(),
             "declared_lost": {reason: seqs.document() for reason, seqs in self.declared_lost},
@@ -209,13 +220,13 @@ def certify(
     reach: Reach = _NO_REACH,
     counts: DeviceCounts | None = None,
     decisions: Iterable[Decision] = (),
-    heard: HeardRecords | None = None,
+    heard: Mapping[int, HeardRecords] | None = None,
 ) -> DeviceCertificate:
     """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
 
     `reach`: how far around the period fixes have a say in what is metered in it: all of that has to be accounted for.
     `decisions`: of any device; the latest that closes this state for the whole period counts. `heard`: what came of
-    the period, needed of a device with a stream that never stated anything.
+    the period, by epoch, of the streams that never stated anything.
     """
     assert start < end, "a period"
     settled_us = _microseconds(end + reach.after)
@@ -225,7 +236,9 @@ def certify(
     # a device that was never heard of may have driven
     worst = max(states.values(), default=StreamState.SILENT)
     state = _STATES[worst]
-    since = _since(of_period, states) if worst is StreamState.SILENT else None
+    silent = _silent(of_period, states) if worst is StreamState.SILENT else {}
+    first = min((one.stated_us for one in silent.values()), default=0)
+    came = [heard[epoch] for epoch in silent if epoch in heard] if heard and first <= 0 else []
     decision = in_effect(decisions, device, state.value, start, end)
     return DeviceCertificate(
         tenant=device.tenant,
@@ -234,8 +247,9 @@ def certify(
         end=end.astimezone(UTC),
         state=state if decision is None else CertificateState.DECIDED,
         stated_state=state,
-        since=since,
-        heard=heard if worst is StreamState.SILENT and since is None else None,
+        since=_EPOCH + timedelta(microseconds=first) if first > 0 else None,
+        heard=HeardRecords.together(came) if came else None,
+        silent_epochs=tuple(silent) if len(silent) < len(of_period) else (),
         received=sum(coverage.received.count for coverage in of_period.values()),
         missing=SeqRanges.of(
             {epoch: coverage.missing for epoch, coverage in of_period.items() if states[epoch] is StreamState.OPEN}
@@ -247,12 +261,12 @@ def certify(
     )
 
 
-def _since(streams: Mapping[int, Coverage], states: Mapping[int, StreamState]) -> datetime | None:
-    """Up to when everything is accounted for: by the first of the silent streams to fall silent."""
+def _silent(streams: Mapping[int, Coverage], states: Mapping[int, StreamState]) -> dict[int, Coverage]:
+    """The silent streams; those alone that never stated anything, if there are such."""
     # streams that are complete say nothing of how long the others have been silent
-    stated = [streams[epoch].stated_us for epoch, state in states.items() if state is StreamState.SILENT]
-    first = min(stated, default=0)
-    return _EPOCH + timedelta(microseconds=first) if first > 0 else None
+    silent = {epoch: streams[epoch] for epoch, state in states.items() if state is StreamState.SILENT}
+    wordless = {epoch: one for epoch, one in silent.items() if one.stated_us <= 0}
+    return wordless or silent
 
 
 def _declared_lost(streams: Mapping[int, Coverage]) -> tuple[tuple[str, SeqRanges], ...]:

@@ -29,6 +29,7 @@ from telemetry import IntervalSet
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
 _OF_DEVICE: Final = ("tenant", "device")
+_OF_STREAM: Final = (*_OF_DEVICE, "epoch")
 _POSITION: Final = "position"
 
 
@@ -67,12 +68,12 @@ def count_not_metered(
 
 def heard_records(
     lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], start: datetime, end: datetime
-) -> dict[TenantDevice, HeardRecords]:
-    """What came of [start, end) of each of some devices by a snapshot; those of which nothing did are left out.
+) -> dict[TenantDevice, dict[int, HeardRecords]]:
+    """What came of [start, end) by a snapshot, of each buffer (by epoch) of some devices; where nothing did, none is.
 
     Raises LakeError.
     """
-    found: dict[TenantDevice, HeardRecords] = {}
+    found: dict[TenantDevice, dict[int, HeardRecords]] = {}
     if not devices:
         return found
     wanted: dict[str, Range] = {
@@ -80,14 +81,13 @@ def heard_records(
         "ingest_number": (None, snapshot.ingest_number),
     }
     stored = _of_days(lake, *wanted["device_time"]).between("device_time", *wanted["device_time"])
-    for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "device_time"), wanted):
-        grouped = rows.group_by([*_OF_DEVICE]).aggregate([("device_time", one) for one in ("count", "min", "max")])
+    for rows in _rows(lake, stored, devices, (*_OF_STREAM, "device_time"), wanted):
+        grouped = rows.group_by([*_OF_STREAM]).aggregate([("device_time", one) for one in ("count", "min", "max")])
         for row in grouped.to_pylist():
-            device = TenantDevice(row["tenant"], row["device"])
+            of, epoch = found.setdefault(TenantDevice(row["tenant"], row["device"]), {}), row["epoch"]
             first, last = (row[f"device_time_{one}"].astimezone(UTC) for one in ("min", "max"))
-            before = found.get(device, HeardRecords(0, first, last))
-            count = before.records + row["device_time_count"]
-            found[device] = HeardRecords(count, min(before.first, first), max(before.last, last))
+            came = HeardRecords(row["device_time_count"], first, last)
+            of[epoch] = HeardRecords.together([of.get(epoch, HeardRecords(0, first, last)), came])
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
 from cloud_jobs.lake.stored_files import stored_rows
 from cloud_jobs.lake.tables import Lake
-from telemetry import Batch, encode
+from telemetry import Batch, decode, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.lake.metered import HOUR, meter
 from tests.cloud_jobs.maintenance.test_snapshots_kept import grow_old
@@ -93,10 +93,21 @@ def test_of_a_device_that_never_stated_anything_is_said_what_came_of_it(tmp_path
     assert found[D].heard == (3, first, last)
     assert silence == [
         f"never stated what it has; 3 records of the period came, from {stamp(first)} to {stamp(last)}",
-        "never stated what it has; of 1 records that came none is of the period",
+        "never stated what it has",
         "nothing was ever heard of it",
     ]
     assert found[D].document()["heard"] == {"records": 3, "first": stamp(first), "last": stamp(last)}
+
+
+def test_of_a_buffer_that_never_stated_anything_is_said_what_came_of_it_and_not_of_the_others(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    newer = [replace(decode(one), epoch=8) for one in (of_day(1, 2), batch(3))]
+    sent = [of_day(1, 2, 3), batch(4), stated(4), *map(encode, newer)]
+    take_in(lake, new_ingest(lake), sent)
+    first, last = (stamp(datetime.fromtimestamp((NOON_US - DAY_US + seq) / 1_000_000, UTC)) for seq in (1, 2))
+    found = certified(lake, take_snapshot(lake, NOW))
+    came = f"buffer 8: never stated what it has; 2 records of the period came, from {first} to {last}"
+    assert (found.reasons[0], found.silent_epochs, found.document()["silent_epochs"]) == (came, (8,), [8])
 
 
 def test_a_bill_before_the_usage_run_is_provisional_and_says_by_how_many_records(lake: Lake) -> None:
