@@ -125,11 +125,11 @@ def _nothing_to_compare(names: Collection[str]) -> Iterator[Comparison]:
 
 
 def _hours_of(contracts: Iterable[PayerContract]) -> dict[TenantDevice, set[Hours]]:
-    """Of each device the period of each who pays for it, by his clocks: what his closing certifies."""
+    """Of each device the time of each who pays for it in the period: what his closing certifies."""
     found: dict[TenantDevice, set[Hours]] = defaultdict(set)
     for contract in contracts:
-        for device in contract.devices:
-            found[device].add((contract.period.start, contract.period.end))
+        for device, span in contract.spans.items():
+            found[device].add(span)
     return dict(found)
 
 

@@ -88,7 +88,7 @@ def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], Counte
         rows = usage_rows(lake, snapshot, part.devices, first, last)
         compared = compare_records(lake, snapshot, part.devices, rows, (first, last))
         found = CountedUsage(differences=compared.differences, rows=rows.num_rows, damaged=[*_damaged(rows)])
-        not_metered = unmetered_records(lake, snapshot, part.devices, part.hours)
+        not_metered = unmetered_records(lake, snapshot, dict.fromkeys(part.devices, part.hours))
         found.covered, found.not_metered = compared.covered, not_metered.counted
         found.may_be_more = {*not_metered.may_be_more}
         late = rows.filter(pc.equal(rows["zone"], LATE_POSITIONS))["seq_ranges"]

@@ -16,6 +16,7 @@ from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.certificates.reader import (
     UnmeteredRecords,
     certificates_from,
+    certificates_of_spans,
     refused_fences,
     unmetered_records,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "HeardRecords",
     "UnmeteredRecords",
     "certificates_from",
+    "certificates_of_spans",
     "certify",
     "decide",
     "decisions",

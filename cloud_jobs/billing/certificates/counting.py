@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,7 @@ from cloud_jobs.billing.certificates.certificate import HeardRecords
 from cloud_jobs.billing.usage import MAX_SEGMENT, Reach, tracks_at
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.schemas import LATE_POSITIONS
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.snapshot_reads import of_devices, reference_rows, usage_rows
@@ -28,9 +30,14 @@ from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
+_US: Final = timedelta(microseconds=1)
+_NO_REACH: Final = Reach()
 _OF_DEVICE: Final = ("tenant", "device")
 _OF_STREAM: Final = (*_OF_DEVICE, "epoch")
 _POSITION: Final = "position"
+
+HoursOf = Mapping[TenantDevice, tuple[datetime, datetime]]
+"""Of each device the time that is asked for: from its first moment to the first one after it."""
 
 
 class ErasedRecords(NamedTuple):
@@ -43,46 +50,42 @@ class ErasedRecords(NamedTuple):
     former_fences: Counter[TenantDevice]
 
 
-def count_not_metered(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], hours: tuple[datetime, datetime], reach: Reach
-) -> Counter[TenantDevice]:
-    """How many records of a period (from a moment to before another one) each device has that usage does not cover.
+def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach: Reach) -> Counter[TenantDevice]:
+    """How many records of its time each device has that usage does not cover.
 
     Positions within the reach around it are among them: they have a say in what is metered in it. Raises LakeError.
     """
     numbers = (snapshot.covers + 1, snapshot.ingest_number)
-    if numbers[0] > numbers[1] or not devices:
+    if numbers[0] > numbers[1] or not hours_of:
         return Counter()
-    start, end = hours
+    start, end = _around(hours_of)
     first, last = start - reach.before, end + reach.after - timedelta.resolution
     stored = _of_days(lake, first, last).between("ingest_number", *numbers).between("device_time", first, last)
     found: Counter[TenantDevice] = Counter()
     wanted: dict[str, Range] = {"ingest_number": numbers, "device_time": (first, last)}
-    for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "kind", "device_time"), wanted):
+    for rows in _rows(lake, stored, hours_of, (*_OF_DEVICE, "kind", "device_time"), wanted):
         # around the period only a position has a say: events and bytes are counted where they are
-        begin, limit = (pa.scalar(one, rows["device_time"].type) for one in (start, end))
-        in_period = pc.and_(pc.greater_equal(rows["device_time"], begin), pc.less(rows["device_time"], limit))
-        found += _counted(rows.filter(pc.or_(in_period, pc.equal(rows["kind"], _POSITION))))
+        near = pc.and_(_within(rows, hours_of, reach), pc.equal(rows["kind"], _POSITION))
+        found += _counted(rows.filter(pc.or_(_within(rows, hours_of), near)))
     return found
 
 
-def heard_records(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], start: datetime, end: datetime
-) -> dict[TenantDevice, dict[int, HeardRecords]]:
-    """What came of [start, end) by a snapshot, of each buffer (by epoch) of some devices; where nothing did, none is.
-
-    Raises LakeError.
+def heard_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, dict[int, HeardRecords]]:
+    """What came of the time of each of some devices by a snapshot, of each buffer (by epoch); where nothing did, none
+    is. Raises LakeError.
     """
     found: dict[TenantDevice, dict[int, HeardRecords]] = {}
-    if not devices:
+    if not hours_of:
         return found
+    start, end = _around(hours_of)
     wanted: dict[str, Range] = {
         "device_time": (start, end - timedelta.resolution),
         "ingest_number": (None, snapshot.ingest_number),
     }
     stored = _of_days(lake, *wanted["device_time"]).between("device_time", *wanted["device_time"])
-    for rows in _rows(lake, stored, devices, (*_OF_STREAM, "device_time"), wanted):
-        grouped = rows.group_by([*_OF_STREAM]).aggregate([("device_time", one) for one in ("count", "min", "max")])
+    for rows in _rows(lake, stored, hours_of, (*_OF_STREAM, "device_time"), wanted):
+        by_stream = rows.filter(_within(rows, hours_of)).group_by([*_OF_STREAM])
+        grouped = by_stream.aggregate([("device_time", one) for one in ("count", "min", "max")])
         for row in grouped.to_pylist():
             of, epoch = found.setdefault(TenantDevice(row["tenant"], row["device"]), {}), row["epoch"]
             first, last = (row[f"device_time_{one}"].astimezone(UTC) for one in ("min", "max"))
@@ -104,24 +107,28 @@ def count_far_off(lake: Lake, snapshot: LakeState, devices: Collection[TenantDev
 
 
 def count_erased(
-    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], start: datetime, end: datetime
+    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], hours_of: HoursOf
 ) -> ErasedRecords:
-    """What erasures mean for the usage of [start, end).
+    """What erasures mean for the usage of each device's time.
 
     `before`: of devices the moment before which their positions are. Raises LakeError.
     """
-    concerned = {device: moment for device, moment in before.items() if moment > start - MAX_SEGMENT}
+    concerned = {device: moment for device, moment in before.items() if moment > hours_of[device][0] - MAX_SEGMENT}
     if not concerned:
         return ErasedRecords(Counter(), Counter(), Counter())
     # where the moment is after the period nothing of it is kept, and no record has to be read
-    kept = _kept(lake, snapshot, {device: moment for device, moment in concerned.items() if moment < end})
+    kept = _kept(lake, snapshot, {device: one for device, one in concerned.items() if one < hours_of[device][1]})
     erased: dict[TenantDevice, list[SeqRanges]] = {}
     late: Counter[TenantDevice] = Counter()
     former: set[tuple[TenantDevice, datetime]] = set()
     versions = _fence_versions(lake, snapshot)
+    start, end = _around(hours_of)
     usage = usage_rows(lake, snapshot, [*concerned], start, end - timedelta.resolution)
     for row in usage.select([*_OF_DEVICE, "hour", "zone", "seq_ranges", "fence_version"]).to_pylist():
         device, named = TenantDevice(row["tenant"], row["device"]), SeqRanges.parse(row["seq_ranges"])
+        start, end = hours_of[device]
+        if not start - _HOUR < row["hour"] < end:
+            continue
         # named, and metered nowhere: usage was not computed from them
         if row["zone"] == LATE_POSITIONS:
             late[device] += named.count
@@ -185,6 +192,25 @@ def _rows(
         for path in stored.within("device", [(name, name) for name in names]).paths:
             for rows in stored_rows(files, "records", path, columns, ranges):
                 yield of_devices(rows, devices)
+
+
+def _around(hours_of: HoursOf) -> tuple[datetime, datetime]:
+    return min(start for start, _ in hours_of.values()), max(end for _, end in hours_of.values())
+
+
+def _within(rows: pa.Table, hours_of: HoursOf, reach: Reach = _NO_REACH) -> pa.Array:
+    """Of each row whether it was made in the time of its device, or within the reach around it."""
+    tenants, names = (encoded(rows[name]) for name in _OF_DEVICE)
+    count = max(len(names.dictionary), 1)
+    codes = tenants.indices.to_numpy().astype(np.int64) * count + names.indices.to_numpy()
+    pairs, row_of = np.unique(codes, return_inverse=True)
+    asked = (
+        TenantDevice(tenants.dictionary[one // count].as_py(), names.dictionary[one % count].as_py()) for one in pairs
+    )
+    spans = [(start - reach.before, end + reach.after) for start, end in map(hours_of.__getitem__, asked)]
+    limits = np.array([[(one - _EPOCH) // _US for one in span] for span in spans], np.int64).reshape(-1, 2)[row_of]
+    made = rows["device_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+    return pa.array((made >= limits[:, 0]) & (made < limits[:, 1]))
 
 
 def _counted(rows: pa.Table) -> Counter[TenantDevice]:

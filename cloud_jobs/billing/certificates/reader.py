@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
-from cloud_jobs.billing.certificates.counting import count_erased, count_far_off, count_not_metered, heard_records
+from cloud_jobs.billing.certificates.counting import (
+    HoursOf,
+    count_erased,
+    count_far_off,
+    count_not_metered,
+    heard_records,
+)
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
-from cloud_jobs.billing.usage import reach_at
+from cloud_jobs.billing.usage import Reach, reach_at
 from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.erasures import Erasures
@@ -44,25 +50,34 @@ def certificates_from(
 ) -> dict[TenantDevice, DeviceCertificate]:
     """The certificate of each of the devices for a period, in their order; also of one that nobody heard of.
 
+    As `certificates_of_spans`.
+    """
+    return certificates_of_spans(lake, snapshot, dict.fromkeys(devices, (period.start, period.end)))
+
+
+def certificates_of_spans(
+    lake: Lake, snapshot: LakeState, spans: Mapping[TenantDevice, tuple[datetime, datetime]]
+) -> dict[TenantDevice, DeviceCertificate]:
+    """The certificate of each device for a time of its own (its end excluded), in the order of the devices.
+
     A million devices are asked for in groups of devices that follow on each other in order: each call opens the logs of
     the tables once, and of their files those alone that can hold records of these devices. Raises LakeError.
     """
-    start, end = period.start.astimezone(UTC), period.end.astimezone(UTC)
-    names = sorted({*devices})
+    names = sorted(spans)
+    hours_of = {device: (spans[device][0].astimezone(UTC), spans[device][1].astimezone(UTC)) for device in names}
     streams: dict[TenantDevice, dict[int, Coverage]] = {device: {} for device in names}
     for stream, known in coverage(lake, snapshot, names).items():
         streams[stream.of_device][stream.epoch] = known
     reach = reach_at(snapshot)
-    counts = _counts(lake, snapshot, names, (start, end))
+    counts = _counts(lake, snapshot, hours_of)
     decided = by_device(decisions(lake, snapshot, names))
     # few: a device states what it has with each batch, once its clock is set
     wordless = [device for device, of in streams.items() if any(known.stated_us <= 0 for known in of.values())]
-    heard = heard_records(lake, snapshot, wordless, start, end)
+    heard = heard_records(lake, snapshot, {device: hours_of[device] for device in wordless})
     return {
         device: certify(
             device,
-            start,
-            end,
+            *hours_of[device],
             of,
             reach=reach,
             counts=counts[device],
@@ -78,22 +93,18 @@ def refused_fences(lake: Lake, snapshot: LakeState) -> tuple[RefusedVersion, ...
     return published_fences(reference_rows(lake, snapshot, "fence")).refused
 
 
-def unmetered_records(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], hours: tuple[datetime, datetime]
-) -> UnmeteredRecords:
-    """What usage lacks of [start, end) of some devices: no bill of theirs is final. Raises LakeError."""
+def unmetered_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> UnmeteredRecords:
+    """What usage lacks of each device's time: no bill of theirs is final. Raises LakeError."""
     reach = reach_at(snapshot)
-    counted = count_not_metered(lake, snapshot, devices, hours, reach)
-    return UnmeteredRecords(counted, _erased_unmetered(lake, snapshot, devices, hours[0] - reach.before))
+    counted = count_not_metered(lake, snapshot, hours_of, reach)
+    return UnmeteredRecords(counted, _erased_unmetered(lake, snapshot, hours_of, reach))
 
 
-def _counts(
-    lake: Lake, snapshot: LakeState, devices: list[TenantDevice], hours: tuple[datetime, datetime]
-) -> dict[TenantDevice, DeviceCounts]:
-    start, end = hours
+def _counts(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, DeviceCounts]:
+    devices = [*hours_of]
     far_off = count_far_off(lake, snapshot, devices)
-    not_metered = unmetered_records(lake, snapshot, devices, hours)
-    erased = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), start, end)
+    not_metered = unmetered_records(lake, snapshot, hours_of)
+    erased = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), hours_of)
     conflicting = conflicts(lake, snapshot, devices)
     return {
         device: DeviceCounts(
@@ -109,15 +120,13 @@ def _counts(
     }
 
 
-def _erased_unmetered(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], first: datetime
-) -> set[TenantDevice]:
+def _erased_unmetered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach: Reach) -> set[TenantDevice]:
     """The devices of which records that usage did not cover may be erased since, and so are not counted any more."""
     if snapshot.covers == snapshot.ingest_number:
         return set()
     # an erasure waits for usage as it is, not as it was at this snapshot
-    since = _before(erasures_since(lake, snapshot), devices)
-    return {device for device, moment in since.items() if moment > first}
+    since = _before(erasures_since(lake, snapshot), hours_of)
+    return {device for device, moment in since.items() if moment > hours_of[device][0] - reach.before}
 
 
 def _before(declared: Erasures, devices: Collection[TenantDevice]) -> dict[TenantDevice, datetime]:

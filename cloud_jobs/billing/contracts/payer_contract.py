@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from cloud_jobs.billing.contracts.account import Account, Payer
 from cloud_jobs.billing.contracts.exchange_rate import ExchangeRate
 from cloud_jobs.billing.contracts.legal_entity import LegalEntity
 from cloud_jobs.billing.contracts.tariff import Tariff
+from cloud_jobs.billing.contracts.versions import micros, moment_of
 from cloud_jobs.lake.coverage import TenantDevice
 
 
@@ -89,3 +91,16 @@ class PayerContract:
     def devices(self) -> tuple[TenantDevice, ...]:
         """Every device that is assigned for some of the period, once, sorted."""
         return tuple(sorted({one.of_device for one in self.assigned}))
+
+    @cached_property
+    def spans(self) -> dict[TenantDevice, tuple[datetime, datetime]]:
+        """Of each device from when until when (excluded) it is the payer's: of the period, also where it is somebody
+        else's in between."""
+        first, end = micros(self.period.start), micros(self.period.end)
+        found: dict[TenantDevice, tuple[int, int]] = {}
+        for one in self.assigned:
+            before = found.get(one.of_device, (end, first))
+            found[one.of_device] = min(before[0], max(one.begin_us, first)), max(before[1], min(one.end_us, end))
+        # of nearly all devices it is the whole period
+        moments = {us: moment_of(us) for span in {*found.values()} for us in span}
+        return {device: (moments[begin], moments[until]) for device, (begin, until) in found.items()}

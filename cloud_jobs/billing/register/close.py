@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
-from cloud_jobs.billing.certificates import DeviceCertificate, certificates_from
+from cloud_jobs.billing.certificates import DeviceCertificate, certificates_of_spans
 from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
 from cloud_jobs.billing.errors import BadPeriod, BillingError
 from cloud_jobs.billing.meters import Meter
@@ -293,18 +293,26 @@ def _closed_group(
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)
         yield closed(
-            run, one, rated, [certificates[one.period][device] for device in one.devices], totals=totals, fences=fences
+            run, one, rated, [certificates[one.id, device] for device in one.devices], totals=totals, fences=fences
         )
 
 
 def _certificates(
     lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract]
-) -> dict[BillingPeriod, dict[TenantDevice, DeviceCertificate]]:
-    found: dict[BillingPeriod, dict[TenantDevice, DeviceCertificate]] = defaultdict(dict)
-    # payers of one time zone share a period, and their devices are certified together
-    for period in sorted({one.period for one in contracts}, key=lambda one: one.time_zone):
-        for devices in device_parts([one for one in contracts if one.period == period]):
-            found[period].update(certificates_from(lake, snapshot, devices, period))
+) -> dict[tuple[str, TenantDevice], DeviceCertificate]:
+    """Of each payer and device, for the time in which the device is the payer's: what others owe is theirs."""
+    found: dict[tuple[str, TenantDevice], DeviceCertificate] = {}
+    payers_of: dict[TenantDevice, list[PayerContract]] = defaultdict(list)
+    for one in contracts:
+        for device in one.devices:
+            payers_of[device].append(one)
+    for devices in device_parts(contracts):
+        # a device that has several payers, one after the other, is asked for again
+        for turn in range(max(len(payers_of[device]) for device in devices)):
+            asked = {device: payers_of[device][turn] for device in devices if turn < len(payers_of[device])}
+            spans = {device: payer.spans[device] for device, payer in asked.items()}
+            made = certificates_of_spans(lake, snapshot, spans)
+            found.update(((asked[device].id, device), one) for device, one in made.items())
     return found
 
 

@@ -17,12 +17,13 @@ from cloud_jobs.billing.certificates import (
     ClosedState,
     DeviceCertificate,
     certificates_from,
+    certificates_of_spans,
     decide,
     refused_fences,
 )
 from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.erasures import Erasure
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
 from cloud_jobs.lake.stored_files import stored_rows
 from cloud_jobs.lake.tables import Lake
@@ -140,6 +141,32 @@ def test_a_position_after_the_period_has_a_say_in_its_last_segment(lake: Lake) -
     found = [not_metered(lake, Span(PERIOD.start, end)) for end in ends]
     # a record of another kind has none, and from a gap on nothing has
     assert found == [1, 1, 0]
+
+
+def test_of_each_device_is_counted_what_is_of_its_own_time(lake: Lake) -> None:
+    take_in(lake, new_ingest(lake), [batch(1, 2, device="f"), batch(2, 3, device="e")])
+    now = take_snapshot(lake, NOW)
+    day, next_day = (PERIOD.start, PERIOD.end), (PERIOD.end, PERIOD.end + DAY)
+    for spans in ({D: day, E: next_day, F: day}, {D: next_day, E: day, F: next_day}):
+        found = certificates_of_spans(lake, now, spans)
+        by_itself = {of: certificates_from(lake, now, [of], Span(*span))[of] for of, span in spans.items()}
+        assert found == by_itself
+        assert [(one.start, one.end) for one in found.values()] == [*spans.values()]
+    # three and one record of either day of the first device; of the last one, which never stated anything, two
+    assert [found[of].counts.not_metered for of in (D, E, F)] == [1, 1, 2]
+    heard = found[F].heard
+    assert heard is not None
+    assert heard.records == 2
+
+
+def test_an_erasure_is_counted_of_each_device_in_its_own_time(lake: Lake) -> None:
+    seqs = {0: '{"7":[[4,4]]}', 1: '{"7":[[1,3]]}'}
+    hours = [(name, days) for name in ("d", "e") for days in seqs]
+    meter(lake, *({"device": name, "hour": HOUR - days * DAY, "seq_ranges": seqs[days]} for name, days in hours))
+    declare_erasure(lake, Erasure(None, None, NOON + DAY), NOW)
+    spans = {D: (PERIOD.end, PERIOD.end + DAY), E: (PERIOD.start, PERIOD.end + DAY)}
+    found = certificates_of_spans(lake, take_snapshot(lake, NOW), spans)
+    assert [found[of].counts.erased for of in (D, E)] == [1, 4]
 
 
 def test_conflicts_and_records_of_a_clock_far_off_are_counted_as_of_the_snapshot(lake: Lake) -> None:
