@@ -15,6 +15,8 @@ from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, Reg
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedInvoice, check_numbers
+from cloud_jobs.billing.register.newer_contracts import NewerContracts
+from cloud_jobs.billing.register.outdated import outdated_closings
 from cloud_jobs.billing.register.rows import document_from
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import Snapshot
@@ -24,12 +26,17 @@ from cloud_jobs.reconcile.comparison import Comparison, Station, parts, quantity
 from cloud_jobs.reconcile.used import Owed
 
 _AT_ONCE: Final = 2000
+_REASONS: Final = 3
 
 
 def compare_charges(
     register: Register, snapshot: Snapshot, days: Days, payers: Sequence[str], owed: Mapping[Owed, int]
 ) -> Iterator[Comparison]:
-    """What each payer's accounts used beside what its newest closing charges. Raises LakeError."""
+    """What each payer's accounts used beside what its newest closing charges; unknown where that one cannot be posted.
+
+    Raises LakeError, StoreUnavailable.
+    """
+    outdated = outdated_closings(register, days, NewerContracts(register.lake, days[1], snapshot), payers)
     by_payer: dict[str, Counter[tuple[str, Meter]]] = defaultdict(Counter)
     for (payer, account, meter), quantity in owed.items():
         by_payer[payer][account, meter] += quantity
@@ -41,6 +48,7 @@ def compare_charges(
             if closing is None:
                 yield Comparison(Station.RATED, "closing", payer, None, None, "the period is not closed")
             else:
+                yield from _unsettled(closing, outdated.get(payer))
                 yield from _charged(closing, charges[payer], by_payer[payer])
 
 
@@ -56,13 +64,20 @@ def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Se
     return _charges_of(register, closings[:middle]) | _charges_of(register, closings[middle:])
 
 
+def _unsettled(closing: Closing, outdated: str | None) -> Iterator[Comparison]:
+    """Why a newest closing says nothing for certain: neither issue nor adjust would post it."""
+    reasons = [] if outdated is None else [outdated]
+    if closing.outcome is not ClosingState.FINAL:
+        reasons.append(f"{closing.outcome.value}: {'; '.join(closing.reasons[:_REASONS])}")
+    if reasons:
+        note = f"{'; '.join(reasons)}; `waybill bill close` it again"
+        yield Comparison(Station.RATED, "closing", closing.key.payer, None, None, note)
+
+
 def _charged(
     closing: Closing, charges: Sequence[Charge] | RegisterDamaged, owed: Mapping[tuple[str, Meter], int]
 ) -> Iterator[Comparison]:
     payer = closing.key.payer
-    if closing.outcome is ClosingState.BLOCKED:
-        note = f"blocked: {'; '.join(closing.reasons[:3])}"
-        yield Comparison(Station.RATED, "closing", payer, None, None, note)
     if isinstance(charges, RegisterDamaged):
         yield Comparison(Station.RATED, "lines of the closing", payer, closing.charges, None, str(charges))
         return
@@ -176,7 +191,7 @@ def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: in
     number = posted.invoice.number
     closing = f"the newest closing is {newest.id} ({newest.outcome.value})"
     if newest.outcome is ClosingState.BLOCKED:
-        why = f"{closing}: {'; '.join(newest.reasons[:3])}"
+        why = f"{closing}: {'; '.join(newest.reasons[:_REASONS])}"
         yield Comparison(Station.INVOICED, "newest closing posted", payer, None, None, why)
         return
     agreed = newest.key.legal_entity, newest.currency

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from functools import cached_property, reduce
 from typing import Any, Final
@@ -16,8 +16,8 @@ from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.versions import micros
 from cloud_jobs.billing.errors import BadReference
 from cloud_jobs.billing.register.ledger import BESIDE
-from cloud_jobs.lake.snapshots import snapshots
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.snapshots import Snapshot, snapshots
+from cloud_jobs.lake.tables import Condition, Lake
 
 _KINDS: Final = pa.array([*MODEL_OF])
 _MOST_TEXTS: Final = 64
@@ -34,11 +34,13 @@ class NewerContracts:
     parsed once. Each question raises LakeError, StoreUnavailable.
     """
 
-    def __init__(self, lake: Lake, last_day: date) -> None:
+    def __init__(self, lake: Lake, last_day: date, until: Snapshot | None = None) -> None:
+        """`until`: what is now; None: all there is."""
         self._lake = lake
         self._end_us = micros(datetime.combine(last_day, time(), UTC) + BESIDE)
         self._snapshots = {one.number: one for one in snapshots(lake)}
-        self._newest = _newest_commit(lake)
+        self.until = until
+        self._newest = _newest_commit(lake, until)
         self._changed: dict[int, Changed] = {}
         self._payers: dict[tuple[int, Changed], set[str]] = {}
         self._before: dict[int, Contracts] = {}
@@ -129,9 +131,14 @@ def _parent(body: str) -> str | None:
     return parent if isinstance(parent, str) else None
 
 
-def _newest_commit(lake: Lake) -> int:
+def _reference(lake: Lake, until: Snapshot | None, columns: Sequence[str] | None = None) -> pa.Table:
+    where: list[Condition] = [] if until is None else [("commit_number", "<=", until.reference_commit)]
+    return lake.rows("reference", columns, where=where)
+
+
+def _newest_commit(lake: Lake, until: Snapshot | None) -> int:
     """That of the contracts: fences have no say in who pays."""
-    rows = lake.rows("reference", ["kind", "commit_number"])
+    rows = _reference(lake, until, ["kind", "commit_number"])
     return pc.max(rows.filter(pc.is_in(rows["kind"], _KINDS))["commit_number"]).as_py() or 0
 
 

@@ -16,7 +16,8 @@ from cloud_jobs.billing.register.closing import Days
 from cloud_jobs.billing.register.newer_contracts import NewerContracts
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.snapshots import Snapshot
+from cloud_jobs.lake.tables import Condition, Lake
 
 _CONTRACTS: Final = "contracts were published since it was closed"
 
@@ -34,9 +35,10 @@ def outdated_closings(
 ) -> dict[str, str]:
     """Of the payers of some days, or of some of them, whose newest closing is to be made again, and why.
 
-    `newer`: up to the last of the days, or later. Raises LakeError, StoreUnavailable.
+    `newer`: up to the last of the days, or later; what came after its `until` is not known. Raises LakeError,
+    StoreUnavailable.
     """
-    newest = register.newest_snapshots(*days)
+    newest = register.newest_snapshots(*days, until=None if newer.until is None else newer.until.number)
     if payers is not None:
         newest = {payer: snapshot for payer, snapshot in newest.items() if payer in payers}
     found = dict(_withdrawn(register, days, newer, newest))
@@ -52,7 +54,7 @@ def _withdrawn(
     register: Register, days: Days, newer: NewerContracts, newest: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
     known = {payer: newer.decisions_number(snapshot) for payer, snapshot in newest.items()}
-    taken_back = _taken_back_since(register.lake, min(known.values(), default=0))
+    taken_back = _taken_back_since(register.lake, min(known.values(), default=0), newer.until)
     if not taken_back:
         return
     devices = register.certified_devices(*days, [one.device for one in taken_back])
@@ -62,8 +64,9 @@ def _withdrawn(
                 yield payer, f"decision {one.number} was withdrawn since it was closed"
 
 
-def _taken_back_since(lake: Lake, number: int) -> list[_Withdrawn]:
-    rows = lake.rows("decisions", where=[("number", ">", number)])
+def _taken_back_since(lake: Lake, number: int, until: Snapshot | None) -> list[_Withdrawn]:
+    known: list[Condition] = [] if until is None else [("number", "<=", until.decisions_number)]
+    rows = lake.rows("decisions", where=[("number", ">", number), *known])
     withdrawals = rows.filter(pc.is_valid(rows["withdraws"])).to_pylist()
     return [
         _Withdrawn(row["withdraws"], row["number"], TenantDevice(row["tenant"], row["device"])) for row in withdrawals

@@ -52,9 +52,11 @@ class Register:
         ranges: dict[str, Range] = {"last_day": (last_day, last_day)}
         return sorted(self._read("closings", ranges, ["payer"], first_day)["payer"].unique().to_pylist())
 
-    def newest_snapshots(self, first_day: date, last_day: date) -> dict[str, int]:
-        """Of each payer that was closed for exactly these days the number of the snapshot that counts."""
-        rows = self._read("closings", {"last_day": (last_day, last_day)}, ["payer", "snapshot"], first_day)
+    def newest_snapshots(self, first_day: date, last_day: date, *, until: int | None = None) -> dict[str, int]:
+        """Of each payer that was closed for exactly these days the number of the snapshot that counts; `until`: by
+        those up to a number."""
+        ranges: dict[str, Range] = {"last_day": (last_day, last_day), "snapshot": (None, until)}
+        rows = self._read("closings", ranges, ["payer", "snapshot"], first_day)
         newest = rows.group_by("payer").aggregate([("snapshot", "max")])
         return dict(zip(newest["payer"].to_pylist(), newest["snapshot_max"].to_pylist(), strict=True))
 

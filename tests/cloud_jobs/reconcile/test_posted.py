@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.certificates import ClosedState, decide, withdraw
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.operations import adjust_period, issue_period, void_invoice
+from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Reconciled, Station, reconcile
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, clerk, used
-from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake, publish, state
+from tests.cloud_jobs.billing.register.metered_lake import JANUARY, meter, metered_lake, publish, state
+from tests.system.lake_of_fixes import cover, square
 
 
 @pytest.fixture
@@ -168,3 +172,53 @@ def test_certificates_that_are_not_those_of_the_closing_are_named(billed: Billed
     assert {one.place for one in found} == {"gone": {"acme", "beta"}, "one gone": {"acme"}, "changed": {"beta"}}[
         tampered
     ]
+
+
+def reasons(billed: BilledLake, name: str) -> list[tuple[str, str]]:
+    return [(one.place, one.note) for one in wrong(billed) if one.name == name]
+
+
+def test_a_price_that_was_changed_since_the_closing_makes_it_unknown(billed: BilledLake) -> None:
+    before = take_snapshot(billed.lake, NOW)
+    publish(billed, tariff(price("0.90"), price("0.20", zone="square"), price("0.05", meter="event", unit="each")))
+    why = "contracts were published since it was closed; `waybill bill close` it again"
+    assert reasons(billed, "closing") == [("acme", why), ("beta", why)]
+    # by what was known then it was as it should be
+    assert reconcile(billed.lake, before, JANUARY, None, now=NOW).outcome is ComparisonOutcome.EQUAL
+    billed.close("two", days=JANUARY)
+    assert reasons(billed, "closing") == []
+    assert {one.place for one in wrong(billed) if one.name == "newest closing posted"} == {"acme", "beta"}
+
+
+def test_a_price_of_days_to_come_leaves_the_closing_as_it_is(billed: BilledLake) -> None:
+    publish(billed, tariff(price("0.90"), effective_from="2026-05-01T00:00:00Z"))
+    assert compared(billed).outcome is ComparisonOutcome.EQUAL
+
+
+def test_a_fence_that_usage_does_not_know_yet_makes_it_unknown(billed: BilledLake) -> None:
+    publish(billed, square("square", lon=0.005))
+    (found,) = wrong(billed)
+    assert (found.name, found.outcome) == ("fences of the snapshot", ComparisonOutcome.UNKNOWN)
+    assert "run `cloud-jobs usage`" in found.note
+    # a newest closing that is provisional says nothing for certain
+    billed.close("two", days=JANUARY)
+    assert [place for place, note in reasons(billed, "closing") if note.startswith("provisional: ")] == ["acme", "beta"]
+    meter(billed)
+    billed.close("three", days=JANUARY)
+    assert reasons(billed, "closing") == []
+
+
+def test_a_decision_that_was_withdrawn_makes_the_closing_unknown(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    silent = int(datetime(2026, 1, 20, tzinfo=UTC).timestamp() * 1_000_000)
+    cover(made.lake, {DeviceStream("acme", "eu-2", 8): Coverage(stated_us=silent)})
+    meter(made)
+    period = BillingPeriod("Europe/Berlin", *JANUARY)
+    van = TenantDevice("acme", "eu-2")
+    hours = period.start, period.end
+    decided = decide(made.lake, van, ClosedState.SILENT, hours, decided_by="Anna", reason="sold it", now=NOW)
+    made.close("one", days=JANUARY)
+    made.issue("clerk", JANUARY)
+    assert compared(made).outcome is ComparisonOutcome.EQUAL
+    withdraw(made.lake, decided.number, decided_by="Anna", reason="was wrong", now=NOW)
+    assert [place for place, _ in reasons(made, "closing")] == ["beta"]
