@@ -16,7 +16,7 @@ from cloud_jobs.billing.contracts.errors import (
     TreeTooDeep,
 )
 from cloud_jobs.billing.contracts.published import AccountFacts
-from cloud_jobs.billing.contracts.versions import ContractVersions, moment_of
+from cloud_jobs.billing.contracts.versions import ContractVersion, ContractVersions, moment_of
 
 MAX_LEVELS: Final = 16
 """So many levels of accounts may be below a payer."""
@@ -95,6 +95,29 @@ class AccountTree:
             if before.facts.parent != after.facts.parent:
                 was, is_now = (repr(one.facts.parent) if one.facts.parent else "none" for one in (before, after))
                 yield ChangesInsidePeriod(name, "parent", was, is_now, moment_of(after.begin_us))
+
+    def way_up(self, name: str, moment_us: int) -> ContractFault | None:
+        """Why an account that is there at a moment leads to no payer then; None: it pays itself, or one above it does.
+
+        An account that is not there leads nowhere, and nothing is wrong with that.
+        """
+        path: dict[str, None] = {}
+        version = self._at(name, moment_us)
+        while version is not None and version.facts.parent is not None:
+            path[name] = None
+            above = version.facts.parent
+            if above in path:
+                names = list(path)
+                return AccountCycle(names[names.index(above) :])
+            version = self._at(above, moment_us)
+            if version is None:
+                return MissingParent(name, above, moment_of(moment_us))
+            name = above
+        return None
+
+    def _at(self, name: str, moment_us: int) -> ContractVersion[AccountFacts] | None:
+        versions = self._accounts.get(name)
+        return None if versions is None else versions.at(moment_us)
 
     def without_payer(self, moment_us: int) -> list[ContractFault]:
         """Why accounts lead to no payer at a moment: each cycle, and each parent that is not there, once."""

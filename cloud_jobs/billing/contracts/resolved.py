@@ -85,6 +85,10 @@ class Contracts:
         """Which accounts lead to no payer at a moment, and why: nobody is billed for their devices."""
         return self._tree.without_payer(micros(moment))
 
+    def way_up(self, account: str, moment: datetime) -> ContractFault | None:
+        """Why an account that is there at a moment leads to no payer then; None: it pays, or one above it does."""
+        return self._tree.way_up(account, micros(moment))
+
     def contradictions(self) -> list[ContractFault]:
         """What versions say against each other, whenever that is: devices in two accounts, numbers of two sellers,
         a time zone that changes, a meter that is forgotten."""

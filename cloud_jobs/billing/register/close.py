@@ -220,7 +220,12 @@ def contracts_of(
         except BadPeriod as fault:
             refused.append(blocked(run, payer, days, zone, [str(fault)]))
         except (BlockedPayer, UnknownPayer) as fault:
-            without[payer] = zone, fault
+            nowhere = contracts.way_up(payer, _last_moment(zone, days)) if _pays_nothing(fault) else None
+            if nowhere is None:
+                without[payer] = zone, fault
+            else:
+                # nobody pays for it instead: what stands on its invoice is not taken back
+                refused.append(blocked(run, payer, days, zone, [str(nowhere)]))
     nothing = {payer for payer, (_, fault) in without.items() if _pays_nothing(fault)}
     taken_back = closed_former(register, run, days, nothing & before)
     refused += taken_back.values()
@@ -232,6 +237,10 @@ def contracts_of(
             # somebody asked for it
             raise why
     return found, refused
+
+
+def _last_moment(zone: str, days: Days) -> datetime:
+    return BillingPeriod(zone, *days).end - _MOMENT
 
 
 def _pays_nothing(fault: BlockedPayer | UnknownPayer) -> bool:

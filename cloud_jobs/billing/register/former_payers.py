@@ -39,18 +39,17 @@ def _taken_back(
     ledger = Ledger(register.documents(payers, first_day=days[0], last_day=days[1]))
     # in the order of payers and ranks
     for payer, closings in groupby(register.closings(*days, payers), key=lambda one: one.key.payer):
-        last = _last_charged(ledger, days, payer, [*closings])
-        if last is not None:
-            yield payer, closed_empty(run, last)
+        yield payer, closed_empty(run, _last_charged(ledger, days, payer, [*closings]))
 
 
-def _last_charged(ledger: Ledger, days: Days, payer: str, closings: Sequence[Closing]) -> Closing | None:
-    """The closing of a payer that is to be taken back: the one that is posted, or the newest that would be; or none."""
+def _last_charged(ledger: Ledger, days: Days, payer: str, closings: Sequence[Closing]) -> Closing:
+    """The closing of a payer that is to be taken back: the one that is posted, or the newest that would be; or the
+    newest that holds up the period for nothing now."""
     charged = [one for one in closings if one.outcome is not ClosingState.BLOCKED]
     posted = [
         one.closing for one in ledger.standing(payer) if (one.invoice.key.first_day, one.invoice.key.last_day) == days
     ]
-    return next((one for one in charged if one.id in posted), charged[-1] if charged else None)
+    return next((one for one in charged if one.id in posted), (charged or closings)[-1])
 
 
 def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
@@ -58,8 +57,6 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
 
     It is final: whose devices they are now, and whether those have said all, is for who pays for them.
     """
-    with row_fault_as_error("closings", {"payer": posted.key.payer, "parties": posted.parties}):
-        parties = Parties.parse(posted.parties)
     nothing = charge_columns(())
     closing = replace(
         posted,
@@ -77,6 +74,15 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
         body_digest="",
         certificates_digest=digest_of(canonical([])),
         control_totals=canonical([]),
-        parties=replace(parties, names={}, devices_by_state={}, noticed=Noticed()).text,
+        parties=_without_devices(posted),
     )
     return ClosedPayer(closing=closing, charges=nothing, certificates=())
+
+
+def _without_devices(closing: Closing) -> str:
+    if closing.outcome is ClosingState.BLOCKED:
+        # perhaps even its seller was not known
+        return closing.parties
+    with row_fault_as_error("closings", {"payer": closing.key.payer, "parties": closing.parties}):
+        parties = Parties.parse(closing.parties)
+    return replace(parties, names={}, devices_by_state={}, noticed=Noticed()).text

@@ -109,7 +109,7 @@ class _Adjust(_Issue):
 def issue_period(register: Register, days: Days, payers: Collection[str] | None, *, books: Books, clerk: Clerk) -> Done:
     """Numbers the invoices of a period: of some payers, or of all that were closed. One commit, or none.
 
-    Raises NothingClosed, CommitConflict, CommitFailed, LakeError, StoreUnavailable.
+    Raises NothingClosed, Unattributed, CommitConflict, CommitFailed, LakeError, StoreUnavailable.
     """
     return _post(register, days, payers, _Issue(books, clerk))
 
@@ -119,10 +119,8 @@ def adjust_period(
 ) -> Done:
     """Posts what the newest closings change of what is posted, each by a note with the clerk's reason.
 
-    Raises Unattributed, and as `issue_period`.
+    Raises as `issue_period`.
     """
-    if clerk.reason and (faults := [*attribution_faults(clerk.by, clerk.reason)]):
-        raise Unattributed(faults)
     return _post(register, days, payers, _Adjust(books, clerk))
 
 
@@ -149,6 +147,8 @@ def void_invoice(
 
 
 def _post(register: Register, days: Days, payers: Collection[str] | None, step: _Issue) -> Done:
+    if faults := [*attribution_faults(step.clerk.by, step.clerk.reason or None)]:
+        raise Unattributed(faults)
     asked = register.payers(*days) if payers is None else sorted({*payers})
     if not asked:
         raise NothingClosed(days_text(*days))

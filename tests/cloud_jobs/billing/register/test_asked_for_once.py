@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.certificates.decision import ClosedState
 from cloud_jobs.billing.certificates.decisions import decide, withdraw
 from cloud_jobs.billing.register.closing import ClosingState
-from cloud_jobs.billing.register.documents_of import outstanding
+from cloud_jobs.billing.register.documents_of import DocumentMaker, outstanding
 from cloud_jobs.billing.register.errors import (
     AdjustmentDue,
     AlreadyIssued,
@@ -22,10 +23,12 @@ from cloud_jobs.billing.register.errors import (
     InvoicedToAnother,
     NumberOfAnother,
     OutdatedClosing,
+    Unattributed,
 )
+from cloud_jobs.billing.register.operations import adjust_period, issue_period
 from cloud_jobs.lake.coverage import TenantDevice
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
-from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, used
+from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, clerk, used
 from tests.cloud_jobs.billing.register.correcting import (
     BETA,
     CHILD,
@@ -243,3 +246,17 @@ def test_a_price_that_was_published_since_is_not_said_to_be_adjusted(billed: Bil
         outstanding(billed.register, DAYS, "acme")
     billed.close("two")
     assert len(adjust(billed, "third").documents) == 2
+
+
+def test_nothing_is_posted_in_nobodys_name(tmp_path: Path) -> None:
+    billed = billed_in(tmp_path)
+    billed.close("one")
+    for post in (issue_period, adjust_period):
+        with pytest.raises(Unattributed, match="name"):
+            post(
+                billed.register,
+                DAYS,
+                None,
+                books=DocumentMaker(billed.register),
+                clerk=replace(clerk("one"), by=" "),
+            )

@@ -42,6 +42,7 @@ from tests.cloud_jobs.billing.register.correcting import (
     adjust,
     agree,
     billed_in,
+    changes,
     issue,
     posted,
 )
@@ -245,3 +246,42 @@ def test_a_difference_is_shown_of_what_adjust_would_post_and_of_nothing_else(bil
     with pytest.raises(OtherSeller):
         outstanding(billed.register, DAYS, "acme")
     assert [type(one) for one in adjust(billed, "second").refused] == [OtherSeller, NothingToAdjust]
+
+
+@pytest.mark.parametrize(
+    "corrected",
+    [
+        [account("acme", device("van-1"), parent="bta")],
+        [account("m", parent="nowhere"), account("acme", device("van-1"), parent="m")],
+        [account("acme", device("van-1"), parent="m"), account("m", parent="acme")],
+        [account("m", effective_from="2026-04-10T00:00:00Z"), account("acme", device("van-1"), parent="m")],
+    ],
+    ids=["a slip of the parent", "below one that leads nowhere", "a circle", "a payer that begins later"],
+)
+def test_who_pays_no_more_while_nobody_pays_instead_keeps_its_invoice(
+    billed: BilledLake, corrected: list[dict[str, Any]]
+) -> None:
+    billed.close("one")
+    issue(billed, "first")
+    agree(billed, *corrected)
+    closings = {one.key.payer: one for one in billed.close("two")}
+    assert closings["acme"].outcome is ClosingState.BLOCKED
+    assert [type(one) for one in adjust(billed, "second").refused if one.payer == "acme"] == [Blocked]
+    assert posted(billed) == 630
+    agree(billed, *corrected, OWN)
+    billed.close("three")
+    assert adjust(billed, "third").documents == []
+
+
+def test_a_closing_that_was_blocked_holds_up_nobody_once_another_one_pays(billed: BilledLake) -> None:
+    agree(billed, account("acme", device("van-1"), tariff="unknown"))
+    assert {one.key.payer: one.outcome for one in billed.close("one")}["acme"] is ClosingState.BLOCKED
+    agree(billed, account("acme", device("van-1"), tariff="unknown"), CHILD)
+    assert {one.key.payer: (one.outcome, one.net_minor) for one in billed.close("two")} == {
+        "acme": (ClosingState.FINAL, 0),
+        "beta": (ClosingState.FINAL, 630),
+    }
+    done = issue(billed, "first")
+    assert ([type(one) for one in done.refused], changes(done)) == ([NothingToIssue], [("beta", 630)])
+    found = reconcile(billed.lake, take_snapshot(billed.lake, NOW), DAYS, None, now=NOW)
+    assert "acme" not in {one.place for one in found.comparisons if one.outcome is ComparisonOutcome.DIFFERENT}
