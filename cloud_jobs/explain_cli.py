@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cloud_jobs.device_option import device_of
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
 
@@ -50,7 +51,7 @@ def explain(
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.result_file import writing_result
 
-    opened, wanted = Lake(Location.of(lake)), None if device is None else _device(device)
+    opened, wanted = Lake(Location.of(lake)), None if device is None else device_of(device)
     asked = None if hour is None else _hour(hour)
     if picture is not None and picture.exists():
         raise typer.BadParameter(f"{picture} is there already, and is not written over")
@@ -76,13 +77,6 @@ def explain(
             console.print(records_table(asked, records, count))
     if found.explanation.agrees is not True:
         raise typer.Exit(NOT_AGREED)
-
-
-def _device(text: str) -> TenantDevice:
-    tenant, stroke, name = text.partition("/")
-    if not (tenant and stroke and name):
-        raise typer.BadParameter(f"{text!r} is no device: write TENANT/DEVICE")
-    return TenantDevice(tenant, name)
 
 
 def _hour(text: str) -> datetime:

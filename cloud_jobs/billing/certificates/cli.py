@@ -18,6 +18,7 @@ from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.certificates.payer_of_devices import PayerOfDevices
 from cloud_jobs.billing.certificates.reader import certificates_from
 from cloud_jobs.billing.utc_stamp import stamp
+from cloud_jobs.device_option import device_of
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.coverage import TenantDevice
@@ -51,10 +52,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def close_device(
     *,
     lake: LakeOption,
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose devices they are.")],
-    device: Annotated[list[str] | None, typer.Option("--device", help="The device's id; again for more.")] = None,
+    device: Annotated[
+        list[str] | None, typer.Option("--device", metavar="TENANT/DEVICE", help="The device; again for more.")
+    ] = None,
     devices: Annotated[
-        Path | None, typer.Option("--devices", help=f"A file with an id in each line; at most {MAX_DEVICES:,}.")
+        Path | None, typer.Option("--devices", help=f"A file with a device in each line; at most {MAX_DEVICES:,}.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Whose devices they are: they are named by their ids alone then.")
     ] = None,
     payer: Annotated[str, typer.Option("--payer", help="Who pays for them: the days are by this account's clocks.")],
     period: Annotated[
@@ -72,11 +77,11 @@ def close_device(
 ) -> None:
     """Close silent or open devices for a period, and for shorter ones within it; for no other time. All, or none.
 
-    Example: waybill decisions close-device --lake lake --tenant acme --device v7 --payer acme --period 2026-09
+    Example: waybill decisions close-device --lake lake --device acme/v7 --payer acme --period 2026-09
     --by "A. Clerk" --reason "the vehicle was sold in August"
     """
-    opened, asked = _opened(lake), BillingPeriod.parse(period, "UTC")
-    named = [TenantDevice(tenant, name) for name in _names(device or [], devices)]
+    named, asked = _devices(tenant, device or [], devices), BillingPeriod.parse(period, "UTC")
+    opened = _opened(lake)
     now = checked_time(opened)
     # nothing is written to look: a snapshot would be kept for ever
     state = newest_state(opened)
@@ -135,8 +140,8 @@ def _opened(lake: str) -> Lake:
     return opened
 
 
-def _names(given: list[str], file: Path | None) -> list[str]:
-    """The ids that are asked for, each once, in order. Raises BadParameter."""
+def _devices(tenant: str | None, given: list[str], file: Path | None) -> list[TenantDevice]:
+    """The devices that are asked for, each once, in order. Raises BadParameter."""
     try:
         lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -144,7 +149,7 @@ def _names(given: list[str], file: Path | None) -> list[str]:
     found = sorted({name for line in (*given, *lines) if (name := line.strip())})
     if not 0 < len(found) <= MAX_DEVICES:
         raise typer.BadParameter(f"{len(found):,} devices: name 1 to {MAX_DEVICES:,} with --device or --devices")
-    return found
+    return sorted(device_of(name) if tenant is None else TenantDevice(tenant, name) for name in found)
 
 
 def _refused(faults: Mapping[TenantDevice, str], asked: int) -> BadDecision:

@@ -112,6 +112,11 @@ def test_several_devices_are_decided_on_at_once_or_none_of_them(lake: Lake, tmp_
     status, shown = run(lake, "close-device", *NAMED, *OF_PERIOD, "--devices", str(file))
     assert (status, shown.count("is closed from 2026-09-01T04:00:00Z")) == (0, 2)
     assert [one.device for one in decisions(lake)] == ["d", "never"]
+    file.write_text("fleet/never\n", encoding="utf-8")
+    by = [*NAMED[4:], *OF_PERIOD, "--devices", str(file)]
+    status, shown = run(lake, "close-device", *by, "--device", "fleet/d")
+    assert (status, shown.count("is closed"), len(decisions(lake))) == (0, 2, 2)
+    assert run(lake, "close-device", *by, "--device", "d")[0] == 2
     for wrong in (["--devices", str(tmp_path / "none")], ["--devices", str(tmp_path)]):
         assert run(lake, "close-device", *NAMED, *OF_PERIOD, *wrong)[0] == 2
 
