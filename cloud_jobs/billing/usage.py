@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -29,4 +30,6 @@ def tracks_at(snapshot: LakeState) -> TrackSettings:
     """The track settings that the usage of a snapshot was computed with."""
     text = snapshot.usage_tracks
     # a lake whose usage was never computed states none, and nothing is metered
-    return TrackSettings() if text is None else TrackSettings.model_validate_json(text)
+    stated = {} if text is None else json.loads(text)
+    # beside the version of the engine, and perhaps what only an earlier one knew
+    return TrackSettings.model_validate({name: stated[name] for name in TrackSettings.model_fields if name in stated})

@@ -20,6 +20,7 @@ from cloud_jobs.billing.rating.price_text import price_text
 from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.documents_of import issued_again
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.usage import tracks_at
 from cloud_jobs.explain.errors import NoSuchLine, NotOfUsage, SeveralDevices, TracksUnknown
 from cloud_jobs.explain.explanation import Explanation, explain, with_hours_again
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
@@ -97,7 +98,7 @@ def _tracks(snapshot: Snapshot) -> TrackSettings:
     """What usage was computed with, whatever the jobs' settings say today."""
     if snapshot.usage_tracks is None:
         raise TracksUnknown(snapshot.id)
-    return TrackSettings.model_validate(json.loads(snapshot.usage_tracks))
+    return tracks_at(snapshot)
 
 
 def _key_of(made: Document, number: str, line: int, device: TenantDevice | None) -> ChargeKey:

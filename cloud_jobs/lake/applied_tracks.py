@@ -1,4 +1,5 @@
-"""The track settings that usage was last computed with: stated by its table, and pinned by each snapshot.
+"""The track settings that usage was last computed with, with the version of the engine: stated by its table, pinned by
+each snapshot, and by their number named by each row.
 
 They decide what a segment is, and so what a row of usage counts. Their files are never swept: a lake has as many as it
 had different settings, and each is a line.
@@ -13,7 +14,7 @@ from typing import Final
 from deltalake import DeltaTable
 
 from cloud_jobs.errors import LakeError
-from cloud_jobs.lake.applied_texts import AppliedTexts
+from cloud_jobs.lake.applied_texts import AppliedTexts, text_number
 from cloud_jobs.lake.tables import TRACKS, Lake
 from cloud_jobs.lake.transactions import stated
 
@@ -29,6 +30,11 @@ _KEPT: Final = AppliedTexts(
 def tracks_text(values: Mapping[str, float | None]) -> str:
     """Track settings by their names, as a snapshot pins them: JSON with sorted keys."""
     return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
+
+
+def tracks_number(text: str | None) -> int | None:
+    """The number of settings that a snapshot pins: as rows of usage name it. None: it pins none."""
+    return None if text is None else text_number(text.encode())
 
 
 def note_tracks(lake: Lake, values: Mapping[str, float | None]) -> int:

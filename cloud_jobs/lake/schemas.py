@@ -140,6 +140,7 @@ USAGE = pa.schema(
         pa.field("day", pa.date32(), nullable=False),
         pa.field("computed_at", _UTC, nullable=False),
         pa.field("commit_number", pa.int64(), nullable=False),
+        pa.field("rules_number", pa.int64()),
     ]
 )
 """Metered quantities, never changed, only followed: for each tenant, device, hour and zone the row that was committed
@@ -151,7 +152,9 @@ of LATE_POSITIONS count nothing.
 `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
 where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
 `cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table
-brought the row, counted from 1, as in each derived table. `computed_at`: by the clock of the run, for people."""
+brought the row, counted from 1, as in each derived table. `computed_at`: by the clock of the run, for people.
+`rules_number`: the number of the track settings and the engine version that decided the row (`applied_tracks`); a row
+that other ones would make the same says another number, and the same digest."""
 
 GEOFENCE_EVENTS = pa.schema(
     [

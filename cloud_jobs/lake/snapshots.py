@@ -34,7 +34,7 @@ class LakeState:
     `ingest_commit`, `usage_commit`: with their random bits, so that another history of the lake is another snapshot.
     `covers`: the ingest number up to which usage covers the records, never beyond `ingest_number`. `usage_fences`: the
     number of the fences that usage was last computed with, as its table states it. `usage_tracks`: the track settings
-    that it was computed with (JSON); None: it stated none.
+    and the engine version that it was computed with (JSON); None: it stated none.
     """
 
     ingest_commit: int | None = None

@@ -28,16 +28,18 @@ UsageKey = tuple[int, int, str]
 
 
 class Stamp(NamedTuple):
-    """What all rows of a run carry."""
+    """What all rows of a run carry. `rules_number`: that of its track settings and its engine."""
 
     commit_number: int
     computed_at: datetime
+    rules_number: int
 
 
 class RowInForce(NamedTuple):
     """What is in force for a key."""
 
     digest: str
+    rules_number: int | None
     is_zeros: bool
 
 
@@ -53,8 +55,11 @@ def rows_to_follow(
     if in_force:
         keys = [*zip(metered.device, metered.hour, metered.zone, strict=True)]
         digests = found["digest"].to_pylist()
+        held = (in_force.get(key) for key in keys)
+        # what is the same by other rules has to say that it is: else it looks as if it had not been computed by them
         changed = [
-            key not in in_force or in_force[key].digest != digest for key, digest in zip(keys, digests, strict=True)
+            row is None or (row.digest, row.rules_number) != (digest, stamp.rules_number)
+            for row, digest in zip(held, digests, strict=True)
         ]
         gone = {key for key, row in in_force.items() if not row.is_zeros} - {*keys}
         found = pa.concat_tables([found.filter(pa.array(changed, pa.bool_())), _zeros(sorted(gone), names)])
@@ -67,16 +72,17 @@ def stamped(found: pa.Table, stamp: Stamp) -> pa.Table:
     found = found.append_column(
         USAGE.field("computed_at"), pa.repeat(pa.scalar(stamp.computed_at, USAGE.field("computed_at").type), count)
     )
-    return found.append_column(USAGE.field("commit_number"), pa.array(np.full(count, stamp.commit_number)))
+    found = found.append_column(USAGE.field("commit_number"), pa.array(np.full(count, stamp.commit_number)))
+    return found.append_column(USAGE.field("rules_number"), pa.array(np.full(count, stamp.rules_number)))
 
 
 def usage_in_force(
     files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints
 ) -> dict[UsageKey, RowInForce]:
     """What is in force for the touched hours: of each key the row that was committed last."""
-    found = columns_in_force(files, devices, paths, touched, ("digest", "seq_ranges"))
+    found = columns_in_force(files, devices, paths, touched, ("digest", "rules_number", "seq_ranges"))
     # an hour has few zones, but a run has many hours: no more than these is kept
-    return {key: RowInForce(digest, ranges == NO_RECORDS) for key, (digest, ranges) in found.items()}
+    return {key: RowInForce(digest, rules, ranges == NO_RECORDS) for key, (digest, rules, ranges) in found.items()}
 
 
 def columns_in_force(

@@ -32,8 +32,6 @@ from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, tot
 from geo.spatial import ENGINE_VERSION, TrackSettings
 
 TABLE = "usage"
-ENGINE: Final = "engine"
-"""Under which name the table states the version of the engine that all of its rows in force were computed by."""
 _log = structlog.get_logger(__name__)
 _TASKS_PER_CORE: Final = 4
 _FEW_FILES: Final = 16
@@ -82,19 +80,17 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     # the first run computes every hour that there is, whatever the fences
     changes = changes_since(lake, increment.opened, published.features, gap_ms) if increment.since else []
     # written before any commit states it, and again if somebody removed it
-    tracks = note_tracks(lake, settings.model_dump())
+    by = settings.model_dump() | {"engine_version": ENGINE_VERSION}
+    tracks = note_tracks(lake, by)
     if increment.since and stated(increment.opened, TRACKS) != tracks:
-        _log.info("the track settings are others: all is computed again", job=TABLE, **settings.model_dump())
-        changes = [EVERYTHING]
-    if increment.since and stated(increment.opened, ENGINE) != ENGINE_VERSION:
-        _log.info("the engine is another one: all is computed again", job=TABLE, engine_version=ENGINE_VERSION)
+        _log.info("the track settings or the engine are others: all is computed again", job=TABLE, **by)
         changes = [EVERYTHING]
     behind = increment.commits, records_behind(lake, increment)
     if not increment and not changes:
         return UsageRun(increment.until, *behind, 0, 0, 0, 0, 0, published.refused)
     rules = Rules(tuple(published.features), settings, tuple(changes))
     wanted = wanted_files(increment.stored, (increment.since + 1, increment.until), changes, settings.margin_ms)
-    stamp = Stamp(increment.commit_number, datetime.now(UTC))
+    stamp = Stamp(increment.commit_number, datetime.now(UTC), tracks)
     # after the records were opened: a version without the erased positions is never without the erasure
     erasures = read_erasures(lake)
     work = compute_group(lake.files("records"), lake.files(TABLE), rules, stamp)
@@ -103,7 +99,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     commit_written(
         increment,
         [file for result in results for file in result.files],
-        states={FENCES: note_fences(lake, published.features), TRACKS: tracks, ENGINE: ENGINE_VERSION},
+        states={FENCES: note_fences(lake, published.features), TRACKS: tracks},
     )
     return UsageRun(
         increment.until,

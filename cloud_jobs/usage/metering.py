@@ -27,7 +27,7 @@ from geo.spatial.ragged import Floats, Ints, distinct, run_starts
 
 QUARTER_MS: Final = HOUR_MS // QUARTERS
 OUTSIDE_ALL: Final = ""
-METERED = without(USAGE, "computed_at", "commit_number")
+METERED = without(USAGE, "computed_at", "commit_number", "rules_number")
 """One row for each device, touched hour and zone in which the device was or which it crossed, and one for the device
 as a whole in each touched hour of which it has records."""
 

@@ -54,15 +54,15 @@ class DeviceCounts:
     `far_off`: received, and in no period, as the device's clock was far off. `erased`: the usage of the period was
     computed from them, and their positions are erased. `not_metered`: of the period, received, and usage does not cover
     them yet. `late_positions`: came after the positions around them were erased, so their way is metered nowhere (their
-    bytes are). `former_fences`: hours that were metered by other fences than those of the snapshot, as their positions
-    are erased. `conflicts`: came again with another content, in any period.
+    bytes are). `former_rules`: hours that were metered by other fences, other track settings or another engine
+    than those of the snapshot, as their positions are erased. `conflicts`: came again with another content, in any period.
     `may_be_more`: records that usage does not cover may be erased since, so `not_metered` may be too low.
     """
 
     far_off: int = 0
     erased: int = 0
     late_positions: int = 0
-    former_fences: int = 0
+    former_rules: int = 0
     not_metered: int = 0
     conflicts: int = 0
     may_be_more: bool = False
@@ -189,7 +189,7 @@ class DeviceCertificate:
             "far_off": self.counts.far_off,
             "erased": self.counts.erased,
             "late_positions": self.counts.late_positions,
-            "former_fences": self.counts.former_fences,
+            "former_rules": self.counts.former_rules,
             "not_metered": self.counts.not_metered,
             "may_be_more": self.counts.may_be_more,
             "conflicts": self.counts.conflicts,

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.certificates.certificate import HeardRecords
-from cloud_jobs.billing.usage import MAX_SEGMENT, Reach, tracks_at
+from cloud_jobs.billing.usage import Reach, tracks_at
 from cloud_jobs.fence_versions import FenceVersions
+from cloud_jobs.lake.applied_tracks import tracks_number
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.encoding import encoded
-from cloud_jobs.lake.schemas import LATE_POSITIONS
+from cloud_jobs.lake.schemas import LATE_POSITIONS, WHOLE_DEVICE
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.snapshot_reads import of_devices, reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState
@@ -42,12 +43,12 @@ HoursOf = Mapping[TenantDevice, tuple[datetime, datetime]]
 
 class ErasedRecords(NamedTuple):
     """By device: `metered`, records that usage was computed from and whose positions are erased; `late`, positions that
-    came after those around them were erased; `former_fences`, hours that were metered by other fences than those of
-    the snapshot."""
+    came after those around them were erased; `former_rules`, hours that were metered by other fences, track
+    settings or another engine than those of the snapshot, and cannot be metered again."""
 
     metered: Counter[TenantDevice]
     late: Counter[TenantDevice]
-    former_fences: Counter[TenantDevice]
+    former_rules: Counter[TenantDevice]
 
 
 def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach: Reach) -> Counter[TenantDevice]:
@@ -113,52 +114,79 @@ def count_erased(
 
     `before`: of devices the moment before which their positions are. Raises LakeError.
     """
-    concerned = {device: moment for device, moment in before.items() if moment > hours_of[device][0] - MAX_SEGMENT}
+    # as usage has it: an hour that begins so long after the moment is computed like any other
+    margin = timedelta(milliseconds=tracks_at(snapshot).margin_ms)
+    concerned = {device: moment for device, moment in before.items() if moment > hours_of[device][0] - margin}
     if not concerned:
         return ErasedRecords(Counter(), Counter(), Counter())
     # where the moment is after the period nothing of it is kept, and no record has to be read
-    kept = _kept(lake, snapshot, {device: one for device, one in concerned.items() if one < hours_of[device][1]})
+    within = {device: moment for device, moment in concerned.items() if moment < hours_of[device][1]}
+    kept = _kept(lake, snapshot, within, margin)
     erased: dict[TenantDevice, list[SeqRanges]] = {}
     late: Counter[TenantDevice] = Counter()
-    former: set[tuple[TenantDevice, datetime]] = set()
-    versions = _fence_versions(lake, snapshot)
-    start, end = _around(hours_of)
-    usage = usage_rows(lake, snapshot, [*concerned], start, end - timedelta.resolution)
-    for row in usage.select([*_OF_DEVICE, "hour", "zone", "seq_ranges", "fence_version"]).to_pylist():
-        device, named = TenantDevice(row["tenant"], row["device"]), SeqRanges.parse(row["seq_ranges"])
+    stay: list[_StayingRow] = []
+    first, limit = _around(hours_of)
+    usage = usage_rows(lake, snapshot, [*concerned], first, limit - timedelta.resolution)
+    for row in usage.select([*_OF_DEVICE, "seq_ranges", *_StayingRow._fields[1:]]).to_pylist():
+        device, named = TenantDevice(row.pop("tenant"), row.pop("device")), SeqRanges.parse(row.pop("seq_ranges"))
         start, end = hours_of[device]
         if not start - _HOUR < row["hour"] < end:
             continue
         # named, and metered nowhere: usage was not computed from them
         if row["zone"] == LATE_POSITIONS:
             late[device] += named.count
-        elif row["hour"] < concerned[device] + MAX_SEGMENT:
+        # a row of zeros is the same whatever decided it
+        elif named and row["hour"] < concerned[device] + margin:
             erased.setdefault(device, []).append(named - kept.get(device, SeqRanges()))
-            hour = (row["hour"] - _EPOCH) // _HOUR
-            # a row of zeros is the same whichever fence was there
-            if named and versions.of(row["zone"], hour) != row["fence_version"]:
-                former.add((device, row["hour"]))
+            stay.append(_StayingRow(device, **row))
     return ErasedRecords(
         Counter({device: SeqRanges.union(parts).count for device, parts in erased.items()}),
         late,
-        Counter(device for device, _ in former),
+        Counter(device for device, _ in _by_former_rules(lake, snapshot, stay)),
     )
 
 
-def _fence_versions(lake: Lake, snapshot: LakeState) -> FenceVersions:
-    # as usage states them, whatever was published after the snapshot
-    features = published_fences(reference_rows(lake, snapshot, "fence")).features
+class _StayingRow(NamedTuple):
+    """What decided a row of usage that is never computed again."""
+
+    device: TenantDevice
+    hour: datetime
+    zone: str
+    fence_version: str
+    rules_number: int | None
+
+
+def _by_former_rules(
+    lake: Lake, snapshot: LakeState, rows: Sequence[_StayingRow]
+) -> set[tuple[TenantDevice, datetime]]:
+    """The hours of rows that other fences, track settings or another engine decided than those of a snapshot."""
+    # of a device as a whole records are counted, which no rule has a say in
+    rows = [row for row in rows if row.zone != WHOLE_DEVICE]
+    versions = _fence_versions(lake, snapshot, {row.zone for row in rows})
+    rules = tracks_number(snapshot.usage_tracks)
+    return {
+        (row.device, row.hour)
+        for row in rows
+        if row.rules_number != rules or row.fence_version != versions.of(row.zone, (row.hour - _EPOCH) // _HOUR)
+    }
+
+
+def _fence_versions(lake: Lake, snapshot: LakeState, ids: Collection[str]) -> FenceVersions:
+    # as usage states them, whatever was published after the snapshot; a country has very many more than are asked for
+    features = published_fences(reference_rows(lake, snapshot, "fence", ids)).features if ids else ()
     return FenceVersions(zip(features, parsed(features), strict=True), round(tracks_at(snapshot).max_gap_s * 1000))
 
 
-def _kept(lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime]) -> dict[TenantDevice, SeqRanges]:
+def _kept(
+    lake: Lake, snapshot: LakeState, before: Mapping[TenantDevice, datetime], margin: timedelta
+) -> dict[TenantDevice, SeqRanges]:
     """The records that are there of the hours for which a segment may have begun before a device's moment."""
     by_moment: dict[datetime, list[TenantDevice]] = {}
     for device, moment in before.items():
         by_moment.setdefault(moment, []).append(device)
     found: dict[TenantDevice, dict[int, list[int]]] = {}
     for first, devices in by_moment.items():
-        last = first + MAX_SEGMENT + _HOUR
+        last = first + margin + _HOUR
         stored = _of_days(lake, first, last).between("device_time", first, last)
         wanted: dict[str, Range] = {"device_time": (first, last), "ingest_number": (None, snapshot.ingest_number)}
         for rows in _rows(lake, stored, devices, (*_OF_DEVICE, "epoch", "seq"), wanted):

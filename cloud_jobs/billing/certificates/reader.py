@@ -111,7 +111,7 @@ def _counts(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDe
             far_off=far_off[device],
             erased=erased.metered[device],
             late_positions=erased.late[device],
-            former_fences=erased.former_fences[device],
+            former_rules=erased.former_rules[device],
             not_metered=not_metered.counted[device],
             conflicts=conflicting[device],
             may_be_more=device in not_metered.may_be_more,

@@ -112,7 +112,7 @@ def _noticed(contract: PayerContract, certificates: Sequence[DeviceCertificate],
     return Noticed(
         conflicts=sum(one.counts.conflicts for one in certificates),
         late_positions=sum(one.counts.late_positions for one in certificates),
-        former_fences=sum(one.counts.former_fences for one in certificates),
+        former_rules=sum(one.counts.former_rules for one in certificates),
         decisions=_decisions(certificates),
         refused_fences=fences.refused,
         # of a whole month nobody takes it for less

@@ -15,13 +15,13 @@ from cloud_jobs.billing.register.rows import canonical
 
 class Noticed(NamedTuple):
     """What a closing noticed that has no say in its sum: records that came again with another content, positions that
-    came after an erasure, erased hours that were metered by former fences, the decisions that it rests on and
+    came after an erasure, erased hours that were metered by former rules, the decisions that it rests on and
     publications of fences that cannot be used, in words, and what was agreed by the period, where that is a part of a
     month."""
 
     conflicts: int = 0
     late_positions: int = 0
-    former_fences: int = 0
+    former_rules: int = 0
     decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
     once_a_period: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Noticed(NamedTuple):
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
         found = json.loads(text)
         texts = (tuple(found.get(name, ())) for name in ("decisions", "refused_fences", "once_a_period"))
-        numbers = (found.get(name, 0) for name in ("conflicts", "late_positions", "former_fences"))
+        numbers = (found.get(name, 0) for name in ("conflicts", "late_positions", "former_rules"))
         return cls(*numbers, *texts)
 
 

@@ -41,7 +41,7 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "control_totals": json.loads(closing.control_totals),
         "conflicts": noticed.conflicts,
         "late_positions": noticed.late_positions,
-        "former_fences": noticed.former_fences,
+        "former_rules": noticed.former_rules,
         "decisions": [*noticed.decisions],
         "refused_fences": [*noticed.refused_fences],
     }
@@ -81,10 +81,10 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
                 f"{one.key.payer}: {noticed.late_positions:,} positions of its devices came after the positions around "
                 "them were erased; their way is not metered"
             )
-        if noticed.former_fences:
+        if noticed.former_rules:
             yield (
-                f"{one.key.payer}: {noticed.former_fences:,} hours of its devices are metered by former fences, as "
-                "their positions are erased"
+                f"{one.key.payer}: {noticed.former_rules:,} hours of its devices are metered by former fences, "
+                "track settings or engine, as their positions are erased"
             )
         yield from (f"{one.key.payer}: {decision}" for decision in noticed.decisions)
         if noticed.once_a_period:

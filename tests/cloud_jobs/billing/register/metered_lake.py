@@ -66,9 +66,9 @@ def publish(billed: BilledLake, *bodies: dict[str, Any]) -> None:
     billed.lake.append("reference", rows)
 
 
-def meter(billed: BilledLake) -> None:
+def meter(billed: BilledLake, tracks: TrackSettings | None = None) -> None:
     """One run of the usage job."""
-    compute_usage(_ONE_CORE, billed.lake, TrackSettings())
+    compute_usage(_ONE_CORE, billed.lake, tracks or TrackSettings())
 
 
 def _drive(name: str, region: str) -> Iterable[LakeFix]:
