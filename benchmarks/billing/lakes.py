@@ -169,6 +169,8 @@ def _rows(first: int, devices: int, each: int, day: datetime) -> pa.Table:
         "day": pa.repeat(pa.scalar(midnight.date(), pa.date32()), count),
         "computed_at": pa.repeat(pa.scalar(midnight + _DAY, USAGE.field("computed_at").type), count),
         "commit_number": np.zeros(count, np.int64),
+        # the lake states no track settings either
+        "rules_number": pa.nulls(count, pa.int64()),
     }
     return pa.table([columns[name] for name in USAGE.names], schema=USAGE)
 

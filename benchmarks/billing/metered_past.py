@@ -132,6 +132,7 @@ def _add_usage(lake: Lake, vehicles: int) -> None:
     """One commit of the usage job."""
     increment = next_increment(lake, "usage")
     features, tracks = fences_in(lake).features, TrackSettings()
+    rules = note_tracks(lake, tracks.model_dump())
     hours = [FIRST_DAY + at * _HOUR for at in range(DAYS * 24)]
     state = LakeState(ingest_commit=increment.newest, covers=increment.until)
     reference = lake.rows("reference")
@@ -140,6 +141,7 @@ def _add_usage(lake: Lake, vehicles: int) -> None:
     stamps = {
         "computed_at": pa.repeat(pa.scalar(now, USAGE.field("computed_at").type), count),
         "commit_number": pa.array(np.full(count, increment.commit_number)),
+        "rules_number": pa.array(np.full(count, rules)),
     }
     columns = [stamps[name] if name in stamps else metered[name] for name in USAGE.names]
     mine = pa.table(columns, schema=USAGE)
@@ -149,9 +151,7 @@ def _add_usage(lake: Lake, vehicles: int) -> None:
         for day in range(DAYS):
             of_day = mine.filter(pc.equal(mine["day"], (FIRST_DAY + timedelta(days=day)).date()))
             files += write_data_files(lake.files("usage"), _under(names, of_day), now, table="usage")
-    commit_written(
-        increment, files, states={FENCES: note_fences(lake, features), TRACKS: note_tracks(lake, tracks.model_dump())}
-    )
+    commit_written(increment, files, states={FENCES: note_fences(lake, features), TRACKS: rules})
 
 
 def _under(names: Sequence[str], rows: pa.Table) -> pa.Table:
