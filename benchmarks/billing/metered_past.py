@@ -28,6 +28,7 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
@@ -136,7 +137,8 @@ def _add_usage(lake: Lake, vehicles: int) -> None:
     hours = [FIRST_DAY + at * _HOUR for at in range(DAYS * 24)]
     state = LakeState(ingest_commit=increment.newest, covers=increment.until)
     reference = lake.rows("reference")
-    metered = meter_again(lake, state, EXPLAINED, hours, tracks=tracks, reference=reference).rows
+    stored = StoredFiles.of(lake.open("records"), "records")
+    metered = meter_again(lake, state, stored, EXPLAINED, hours, tracks=tracks, reference=reference).rows
     count, now = metered.num_rows, datetime.now(UTC)
     stamps = {
         "computed_at": pa.repeat(pa.scalar(now, USAGE.field("computed_at").type), count),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cloud_jobs.lake.snapshots import LakeState
 from geo.spatial import TrackSettings
@@ -28,8 +28,18 @@ def reach_at(snapshot: LakeState) -> Reach:
 
 def tracks_at(snapshot: LakeState) -> TrackSettings:
     """The track settings that the usage of a snapshot was computed with."""
-    text = snapshot.usage_tracks
-    # a lake whose usage was never computed states none, and nothing is metered
-    stated = {} if text is None else json.loads(text)
+    stated = _stated(snapshot)
     # beside the version of the engine, and perhaps what only an earlier one knew
     return TrackSettings.model_validate({name: stated[name] for name in TrackSettings.model_fields if name in stated})
+
+
+def engine_at(snapshot: LakeState) -> int | None:
+    """The version of the engine that the usage of a snapshot was computed by; None: it states none."""
+    found: int | None = _stated(snapshot).get("engine_version")
+    return found
+
+
+def _stated(snapshot: LakeState) -> dict[str, Any]:
+    # a lake whose usage was never computed states none, and nothing is metered
+    found: dict[str, Any] = json.loads(snapshot.usage_tracks or "{}")
+    return found

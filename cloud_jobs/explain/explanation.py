@@ -33,7 +33,7 @@ class ExplainedHour:
 
     `quantity`: what the charge counts of it, in the meter's base unit; a part of the row where an hour is cut by a
     midnight, a window or a change of price. `digest`: that of the row. `again`: that of the row as it was computed once
-    more; None: it was not, or the row was not made again ("": no usage came out).
+    more ("": no usage came out); None: it was not computed, or another engine made another row of it.
     """
 
     hour: datetime
@@ -114,12 +114,18 @@ def explain(contract: RatingContract, usage: pa.Table, charge: Charge, *, is_who
     )
 
 
-def with_hours_again(explanation: Explanation, again: pa.Table) -> Explanation:
-    """The explanation with the rows (schema METERED) that the records gave once more for all of its hours."""
+def with_hours_again(explanation: Explanation, again: pa.Table, *, is_of_other_engine: bool = False) -> Explanation:
+    """The explanation with the rows (schema METERED) that the records gave once more for all of its hours.
+
+    `is_of_other_engine`: by another engine than the usage, whose version the rows state all the same. What it makes
+    another row of is unknown then: it says nothing of what the former engine made.
+    """
     zone = _whose(explanation.charge.key).zone
     rows = again.filter(pc.equal(again["zone"], zone)).select(["hour", "digest"]).to_pylist()
     digests = {row["hour"]: row["digest"] for row in rows}
-    hours = (replace(hour, again=digests.get(hour.hour, "")) for hour in explanation.hours)
+    hours = [replace(hour, again=digests.get(hour.hour, "")) for hour in explanation.hours]
+    if is_of_other_engine:
+        hours = [hour if hour.agrees else replace(hour, again=None) for hour in hours]
     return replace(explanation, hours=tuple(hours))
 
 

@@ -25,7 +25,7 @@ from cloud_jobs.explain.errors import NoSuchLine, NotOfUsage, SeveralDevices, Tr
 from cloud_jobs.explain.explanation import Explanation, explain, with_hours_again
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.erasures import read_erasures
+from cloud_jobs.lake.erasures import records_and_erasures
 from cloud_jobs.lake.snapshot_reads import publications, reference_table, usage_rows
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
 from cloud_jobs.lake.tables import Lake
@@ -76,11 +76,12 @@ def explain_line(
     snapshot = read_snapshot(lake, closing.snapshot_id)
     tracks, reference = _tracks(snapshot), reference_table(lake, snapshot)
     found = _explained(lake, snapshot, _contract(reference, closing, key.account), charge)
-    erased = read_erasures(lake).before(key.tenant, key.device)
+    stored, erasures = records_and_erasures(lake)
+    erased = erasures.before(key.tenant, key.device)
     again = None
     if kept := _computable(found, tracks, erased):
         of_device = TenantDevice(key.tenant, key.device)
-        again = meter_again(lake, snapshot, of_device, kept, tracks=tracks, reference=reference)
+        again = meter_again(lake, snapshot, stored, of_device, kept, tracks=tracks, reference=reference)
         found = _with_hours_again(found, again, {*kept})
     return ExplainedLine(
         number=number,
@@ -186,6 +187,6 @@ def _computable(found: Explanation, tracks: TrackSettings, erased: datetime | No
 
 
 def _with_hours_again(found: Explanation, again: MeteredAgain, computed: set[datetime]) -> Explanation:
-    checked = with_hours_again(found, again.rows)
+    checked = with_hours_again(found, again.rows, is_of_other_engine=again.is_of_other_engine)
     hours = (one if one.hour in computed else replace(one, again=None) for one in checked.hours)
     return replace(checked, hours=tuple(hours))

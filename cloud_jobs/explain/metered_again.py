@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cloud_jobs.billing.usage import engine_at
 from cloud_jobs.explain.fences_near import TrackBox, ids_near
 from cloud_jobs.explain.picture import Stretch
 from cloud_jobs.lake.coverage import TenantDevice
@@ -23,7 +24,7 @@ from cloud_jobs.usage.groups import record_files
 from cloud_jobs.usage.metering import MeterRules, meter_table, track_of
 from cloud_jobs.usage.reading import Arrays, Devices
 from cloud_jobs.usage.touched_hours import device_hours
-from geo.spatial import OUTSIDE, TrackSettings
+from geo.spatial import ENGINE_VERSION, OUTSIDE, TrackSettings
 
 MAX_HOURS: Final = 31 * 24 + 1
 """The most hours that are computed again at once: those of a month, also of one in which clocks are put back."""
@@ -32,43 +33,58 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 class MeteredAgain(NamedTuple):
     """The rows (schema METERED) of the hours that were asked for, the records that they were computed from, with those
-    around them, and what decided the rest."""
+    around them, and what decided the rest. `engine_version`: that of the engine which usage was computed by, and which
+    the rows state; those here were computed by the one that is installed."""
 
     rows: pa.Table
     records: Arrays
     rules: MeterRules
+    engine_version: int
+
+    @property
+    def is_of_other_engine(self) -> bool:
+        """Whether usage was computed by another engine than the one that is installed."""
+        return self.engine_version != ENGINE_VERSION
 
 
 def meter_again(
     lake: Lake,
     snapshot: LakeState,
+    stored: StoredFiles,
     device: TenantDevice,
     hours: Sequence[datetime],
     *,
     tracks: TrackSettings,
     reference: pa.Table,
 ) -> MeteredAgain:
-    """Usage of some hours of a device, of the records that usage covers at a snapshot and of the fences in force by the
-    rows of `reference`. Raises LakeError."""
+    """Usage of some hours of a device, of the records (`stored`) that usage covers at a snapshot and of the fences in
+    force by the rows of `reference`. Raises LakeError."""
     assert 0 < len(hours) <= MAX_HOURS, "some hours, and no more than are held at once"
-    records = _records(lake, snapshot, device, hours, tracks)
+    records = _records(lake, snapshot, stored, device, hours, tracks=tracks)
     fences = reference.filter(pc.equal(reference["kind"], "fence"))
     box = _box(records, tracks)
     near = None
     if box is not None:
         near = ids_near(zip(fences["id"].to_pylist(), fences["body"].to_pylist(), strict=True), box)
     rules = MeterRules(published_fences(publications(fences, ids=near)).features, tracks)
-    return MeteredAgain(meter_table(records, [device], rules), records, rules)
+    # rows of two engines are alike where all that they say is, but for which of them says it
+    engine = engine_at(snapshot) or ENGINE_VERSION
+    return MeteredAgain(meter_table(records, [device], rules, engine), records, rules, engine)
 
 
 def _records(
-    lake: Lake, snapshot: LakeState, device: TenantDevice, hours: Sequence[datetime], tracks: TrackSettings
+    lake: Lake,
+    snapshot: LakeState,
+    stored: StoredFiles,
+    device: TenantDevice,
+    hours: Sequence[datetime],
+    *,
+    tracks: TrackSettings,
 ) -> Arrays:
     """The records of the hours, with the fixes around them."""
     numbers = np.unique([(hour - _EPOCH) // timedelta(hours=1) for hour in hours])
     margin = timedelta(milliseconds=tracks.margin_ms) + timedelta(hours=1)
     with lake.damage_as_error("records"):
-        stored = StoredFiles.of(lake.open("records"), "records")
         stored = stored.of_days((min(hours) - margin).date(), (max(hours) + margin).date())
         stored = stored.between("ingest_number", high=snapshot.covers)
         stored = stored.between("device", device.device, device.device).between("tenant", device.tenant, device.tenant)

@@ -16,6 +16,7 @@ from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.fitted_table import Column, FittedTable
+from geo.spatial import ENGINE_VERSION
 
 _WORDS: Final = {True: "yes", False: "NO", None: "unknown"}
 
@@ -44,6 +45,7 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "sum": {"quantity_base": found.quantity, "agrees": found.quantity_agrees},
         "digest": {"sha256": found.digest, "agrees": found.digest_agrees},
         "amount": {"minor": found.amount_minor, "agrees": found.amount_agrees},
+        "engine_version": None if line.again is None else line.again.engine_version,
         "positions_erased_before": None if line.erased_before is None else stamp(line.erased_before),
         "agrees": found.agrees,
     }
@@ -148,6 +150,12 @@ def _notes(line: ExplainedLine) -> Iterable[Text]:
         yield Text(
             f"Positions before {stamp(line.erased_before)} are erased: what was metered of them stands, and cannot be"
             " computed again."
+        )
+
+    if line.again is not None and line.again.is_of_other_engine:
+        yield Text(
+            f"Usage was metered by engine version {line.again.engine_version}; version {ENGINE_VERSION} is installed."
+            " An hour of which it makes the same agrees; whether another one was right is unknown."
         )
 
 

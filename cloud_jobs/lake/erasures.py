@@ -1,8 +1,9 @@
 """Which positions are erased, and so what cannot be computed again from the records. Pure but for its reader.
 
-A job that computes from positions opens the records first, at one version, and reads the erasures after that. A version
-from which positions are gone is then never without the erasure that says so. An hour, day or segment for which a
-position before the boundary may count keeps what was computed of it before; a late fix there is counted, nothing more.
+Whoever computes from positions opens the records first, at one version, and reads the erasures after that, as
+`records_and_erasures` does. A version from which positions are gone is then never without the erasure that says so. An
+hour, day or segment for which a position before the boundary may count keeps what was computed of it before; a late fix
+there is counted, nothing more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.shared_append import Row, append_missing
+from cloud_jobs.lake.stored_files import StoredFiles
 from cloud_jobs.lake.tables import Lake
 
 TABLE: Final = "erasures"
@@ -76,6 +78,17 @@ def read_erasures(lake: Lake) -> Erasures:
     """All erasures that were declared. Raises LakeError."""
     rows = lake.rows(TABLE, ["tenant", "device", "before"]).to_pylist()
     return Erasures(Erasure(*row.values()) for row in rows)
+
+
+def records_and_erasures(lake: Lake) -> tuple[StoredFiles, Erasures]:
+    """The files of the records as they are, and the erasures by which positions may be gone from them.
+
+    Raises LakeError.
+    """
+    with lake.damage_as_error("records"):
+        stored = StoredFiles.of(lake.open("records"), "records")
+    # in this order: what is erased meanwhile is in the files, and is said to be erased
+    return stored, read_erasures(lake)
 
 
 def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:

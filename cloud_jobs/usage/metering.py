@@ -64,12 +64,15 @@ class Metered(NamedTuple):
     def __len__(self) -> int:
         return len(self.zone)
 
-    def table(self, names: Sequence[TenantDevice], versions: FenceVersions) -> pa.Table:
-        """The rows with what they rest on (schema METERED)."""
+    def table(
+        self, names: Sequence[TenantDevice], versions: FenceVersions, engine_version: int | None = None
+    ) -> pa.Table:
+        """The rows with what they rest on (schema METERED); `engine_version`: that they state, else the one here."""
+        engine = ENGINE_VERSION if engine_version is None else engine_version
         quarters = [amounts.tolist() for amounts in self.quantities]
         fences = [versions.of(zone, hour) for zone, hour in zip(self.zone, self.hour, strict=True)]
         digests = [
-            row_digest(names[device], hour, zone, amounts, (ranges, fence, ENGINE_VERSION))
+            row_digest(names[device], hour, zone, amounts, (ranges, fence, engine))
             for device, hour, zone, ranges, fence, *amounts in zip(
                 self.device, self.hour, self.zone, self.seq_ranges, fences, *quarters, strict=True
             )
@@ -83,7 +86,7 @@ class Metered(NamedTuple):
             "zone": pa.array(self.zone, pa.string()),
             "seq_ranges": pa.array(self.seq_ranges, pa.string()),
             "fence_version": pa.array(fences, pa.string()),
-            "engine_version": pa.array(np.full(len(self), ENGINE_VERSION, np.int32)),
+            "engine_version": pa.array(np.full(len(self), engine, np.int32)),
             "digest": pa.array(digests, pa.string()),
             "day": pa.array((hour // 24).astype(np.int32)).cast(pa.date32()),
         }
@@ -141,9 +144,11 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
     )
 
 
-def meter_table(records: Arrays, names: Sequence[TenantDevice], rules: MeterRules) -> pa.Table:
+def meter_table(
+    records: Arrays, names: Sequence[TenantDevice], rules: MeterRules, engine_version: int | None = None
+) -> pa.Table:
     """`meter` as rows (schema METERED), with what they rest on."""
-    return meter(records, rules).table(names, rules.versions)
+    return meter(records, rules).table(names, rules.versions, engine_version)
 
 
 class _Rows:

@@ -55,7 +55,8 @@ class DeviceCounts:
     computed from them, and their positions are erased. `not_metered`: of the period, received, and usage does not cover
     them yet. `late_positions`: came after the positions around them were erased, so their way is metered nowhere (their
     bytes are). `former_rules`: hours that were metered by other fences, other track settings or another engine
-    than those of the snapshot, as their positions are erased. `conflicts`: came again with another content, in any period.
+    than those of the snapshot, as their positions are erased. `conflicts`: came again with another content, in any
+    period.
     `may_be_more`: records that usage does not cover may be erased since, so `not_metered` may be too low.
     """
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import Erasures, records_and_erasures
 from cloud_jobs.lake.schemas import QUARTERS, WHOLE_DEVICE
-from cloud_jobs.lake.snapshot_reads import erasures, erasures_since, of_devices
+from cloud_jobs.lake.snapshot_reads import of_devices
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
@@ -96,8 +97,10 @@ def compare_records(
     days of which positions are erased only the events are on both sides: no position is one. Raises LakeError.
     """
     begin, end = whole_hours((hours[0], hours[1] + timedelta.resolution))
-    erased = _erased_until(lake, snapshot, devices, begin)
-    found = _recorded(lake, snapshot, devices, begin, end)
+    # also erasures declared since the snapshot: a read at it has no such position any more
+    stored, erasures = records_and_erasures(lake)
+    erased = _erased_until(erasures, devices, begin)
+    found = _recorded(lake, snapshot, stored, devices, (begin, end))
     covered = int(pc.sum(found["records"]).as_py() or 0)
     recorded, metered = _events_alone(found, erased), _events_alone(_metered(usage), erased)
     return MeteredRecords(recorded, metered, _differences(recorded, metered), covered)
@@ -147,22 +150,30 @@ def _quarters(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _recorded(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], begin: datetime, end: datetime
+    lake: Lake,
+    snapshot: LakeState,
+    stored: StoredFiles,
+    devices: Collection[TenantDevice],
+    hours: tuple[datetime, datetime],
 ) -> pa.Table:
     found = [_COUNTS.empty_table()]
     if devices and snapshot.covers:
-        found += _counted_files(lake, snapshot, devices, begin, end)
+        found += _counted_files(lake, snapshot, stored, devices, hours)
     return _grouped(pa.concat_tables(found))
 
 
 def _counted_files(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], begin: datetime, end: datetime
+    lake: Lake,
+    snapshot: LakeState,
+    stored: StoredFiles,
+    devices: Collection[TenantDevice],
+    hours: tuple[datetime, datetime],
 ) -> Iterator[pa.Table]:
-    last = end - timedelta.resolution
+    begin, last = hours[0], hours[1] - timedelta.resolution
     names, tenants = sorted({one.device for one in devices}), sorted({one.tenant for one in devices})
     files = lake.files("records")
     with lake.damage_as_error("records"):
-        stored = StoredFiles.of(lake.open("records"), "records").of_days(begin.date(), last.date())
+        stored = stored.of_days(begin.date(), last.date())
         stored = stored.between("ingest_number", high=snapshot.covers).within("device", [(one, one) for one in names])
         if not len(stored):
             return
@@ -214,18 +225,13 @@ def _differences(recorded: pa.Table, metered: pa.Table) -> list[DayDifference]:
     return sorted(found, key=lambda one: (one.device, one.day, [*sides].index(one.name)))
 
 
-def _erased_until(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], begin: datetime
-) -> dict[TenantDevice, date]:
+def _erased_until(erasures: Erasures, devices: Collection[TenantDevice], begin: datetime) -> dict[TenantDevice, date]:
     """Of devices the last day for which a position that is erased may have counted."""
-    # also those declared since: a read at the snapshot has no such position any more
-    declared = [erasures(lake, snapshot), erasures_since(lake, snapshot)]
     found: dict[TenantDevice, date] = {}
-    for one in declared:
-        for device in devices if one else ():
-            before = one.before(*device)
-            if before is not None and before + MAX_SEGMENT > begin:
-                found[device] = max((before + MAX_SEGMENT).astimezone(UTC).date(), found.get(device, date.min))
+    for device in devices if erasures else ():
+        before = erasures.before(*device)
+        if before is not None and before + MAX_SEGMENT > begin:
+            found[device] = (before + MAX_SEGMENT).astimezone(UTC).date()
     return found
 
 

@@ -87,14 +87,18 @@ def test_hours_that_keep_what_other_track_settings_or_another_engine_made_of_the
         for module in (job, metering):
             monkeypatch.setattr(module, "ENGINE_VERSION", ENGINE_VERSION + 1)
     meter(made, TrackSettings(max_gap_s=30) if other == "settings" else None)
-    after = {one.key.payer: (one.net_minor, Noticed.of(one.parties).former_rules) for one in made.close("two", days=JANUARY)}
+    after = {
+        one.key.payer: (one.net_minor, Noticed.of(one.parties).former_rules) for one in made.close("two", days=JANUARY)
+    }
     # of beta all is computed again, also what comes out the same; of acme the hours of eu-1 are not
     assert after["beta"] == (5 if other == "settings" else before["beta"], 0)
     assert after["acme"][1] == 2
-    # and who goes back to the first ones has nothing to be told
+    # and who goes back to the first ones has no such hours
     monkeypatch.undo()
     meter(made)
-    back = {one.key.payer: (one.net_minor, Noticed.of(one.parties).former_rules) for one in made.close("x", days=JANUARY)}
+    back = {
+        one.key.payer: (one.net_minor, Noticed.of(one.parties).former_rules) for one in made.close("x", days=JANUARY)
+    }
     assert back == {payer: (net, 0) for payer, net in before.items()}
 
 
