@@ -28,7 +28,7 @@ def at_each_read(
 ) -> list[tuple[int, _Made]]:
     """What a work gives in a lake of its own each time, if positions are erased just before it opens records or
     erasures for the first, the second, … time; and how many were erased."""
-    found = []
+    found = list[tuple[int, _Made]]()
     for before in range(_MOST_READS):
         copy = folder.parent / f"{folder.name}-{before}"
         shutil.copytree(folder, copy)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.certificates import certificates_from
+from cloud_jobs.billing.certificates import certificates_from, counting
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.parties import Noticed
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.published_fences import parsed
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
 from cloud_jobs.usage import job, metering
 from geo.spatial import ENGINE_VERSION, TrackSettings
@@ -113,6 +115,35 @@ def test_an_hour_in_which_a_device_stood_still_is_of_no_former_rules(tmp_path: P
     meter(made, TrackSettings(max_gap_s=30))
     (found,) = made.close("one", days=JANUARY)
     assert Noticed.of(found.parties).former_rules == 0
+
+
+def test_an_hour_is_held_to_be_erased_as_long_after_the_moment_as_usage_holds_it(tmp_path: Path) -> None:
+    # two gaps of a day each: 30 hours after the moment nothing is computed again
+    tracks = TrackSettings(max_gap_s=86_400)
+    made = metered_lake(tmp_path)
+    meter(made, tracks)
+    declare_erasure(made.lake, Erasure(None, None, TEN - timedelta(hours=30)), NOW)
+    assert {Noticed.of(one.parties).former_rules for one in made.close("one", days=JANUARY)} == {0}
+    publish(made, square("square", lon=5.0))
+    meter(made, tracks)
+    found = {one.key.payer: Noticed.of(one.parties).former_rules for one in made.close("two", days=JANUARY)}
+    assert found == {"acme": 2, "beta": 1}
+
+
+def test_of_many_fences_only_those_are_parsed_that_hours_with_erased_positions_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = metered_lake(tmp_path, square("square"), *(square(f"other-{at}", lon=5.0 + at) for at in range(20)))
+    declare_erasure(made.lake, Erasure(None, None, TEN + timedelta(days=10)), NOW)
+    asked: list[int] = []
+
+    def counted(texts: list[str]) -> Any:
+        asked.append(len(texts))
+        return parsed(texts)
+
+    monkeypatch.setattr(counting, "parsed", counted)
+    made.close("one", days=JANUARY)
+    assert {*asked} == {1}
 
 
 def driven(folder: Path, stated_s: int) -> BilledLake:
