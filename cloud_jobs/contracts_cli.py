@@ -66,35 +66,38 @@ def check(
     from cloud_jobs.judged_reference import judged_reference
     from cloud_jobs.lake.tables import Lake
 
-    there = None if lake is None else Lake(Location.of(lake))
+    there, progress = None if lake is None else Lake(Location.of(lake)), _Progress()
     try:
-        judged = judged_reference(files, there, datetime.now(UTC), None if there is None else _bills(there))
+        judged = judged_reference(files, there, datetime.now(UTC), None if there is None else _bills(there, progress))
     except ReferenceFileError as error:
-        _say(list(error.faults), [], [], Counter(), as_json=as_json)
+        _say(list(error.faults), [], [], Counter(), compared=None, as_json=as_json)
         raise typer.Exit(1) from None
     checked = judged.checked
     # without a lake what is not in the files may be published already
     faults = [*checked.faults, *(checked.lacking if there else [])]
     warnings = [*checked.notices, *([] if there else (f"not in these files: {one}" for one in checked.lacking))]
-    _say(faults, warnings, checked.changes, judged.counts, as_json=as_json)
+    compared = None if there is None else progress.whole
+    _say(faults, warnings, checked.changes, judged.counts, compared=compared, as_json=as_json)
     if faults:
         raise typer.Exit(1)
 
 
-def _bills(lake: Lake) -> Bills:
+def _bills(lake: Lake, progress: _Progress) -> Bills:
     # rating is imported where something is rated
     from cloud_jobs.bills_of_usage import LakeBills
 
-    return LakeBills(lake, _Progress())
+    return LakeBills(lake, progress)
 
 
 class _Progress:
-    """Says on standard error how far a long comparison is."""
+    """Says on standard error how far a long comparison is. `whole`: of how many bills."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
+        self.whole = 0
 
     def __call__(self, done: int, whole: int) -> None:
+        self.whole = whole
         if time.monotonic() - self._said > EACH_S:
             self._said = time.monotonic()
             typer.echo(f"compared {done:,} of {whole:,} bills", err=True)
@@ -106,13 +109,21 @@ def _say(
     changes: Sequence[BillChange],
     counts: Counter[Any],
     *,
+    compared: int | None,
     as_json: bool,
 ) -> None:
+    """`compared`: how many bills; None: there was no lake to hold the files against."""
     from cloud_jobs.reference_files import counts_text
 
     if as_json:
         bills = [_change(one) for one in changes]
-        made = {"faults": faults, "warnings": warnings, "versions": dict(sorted(counts.items())), "bills": bills}
+        made: dict[str, Any] = {
+            "faults": faults,
+            "warnings": warnings,
+            "versions": dict(sorted(counts.items())),
+            "bills": bills,
+        }
+        made |= {"bills_compared": compared}
         sys.stdout.write(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
         return
     for fault in faults:
@@ -122,7 +133,10 @@ def _say(
     if faults:
         typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
         return
-    typer.echo(f"right: {counts_text(counts) or 'the files hold no version'}")
+    alone = " by themselves, not held against a lake" if compared is None else ""
+    typer.echo(f"right{alone}: {counts_text(counts) or 'the files hold no version'}")
+    if compared is not None and not changes:
+        typer.echo(f"no bill changes ({compared:,} looked at)")
     for change in changes[:MAX_LISTED]:
         posted = ", posted" if change.is_posted else ""
         typer.echo(f"{change.payer} {change.period}{posted}: {_change_text(change.before, change.after)}")

@@ -6,7 +6,7 @@ import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -26,6 +26,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Publish fences, tariffs and accounts, and show what the jobs have.",
+)
+_TAKEN_OVER: Final = (
+    "the next run of `cloud-jobs usage` takes them over; what is closed before that is by what was published earlier"
 )
 Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -75,6 +78,8 @@ def publish(
         _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
     else:
         typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}")
+        if counts:
+            typer.echo(_TAKEN_OVER)
 
 
 @app.command()

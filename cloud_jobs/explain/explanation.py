@@ -23,6 +23,7 @@ from cloud_jobs.billing.rating import (
 )
 from cloud_jobs.billing.rating.calendars import QUARTER
 from cloud_jobs.billing.rating.cells import MeteredKey, metered_key
+from cloud_jobs.explain.pool_arithmetic import PoolArithmetic, arithmetic_of
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
 
@@ -51,12 +52,13 @@ class ExplainedHour:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What a charge is made of. `amount_minor`: as rated once more; None: it was not, as its price is of a pool of more
-    devices than are read again."""
+    devices than are read again. `arithmetic`: how it arises; None also where nothing is charged."""
 
     charge: Charge
     hours: tuple[ExplainedHour, ...]
     digest: str
     amount_minor: int | None
+    arithmetic: PoolArithmetic | None = None
 
     @property
     def quantity(self) -> int:
@@ -106,11 +108,13 @@ def explain(contract: RatingContract, usage: pa.Table, charge: Charge, *, is_who
     rows = rows.filter(pc.equal(rows["zone"], whose.zone)).sort_by("hour")
     [found] = cells_of_usage([of_device], rows)
     metered = found.metered.get(whose)
+    charges = _rated(contract, usage) if is_whole else None
     return Explanation(
         charge=charge,
         hours=tuple(_hours(of_device, rows, key)),
         digest="" if metered is None else metered.digest,
-        amount_minor=_amount(contract, usage, key) if is_whole else None,
+        amount_minor=None if charges is None else next((one.amount_minor for one in charges if one.key == key), 0),
+        arithmetic=None if charges is None else arithmetic_of(contract, charges, key),
     )
 
 
@@ -200,8 +204,6 @@ class _Prices:
         return price is not None and (price.text, price.price.window) == (key.price, key.window)
 
 
-def _amount(contract: RatingContract, usage: pa.Table, key: ChargeKey) -> int | None:
-    """What rating gives for the key; 0 if nothing."""
+def _rated(contract: RatingContract, usage: pa.Table) -> Sequence[Charge]:
     [found] = cells_of_usage([contract], usage)
-    rated = rate(contract, found.cells, found.metered)
-    return next((one.amount_minor for one in rated.charges if one.key == key), 0)
+    return rate(contract, found.cells, found.metered).charges

@@ -39,9 +39,12 @@ _MOMENT: Final = timedelta.resolution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedLine:
-    """What a line of a document comes from. `posted`: the charge that was posted before a note (None: no note, or there
-    was none); `erased_before`: positions of the device before this moment are erased, and their hours not computed
-    again. `again`: what was computed again; None: no hour could be."""
+    """What a line of a document comes from.
+
+    `posted`: the charge that was posted before a note (None: no note, or there was none). `is_void`: what is explained
+    was posted, and is taken back. `erased_before`: positions of the device before this moment are erased, and their
+    hours not computed again. `again`: what was computed again; None: no hour could be.
+    """
 
     number: str
     line: int
@@ -49,6 +52,7 @@ class ExplainedLine:
     snapshot: Snapshot
     explanation: Explanation
     posted: Charge | None
+    is_void: bool
     erased_before: datetime | None
     again: MeteredAgain | None
 
@@ -90,6 +94,7 @@ def explain_line(
         snapshot=snapshot,
         explanation=found,
         posted=None if posted is None else _charge(issued.charges[posted.in_register], key),
+        is_void=issued.closing is None,
         erased_before=erased,
         again=again,
     )

@@ -15,6 +15,7 @@ from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
+from cloud_jobs.explain.pool_arithmetic import steps
 from cloud_jobs.fitted_table import Column, FittedTable
 from geo.spatial import ENGINE_VERSION
 
@@ -40,6 +41,8 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "currency": line.currency,
         "charge": _charge_values(found.charge),
         "posted_before": None if line.posted is None else _charge_values(line.posted),
+        "is_void": line.is_void,
+        "arithmetic": [{"step": step, "figure": figure} for step, figure in _steps(line)],
         "hours": [_hour_values(one) for one in found.hours[:limit]],
         "hours_in_all": len(found.hours),
         "sum": {"quantity_base": found.quantity, "agrees": found.quantity_agrees},
@@ -53,7 +56,8 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
 
 def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
     """The hours of a line, and what comes out once more; at most `limit` hours."""
-    return Group(_hours_table(line, limit), _checks_table(line), *_notes(line))
+    arithmetic = [made] if (made := _arithmetic_table(line)) else []
+    return Group(_hours_table(line, limit), *arithmetic, _checks_table(line), *_notes(line))
 
 
 def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int) -> FittedTable:
@@ -99,12 +103,29 @@ def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
     return table
 
 
+def _steps(line: ExplainedLine) -> list[tuple[str, str]]:
+    made = line.explanation.arithmetic
+    return [] if made is None else [*steps(made, line.currency)]
+
+
+def _arithmetic_table(line: ExplainedLine) -> FittedTable | None:
+    """How the amount arises; None: it is not known, or there is none."""
+    table = FittedTable(Column.text("step"), Column.number("figure"), title="How the amount arises")
+    found = _steps(line)
+    for step, figure in found:
+        table.add(step, figure)
+    return table if found else None
+
+
 def _checks_table(line: ExplainedLine) -> FittedTable:
     found = line.explanation
     charge, meter = found.charge, _meter(found.charge)
     unit = MEASURE_OF[meter].unit
-    columns = (Column.text("what"), Column("charged"), Column("found"), Column("agrees"))
-    table = FittedTable(*columns, title="Held against the charge")
+    # a note posts the difference of two closings: what is explained is what the newer one owes
+    title, owed = (
+        ("Held against the charge", "charged") if line.posted is None else ("Held against what is owed", "owed")
+    )
+    table = FittedTable(Column.text("what"), Column(owed), Column("found"), Column("agrees"), title=title)
     amounts = (charge.amount_minor, found.amount_minor)
     stated, again = (
         "unknown" if one is None else f"{amount_text(one, line.currency)} {line.currency}" for one in amounts
@@ -123,7 +144,7 @@ def _checks_table(line: ExplainedLine) -> FittedTable:
             found.digest_agrees,
         ),
         (
-            "hours computed again",
+            "hours; given again",
             str(len(found.hours)),
             str(sum(one.agrees is True for one in found.hours)),
             _all(line),
@@ -141,11 +162,15 @@ def _all(line: ExplainedLine) -> bool | None:
 
 
 def _notes(line: ExplainedLine) -> Iterable[Text]:
-    if line.posted is not None:
-        meter = _meter(line.explanation.charge)
-        was = f"{quantity_text(meter, line.posted.quantity)} {MEASURE_OF[meter].unit}"
-        amount = f"{amount_text(line.posted.amount_minor, line.currency)} {line.currency}"
-        yield Text(f"Posted before this note: {was}, {amount}. The note posts the difference.")
+    owed, before = line.explanation.charge, line.posted
+    if line.is_void:
+        yield Text("This note takes back what is explained here: all that was posted to its invoice.")
+    if before is not None:
+        change = owed._replace(
+            quantity=owed.quantity - before.quantity, amount_minor=owed.amount_minor - before.amount_minor
+        )
+        now, was, by_note = (_charge_text(one, line.currency) for one in (owed, before, change))
+        yield Text(f"Owed: {now}; posted before this note: {was}; posted by this note, the difference: {by_note}.")
     if line.erased_before is not None:
         yield Text(
             f"Positions before {stamp(line.erased_before)} are erased: what was metered of them stands, and cannot be"
@@ -157,6 +182,12 @@ def _notes(line: ExplainedLine) -> Iterable[Text]:
             f"Usage was metered by engine version {line.again.engine_version}; version {ENGINE_VERSION} is installed."
             " An hour of which it makes the same agrees; whether another one was right is unknown."
         )
+
+
+def _charge_text(charge: Charge, currency: str) -> str:
+    meter = _meter(charge)
+    quantity = f"{quantity_text(meter, charge.quantity)} {MEASURE_OF[meter].unit}"
+    return f"{quantity}, {amount_text(charge.amount_minor, currency)} {currency}"
 
 
 def _ranges_text(hour: ExplainedHour) -> str:

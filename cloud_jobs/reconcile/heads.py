@@ -73,7 +73,8 @@ def compare_heads(
     note = f"{int(lost.sum()):,} declared lost"
     if (other := int(missing.sum()) - of_wrong) > 0:
         note += f"; {other:,} missing that are of no stream of the period, or closed by decision"
-    whole = Comparison(Station.DEVICE, "records made, less declared lost", "all devices", found + of_wrong, found, note)
+    name = "records made, less declared lost, of any period"
+    whole = Comparison(Station.DEVICE, name, "all devices", found + of_wrong, found, note)
     return Heads([whole, *named(known), *_counted(retired)], by)
 
 

@@ -126,8 +126,8 @@ def _print(audit: Audit, folder: Path, place: LakePlace) -> None:
     if place is LakePlace.FOLDER:
         issued = [one.issued.number for one in audit.documents if one.issued]
         shown = [f"bill show {number}" for number in issued[:1]]
-        explained = [] if audit.proof is None else [audit.proof.command]
-        print_next_commands(folder, ["bill list", *shown, *explained])
+        proven = () if audit.proof is None else audit.proof.commands
+        print_next_commands(folder, ["bill list", *shown, *proven])
 
 
 def print_next_commands(folder: Path, commands: Iterable[str]) -> None:

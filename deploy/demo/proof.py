@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from rich.console import RenderableType
 
+from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.explain.issued_line import ExplainedLine, explain_line
@@ -38,10 +39,13 @@ class DemoProof:
         return self.explained.explanation.agrees is True
 
     @property
-    def command(self) -> str:
-        """What shows the line, but for the lake."""
-        key = self.explained.explanation.charge.key
-        return f"bill explain {self.explained.number} {self.explained.line} --device {key.tenant}/{key.device}"
+    def commands(self) -> tuple[str, str]:
+        """What prints both, but for the lake."""
+        key, line = self.explained.explanation.charge.key, self.explained
+        return (
+            f"reconcile --period {days_text(*self.reconciled.days)}",
+            f"bill explain {line.number} {line.line} --device {key.tenant}/{key.device}",
+        )
 
     def tables(self) -> tuple[RenderableType, RenderableType]:
         """What `waybill reconcile` and `waybill bill explain` print."""

@@ -108,7 +108,7 @@ class DemoScenario:
 
     def _first_closing(self, billing: DemoBilling, names: Names) -> str:
         """Closes, and answers for the vehicle that keeps it from being final; why it was not."""
-        self.say(f"waybill bill close --period {billing.period}")
+        self.say(f"{billing.period} is closed for the first time, as by `waybill bill close`")
         open_ones = not_final(billing.close())
         self.show(closings_table(billing.closings))
         sender = _sender(names, self.plan.silent)
@@ -121,7 +121,7 @@ class DemoScenario:
         return found[0]
 
     def _issue(self, billing: DemoBilling) -> None:
-        self.say("closed again, and issued: waybill bill issue")
+        self.say("closed again, and issued, as by `waybill bill issue`")
         billing.close()
         self.show(closings_table(billing.closings))
         billing.invoices = billing.issue()
@@ -138,7 +138,7 @@ class DemoScenario:
         self._wait_until_stated(lake, names, billing, everyone)
 
     def _adjust(self, billing: DemoBilling) -> None:
-        self.say("closed on the new snapshot, and adjusted: waybill bill adjust")
+        self.say("closed on the new snapshot, and adjusted, as by `waybill bill adjust`")
         billing.close()
         self.show(closings_table(billing.closings))
         notes = billing.adjust()
@@ -151,7 +151,7 @@ class DemoScenario:
         """All stations side by side, and a line of the first invoice taken apart; None: nothing was issued."""
         if not billing.invoices:
             return None
-        self.say(f"waybill reconcile --period {billing.period}, and waybill bill explain of a line")
+        self.say(f"{billing.period} is reconciled, and a line explained: the commands stand at the end")
         proof = prove(billing, billing.invoices[0].number)
         for table in proof.tables():
             self.show(table)

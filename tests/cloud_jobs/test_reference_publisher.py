@@ -229,7 +229,10 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     code, _, said = run("publish", str(good), str(bad))
     assert (code, clusters["pulsar://dr:6650"].ids) == (1, [])
     assert f"{bad}: line 1: " in said
-    assert run("publish", str(good))[:2] == (0, "published: 1 account, 1 tariff\n")
+    code, printed = run("publish", str(good))[:2]
+    assert (code, printed.splitlines()[0]) == (0, "published: 1 account, 1 tariff")
+    # who closes at once closes by the former ones
+    assert "the next run of `cloud-jobs usage` takes them over" in printed
     assert run("publish", str(good), "--json")[0] == 0
 
     code, _, said = run("show")

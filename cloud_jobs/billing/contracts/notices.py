@@ -83,6 +83,9 @@ def _free(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
         just_before = begin - timedelta.resolution
         was = _sold(before, row, begin) | _sold(after, row, just_before)
         gone = was - _sold(after, row, begin)
+        if row["kind"] == "tariff":
+            # one that says nothing of it is a fault
+            gone &= after.not_sold(row["id"], begin)
         if gone:
             yield (
                 f"{row['place']}: {row['kind']} {row['id']!r} has no price for {', '.join(sorted(gone))} from "

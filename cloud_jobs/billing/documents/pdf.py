@@ -92,7 +92,8 @@ def _first_page(document: Document) -> Iterator[Flowable]:
     yield _paragraph(f"Lines ({document['invoice_currency_code']}, without VAT)", _PART)
     yield _table(show.LINE_COLUMNS, _lines(document), _LINES, left=(1, 4))
     yield Spacer(1, 3 * mm)
-    yield _paragraph(show.provenance(document), _SMALL)
+    for text in (*show.remarks(document), show.provenance(document)):
+        yield _paragraph(text, _SMALL)
 
 
 def _annex(document: Document) -> Iterator[Flowable]:

@@ -19,6 +19,18 @@ LINE_COLUMNS: Final = ("Line", "Item", "Vehicles", "Quantity", "Price", "Net amo
 ANNEX_COLUMNS: Final = ("Line", "Vehicle", "Item", "Quantity", "Rows", "Net amount")
 VAT_COLUMNS: Final = ("VAT category", "Rate", "Taxable amount", "VAT")
 
+ROUNDED: Final = (
+    "Amounts are rounded for each vehicle and price over the whole period (where a price is pooled by account, once for"
+    " all its vehicles), and then divided over zones and regions: a line may differ from its quantity times its price"
+    " by some of the smallest units. The annex has the part of each vehicle."
+)
+SIGNS: Final = {
+    DocumentType.CREDIT_NOTE: "A positive amount is credited here; a negative one is asked for, and credited less.",
+    DocumentType.DEBIT_NOTE: "A positive amount is asked for here, in addition to the invoice; a negative one is given"
+    " back.",
+}
+"""How the amounts of a note are to be read."""
+
 Fact = tuple[str, str]
 """A label and its text."""
 
@@ -121,6 +133,13 @@ def line_groups(document: Document) -> Iterator[LineGroup]:
             rows=tuple(_line(line) for line in lines),
             net_amount=subtotal["net_amount"]["text"],
         )
+
+
+def remarks(document: Document) -> list[str]:
+    """How the lines are to be read."""
+    signs = SIGNS.get(DocumentType(document["invoice_type_code"]))
+    rounded = any(line["quantity"] for line in document["lines"])
+    return [*([signs] if signs else []), *([ROUNDED] if rounded else [])]
 
 
 def annex_rows(document: Document) -> Iterator[tuple[str, ...]]:

@@ -16,7 +16,8 @@ _QUANTITY: Final = Column("Quantity", right=True, folds=True)
 
 def document_table(document: Document) -> RenderableType:
     """Parties and dates, the lines with their sub-totals, the tax and the totals; no annex."""
-    return Group(_facts(document), _lines(document), _totals(document), Text(show.provenance(document), style="dim"))
+    small = (Text(text, style="dim") for text in (*show.remarks(document), show.provenance(document)))
+    return Group(_facts(document), _lines(document), _totals(document), *small)
 
 
 def _facts(document: Document) -> FittedTable:

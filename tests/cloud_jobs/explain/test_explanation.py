@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKind
 from cloud_jobs.explain import explain, with_hours_again
+from cloud_jobs.explain.pool_arithmetic import PoolArithmetic, steps
 from simulator.truth import TrueDays
-from tests.cloud_jobs.billing.rating.worlds import Row, World, price, rated, row, table, tariff, used_worlds
+from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, rated, row, table, tariff, used_worlds
 
 MARCH = TrueDays("Asia/Kolkata", date(2026, 3, 1), date(2026, 3, 31))
 NOON = datetime(2026, 3, 5, 12, tzinfo=UTC)
@@ -41,8 +43,40 @@ def test_hours_digest_and_amount_of_every_charge_come_out_once_more(used: tuple[
         assert explanation.quantity_agrees, explanation
         assert explanation.digest_agrees
         assert explanation.amount_agrees
+        made = explanation.arithmetic
+        assert made is not None
+        assert [*steps(made, world.currency)]
+        assert (made.share, made.share_minor) == (charge.quantity, charge.amount_minor)
+        assert made.rounded_minor == sum(one.amount_minor for one in pool_of(charges, charge, made))
         # nobody has looked at the records yet
         assert explanation.agrees is None
+
+
+def pool_of(charges: list[Charge], charge: Charge, made: PoolArithmetic) -> list[Charge]:
+    """The charges that share in what is rounded once."""
+    names = ("account", "meter", "price") + (() if made.price.pool == "account" else ("tenant", "device"))
+    return [one for one in charges if all(getattr(one.key, name) == getattr(charge.key, name) for name in names)]
+
+
+def test_the_arithmetic_of_a_pool_names_each_step() -> None:
+    names, way = ("bus", "truck", "van"), (KM, 0, 0, 0)
+    rows = [row(NOON, zone, device=name, distance_mm=way) for name in names for zone in ("", "a")]
+    tiers = [{"up_to": "2", "unit_amount": "0.333"}, {"unit_amount": "0.10"}]
+    agreed: dict[str, Any] = {"tiers": tiers, "allowance": "1", "pool": "account"}
+    prices = price("distance", **agreed), price("distance", zone="*", **agreed)
+    world = World(days=MARCH, tariffs=(tariff(*prices),), devices=tuple(map(assigned, names)))
+    charge = usage_charges(world, rows)[0]
+    made = explain(world.contract, usage(rows), charge, is_whole=True).arithmetic
+    assert made is not None
+    assert [*steps(made, "EUR")] == [
+        ("the pool: 6 charges of 3 vehicles of the account at this price", "6.00 km"),
+        ("less the allowance of 1 km", "5.00 km"),
+        ("2.00 km × 0.333 EUR", "0.666 EUR"),
+        ("3.00 km × 0.10 EUR", "0.30 EUR"),
+        ("together", "0.966 EUR"),
+        ("rounded, a half up", "0.97 EUR"),
+        ("the part of 1.00 of 6.00 km, by largest remainder", "0.17 EUR"),
+    ]
 
 
 def kolkata(*prices: dict[str, object]) -> World:

@@ -64,7 +64,10 @@ def test_a_version_that_forgets_a_meter_is_a_fault_wherever_it_begins(since: str
     """Also where it replaces the one that has it: then there is none before it."""
     published = rows(*WHOLE[:1], tariff(price(), ENTRY), *WHOLE[2:], tariff(id="other"))
     forgets = tariff(price(), effective_from=since)
-    (fault,) = checked(forgets, published=published).faults
+    forgotten = checked(forgets, published=published)
+    (fault,) = forgotten.faults
+    # not the same as a warning besides
+    assert not [one for one in forgotten.notices if "no price for entry" in one]
     assert fault.startswith(f"f:1: tariff 'standard' from {since} has no price for entry, which is sold until then")
     found = checked(forgets | {"not_sold": ["entry"]}, published=published)
     assert found.faults == []
@@ -137,7 +140,7 @@ def file_of(folder: Path, *bodies: dict[str, Any]) -> Path:
 def test_right_files_end_with_0_and_what_is_not_in_them_is_said(tmp_path: Path) -> None:
     assert run(file_of(tmp_path, *WHOLE, tariff(id="other"))) == (
         0,
-        "right: 2 accounts, 1 legal entity, 2 tariffs\n",
+        "right by themselves, not held against a lake: 2 accounts, 1 legal entity, 2 tariffs\n",
         "",
     )
     status, _, said = run(file_of(tmp_path, account()))
@@ -162,6 +165,13 @@ def test_files_are_checked_beside_what_the_lake_has(tmp_path: Path, lake: Path) 
     status, _, said = run(file, "--lake", lake)
     assert status == 1
     assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'gamma'" in said
+
+
+def test_where_no_bill_changes_it_is_said_and_how_many_were_looked_at(tmp_path: Path, lake: Path) -> None:
+    other = file_of(tmp_path, tariff(price("0.50"), effective_from="2030-01-01T00:00:00Z"))
+    assert run(other, "--lake", lake)[:2] == (0, "right: 1 tariff\nno bill changes (1 looked at)\n")
+    assert json.loads(run(other, "--lake", lake, "--json")[1])["bills_compared"] == 1
+    assert json.loads(run(other, "--json")[1])["bills_compared"] is None
 
 
 def test_whose_bill_would_change_is_listed_with_what_it_is_by_the_usage_of_the_lake(tmp_path: Path, lake: Path) -> None:
