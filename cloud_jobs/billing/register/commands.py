@@ -14,13 +14,13 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import RenderableType
 
-from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.contracts.fields import Id
 from cloud_jobs.billing.documents import DocumentContent, Form, document_table, files_of, write_documents
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.closing import ClosingState, Days
 from cloud_jobs.billing.register.documents_of import DocumentMaker, issued_document, outstanding
-from cloud_jobs.billing.register.errors import AlreadyIssued, NothingToAdjust, NothingToIssue
+from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
 from cloud_jobs.billing.register.operations import Books, Clerk, Done, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.terminal import (
@@ -33,6 +33,7 @@ from cloud_jobs.billing.register.terminal import (
 )
 from cloud_jobs.billing.register.unbilled_devices import unbilled_text
 from cloud_jobs.billing.register.writing import Unwritten, write_issued
+from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.coverage import TenantDevice
@@ -40,6 +41,7 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.reference_note import reference_taken_at
 
 NOT_ALL: Final = 3
 """The exit status of a command that did what could be done, and something that was asked for could not."""
@@ -135,6 +137,9 @@ def close(
     unbilled = list[TenantDevice]()
     closings = close_period(tables, taken, days_of(period), payer, run=run, unbilled=unbilled.extend)
     _print(as_json, [closing_values(one) for one in closings], closings_table(closings))
+    if snapshot is None and not as_json and (taken_over := reference_taken_at(tables)):
+        # what was published since is not in the snapshot, and nobody sees that by the sums
+        typer.echo(f"by contracts as `cloud-jobs usage` took them over at {stamp(taken_over)}")
     if unbilled:
         typer.echo(f"bill: {unbilled_text(unbilled)}", err=True)
     if any(one.outcome is not ClosingState.FINAL for one in closings):
@@ -202,6 +207,23 @@ def void(
     clerk = _clerk(register.lake, by)
     made = void_invoice(register, number, reason, seller, books=DocumentMaker(register), clerk=clerk)
     _print(as_json, [document_values(made)], documents_table([made]))
+
+
+@app.command("closings", epilog=EXIT_STATUSES)
+@cloud_errors_as_messages("bill")
+def list_closings(
+    *, lake: LakeOption, period: PeriodOption, payer: PayersOption = None, as_json: JsonOption = False
+) -> None:
+    """Show the newest closing of each payer for exactly these days, which is the one that counts, and its snapshot.
+
+    Example: waybill bill closings --lake lake --period 2026-03
+    """
+    days = days_of(period)
+    newest = {one.key.payer: one for one in Register(_lake(lake)).closings(*days, payer)}
+    if not newest:
+        raise NothingClosed(days_text(*days))
+    found = [*newest.values()]
+    _print(as_json, [closing_values(one) for one in found], closings_table(found, with_snapshots=True))
 
 
 @app.command("list", epilog=EXIT_STATUSES)

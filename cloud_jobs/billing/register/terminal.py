@@ -47,12 +47,16 @@ def closing_values(closing: Closing) -> dict[str, Any]:
     }
 
 
-def closings_table(closings: Iterable[Closing]) -> RenderableType:
-    """One row a payer, of the reasons the first ones; and below it what has no say in any sum, but should be known."""
+def closings_table(closings: Iterable[Closing], *, with_snapshots: bool = False) -> RenderableType:
+    """One row a payer, of the reasons the first ones; and below it what has no say in any sum, but should be known.
+
+    `with_snapshots`: of closings that are not all of one, by which each is.
+    """
     closings = [*closings]
+    snapshots = [Column("snapshot")] if with_snapshots else []
     table = FittedTable(
         *(Column("payer"), Column.text("period"), Column("outcome"), Column.number("net"), Column.number("tax", 1)),
-        Column.text("why not final"),
+        *(*snapshots, Column.text("why not final")),
     )
     for one in closings:
         reasons = [*one.reasons[:_MAX_REASONS]]
@@ -61,7 +65,8 @@ def closings_table(closings: Iterable[Closing]) -> RenderableType:
         # what is blocked has no sum, also where its contract says in which currency
         currency = "" if one.outcome is ClosingState.BLOCKED else one.currency
         amounts = (_amount(one.net_minor, currency), _amount(one.tax_minor, currency))
-        table.add(one.key.payer, one.key.text, one.outcome.value, *amounts, "\n".join(reasons))
+        by = [one.snapshot_id] if with_snapshots else []
+        table.add(one.key.payer, one.key.text, one.outcome.value, *amounts, *by, "\n".join(reasons))
     return Group(table, *(Text(line) for line in _noticed(closings)))
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register.commands import NOT_ALL, app
 from cloud_jobs.lake import store_clock
+from cloud_jobs.reference_note import note_taken
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import HOUR, BilledLake, used
 
@@ -331,3 +332,25 @@ def test_what_is_used_and_billed_to_nobody_is_named_by_close(billed: BilledLake)
     assert "billed to nobody, as no account that can be billed has it: fleet/van-3; `waybill" in closed.stderr
     assert len(values(closed)) == 2
     assert "billed to nobody" not in run(billed, "close", "--period", "2026-03", "--payer", "acme").stderr
+
+
+def test_close_says_until_when_publications_were_taken_over(billed: BilledLake) -> None:
+    assert "took them over" not in run(billed, "close", "--period", "2026-03").stdout
+    note_taken(billed.lake, HOUR)
+    assert "took them over at 2026-03-10T06:00:00Z" in run(billed, "close", "--period", "2026-03").stdout
+
+
+def test_who_of_a_period_stands_where_is_asked_without_closing_again(billed: BilledLake) -> None:
+    nobody = run(billed, "closings", "--period", "2026-03")
+    assert (nobody.exit_code, "nobody was closed for 2026-03" in nobody.stderr) == (1, True)
+    (first, _) = values(run(billed, "close", "--period", "2026-03", "--json"))
+    billed.use(used("van-1", 99_000))
+    (newest,) = values(run(billed, "close", "--period", "2026-03", "--payer", "acme", "--json"))
+    # by an older snapshot again: what counts is the closing of the later one
+    run(billed, "close", "--period", "2026-03", "--snapshot", first["snapshot"])
+    found = {one["payer"]: one["closing"] for one in values(run(billed, "closings", "--period", "2026-03", "--json"))}
+    assert found["acme"] == newest["closing"]
+    assert found.keys() == {"acme", "beta"}
+    shown = run(billed, "closings", "--period", "2026-03", "--payer", "acme").stdout
+    assert newest["snapshot"] in shown
+    assert "beta" not in shown
