@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -29,6 +29,18 @@ _AT_ONCE: Final = 2000
 _REASONS: Final = 3
 
 
+class _Used(NamedTuple):
+    """Of an account what it used of a meter in a zone ("": outside all, or of a meter without zones)."""
+
+    account: str
+    meter: Meter
+    zone: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.account} in {self.zone}" if self.zone else self.account
+
+
 def compare_charges(
     register: Register, snapshot: Snapshot, days: Days, payers: Sequence[str], owed: Mapping[Owed, int]
 ) -> Iterator[Comparison]:
@@ -37,9 +49,9 @@ def compare_charges(
     Raises LakeError, StoreUnavailable.
     """
     outdated = outdated_closings(register, days, NewerContracts(register.lake, days[1], snapshot), payers)
-    by_payer: dict[str, Counter[tuple[str, Meter]]] = defaultdict(Counter)
-    for (payer, account, meter), quantity in owed.items():
-        by_payer[payer][account, meter] += quantity
+    by_payer: dict[str, Counter[_Used]] = defaultdict(Counter)
+    for (payer, account, meter, zone), quantity in owed.items():
+        by_payer[payer][_Used(account, meter, zone)] += quantity
     for some in parts(payers, _AT_ONCE):
         newest = _newest(register.closings(*days, some), snapshot)
         charges = _charges_of(register, [*newest.values()])
@@ -75,23 +87,25 @@ def _unsettled(closing: Closing, outdated: str | None) -> Iterator[Comparison]:
 
 
 def _charged(
-    closing: Closing, charges: Sequence[Charge] | RegisterDamaged, owed: Mapping[tuple[str, Meter], int]
+    closing: Closing, charges: Sequence[Charge] | RegisterDamaged, owed: Mapping[_Used, int]
 ) -> Iterator[Comparison]:
     payer = closing.key.payer
     if isinstance(charges, RegisterDamaged):
         yield Comparison(Station.RATED, "lines of the closing", payer, closing.charges, None, str(charges))
         return
-    found: Counter[tuple[str, Meter]] = Counter()
+    found: Counter[_Used] = Counter()
     for one in charges:
         if one.key.kind is ChargeKind.USAGE and one.key.meter not in {None, Meter.ACTIVE_DAY}:
-            found[one.key.account, Meter(one.key.meter)] += one.quantity
-    for account, meter in sorted({*owed, *found}):
-        expected, charged = owed.get((account, meter), 0), found[account, meter]
+            found[_Used(one.key.account, Meter(one.key.meter), one.key.zone)] += one.quantity
+    for one_use in sorted({*owed, *found}):
+        expected, charged = owed.get(one_use, 0), found[one_use]
         if expected or charged:
             note = (
                 "" if expected == charged else f"closed by snapshot {closing.snapshot_id}: close again, or look there"
             )
-            yield Comparison(Station.RATED, quantity_name(meter), f"{payer}, {account}", expected, charged, note)
+            yield Comparison(
+                Station.RATED, quantity_name(one_use.meter), f"{payer}, {one_use.place}", expected, charged, note
+            )
     yield Comparison(
         Station.RATED, "children = parent", payer, closing.net_minor, _net(charges), currency=closing.currency
     )

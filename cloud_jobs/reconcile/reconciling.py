@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import rating_contract
 from cloud_jobs.billing.register.close import contracts_of
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingRun
@@ -165,7 +166,7 @@ def _unbilled(
 ) -> Iterator[Comparison]:
     owed: dict[str, int] = {}
     for table in (used.owed, used.unsold):
-        for (_, _, meter), quantity in table.items():
+        for (_, _, meter, _), quantity in table.items():
             owed[meter.value] = owed.get(meter.value, 0) + quantity
     nobody: dict[str, int] = {}
     for (_, meter), quantity in used.nobody.items():
@@ -175,9 +176,12 @@ def _unbilled(
         yield Comparison(
             Station.RATED, f"assigned or nobody's: {quantity_name(meter)}", "all accounts", quantity, found
         )
+    unsold_by: Counter[tuple[str, str, Meter]] = Counter()
+    for (payer, account, meter, _), quantity in used.unsold.items():
+        unsold_by[payer, account, meter] += quantity
     unsold = (
         Comparison(Station.RATED, f"not sold: {quantity_name(meter)}", f"{payer}, {account}", None, quantity)
-        for (payer, account, meter), quantity in sorted(used.unsold.items())
+        for (payer, account, meter), quantity in sorted(unsold_by.items())
         if quantity
     )
     yield from summed(unsold, "all accounts")

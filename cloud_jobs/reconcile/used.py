@@ -16,10 +16,10 @@ from cloud_jobs.billing.contracts import Assignment, Vat
 from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import AccountTerms, RatingContract, cells_of_usage
-from cloud_jobs.billing.register.assigned_usage import assigned_usage
+from cloud_jobs.billing.register.assigned_usage import assigned_usage, held_by, held_usage
 from cloud_jobs.billing.register.metered_records import COUNTED, DayDifference, compare_records, seq_counts
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES
+from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import usage_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
@@ -27,8 +27,8 @@ from cloud_jobs.usage.basis import row_digest
 
 _MOMENT: Final = timedelta(microseconds=1)
 _NO_VAT: Final = Vat(category=VatCategory.ZERO)
-Owed = tuple[str, str, Meter]
-"""A payer, an account, a meter."""
+Owed = tuple[str, str, Meter, str]
+"""A payer, an account, a meter, a zone: a fence that moved leaves the sum over all zones as it is."""
 
 
 class DevicePart(NamedTuple):
@@ -101,22 +101,24 @@ def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], Counte
 
 
 def _add_assigned(found: CountedUsage, part: DevicePart, rows: pa.Table) -> None:
-    sold = {one.payer: _sold(one) for one in part.contracts}
-    for payer, sums in assigned_usage(part.contracts, rows).items():
-        for (account, meter), quantity in sums.items():
-            found.owed[payer, account, meter] += quantity
+    sold, held = {one.payer: _sold(one) for one in part.contracts}, held_by(part.contracts)
+    for zone in rows["zone"].unique().to_pylist():
+        named = "" if zone == WHOLE_DEVICE else zone
+        for payer, sums in held_usage(held, rows.filter(pc.equal(rows["zone"], zone))).items():
+            for (account, meter), quantity in sums.items():
+                found.owed[payer, account, meter, named] += quantity
+    for payer, account, meter, zone in [*found.owed]:
+        if sold[payer][account, meter] == {False}:
+            key = payer, account, meter, zone
+            found.unsold[key] += found.owed.pop(key)
     mixed = [one for one in part.contracts if any(len(kinds) > 1 for kinds in sold[one.payer].values())]
-    for contract in part.contracts:
-        for (account, meter), kinds in sold[contract.payer].items():
-            if kinds == {False} and (quantity := found.owed.pop((contract.payer, account, meter), 0)):
-                found.unsold[contract.payer, account, meter] += quantity
     # a meter that is sold by one version of the tariff and not by another: by what was in force at each quarter
     for contract, used in zip(mixed, cells_of_usage(mixed, rows) if mixed else (), strict=True):
         versions = {terms.account: terms.tariffs for terms in contract.accounts}
         for cell in used.cells:
             has_price = any(one.meter is cell.meter for one in versions[cell.account][cell.version].tariff.prices)
             if not has_price and len(sold[contract.payer][cell.account, cell.meter]) > 1:
-                key = contract.payer, cell.account, cell.meter
+                key = contract.payer, cell.account, cell.meter, cell.zone
                 found.owed[key] -= cell.quantity
                 found.unsold[key] += cell.quantity
     _add_unassigned(found, part, rows)

@@ -222,3 +222,14 @@ def test_a_decision_that_was_withdrawn_makes_the_closing_unknown(tmp_path: Path)
     assert compared(made).outcome is ComparisonOutcome.EQUAL
     withdraw(made.lake, decided.number, decided_by="Anna", reason="was wrong", now=NOW)
     assert [place for place, _ in reasons(made, "closing")] == ["beta"]
+
+
+def test_a_fence_that_moved_and_was_metered_since_the_closing_differs_by_zone(billed: BilledLake) -> None:
+    publish(billed, square("square", lon=0.01))
+    meter(billed)
+    found = wrong(billed)
+    assert [one.name for one in found] == ["distance, mm"] * len(found)
+    assert {"acme, acme", "acme, acme in square"} <= {one.place for one in found}
+    assert {one.note.partition(":")[2] for one in found} == {" close again, or look there"}
+    billed.close("two", days=JANUARY)
+    assert {one.name for one in wrong(billed)} == {"newest closing posted", "tax of the newest closing posted"}
