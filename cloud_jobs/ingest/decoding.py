@@ -135,13 +135,12 @@ def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None
         _gather_malformed(gathered, message, f"{error.reason}: {error}")
         return
     properties = dict(message["properties"] or ())
-    tenant = properties.get("tenant")
-    if tenant is None or not DEVICE_PATTERN.fullmatch(tenant):
-        reason = _not_a_tenant(tenant)
-        _gather_malformed(gathered, message, reason, reason.encode())
+    fault = next(_name_faults(properties), None)
+    if fault is not None:
+        _gather_malformed(gathered, message, fault, fault.encode())
         return
     header = columns.header
-    stream = DeviceStream(tenant, header.device, header.epoch)
+    stream = DeviceStream(properties["tenant"], header.device, header.epoch)
     gathered.headers.setdefault(stream, []).append(header)
     if header.stated_us and publish_us is not None and publish_us > 0:
         if publish_us <= now_us + _CLOCKS_DIFFER_US:
@@ -149,7 +148,7 @@ def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None
             stated = Statement(min(header.stated_us, publish_us, now_us), header.head)
             gathered.statements.setdefault(stream, []).append(stated)
         else:
-            region, known = properties.get("region") or "", gathered.disbelieved
+            region, known = properties["region"], gathered.disbelieved
             known[region] = Disbelieved(1, publish_us - now_us) | known.get(region, Disbelieved(0, 0))
     gathered.size += columns.size + _RANGE_BYTES * (len(header.record_seqs.ranges) + len(header.tombstones))
     if len(columns.seq):
@@ -157,9 +156,13 @@ def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None
         gathered.messages.append(_Message(columns, properties, publish_us))
 
 
-def _not_a_tenant(name: str | None) -> str:
-    said = "none" if name is None else repr(name[:_NAME_SHOWN])
-    return f"tenant: the message's property tenant is {said}, which is not the name of a tenant"
+def _name_faults(properties: dict[str, str]) -> Iterator[str]:
+    """Why a message is of no tenant or came through no region: what would block a bill for good is not let in."""
+    for name in ("tenant", "region"):
+        value = properties.get(name)
+        if value is None or not DEVICE_PATTERN.fullmatch(value):
+            said = "none" if value is None else repr(value[:_NAME_SHOWN])
+            yield f"{name}: the message's property {name} is {said}, which is not the name of a {name}"
 
 
 def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str, more: bytes = b"") -> None:
@@ -240,11 +243,11 @@ def _stream_and_first_seq(message: _Message) -> tuple[str, str, int, int]:
     return message.properties["tenant"], header.device, header.epoch, int(message.columns.seq[0])
 
 
-def _message_columns(messages: list[_Message]) -> dict[str, list[str | None]]:
+def _message_columns(messages: list[_Message]) -> dict[str, list[str]]:
     """The texts that all records of a message share."""
     return {
         "tenant": [message.properties["tenant"] for message in messages],
-        "region": [message.properties.get("region") for message in messages],
+        "region": [message.properties["region"] for message in messages],
         "device": [message.columns.header.device for message in messages],
     }
 

@@ -130,7 +130,7 @@ def test_a_second_ingest_on_the_same_lake_is_fenced_off(centre: IngestCentre) ->
     slow = MicroBatchHandler(centre.spark, centre.settings.tables)
     centre.send(batch(2))
     centre.ingest()
-    message = (bytearray(batch(3)), {"tenant": "acme"}, datetime.now(UTC), "t", "0", None)
+    message = (bytearray(batch(3)), {"tenant": "acme", "region": "eu"}, datetime.now(UTC), "t", "0", None)
     names = ("value", "properties", "publish_time", "topic", "message_id", "malformed")
     types = ("binary", "map<string,string>", "timestamp", "string", "string", "string")
     schema = ", ".join(f"{name} {kind}" for name, kind in zip(names, types, strict=True))

@@ -142,6 +142,18 @@ def test_a_message_without_a_tenant_or_with_one_that_nobody_can_be_is_malformed(
     assert (row["payload"], found.rows, found.streams) == (value, None, {})
 
 
+@pytest.mark.parametrize("region", [None, "", "a b", "x" * 64])
+def test_a_message_that_came_through_no_region_is_malformed(region: str | None) -> None:
+    value = encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),)))
+    (message,) = messages(value).to_pylist()
+    message["properties"] = [("tenant", "acme")] + ([] if region is None else [("region", region)])
+    (found,) = decode_messages([pa.RecordBatch.from_pylist([message], schema=MESSAGES)])
+    (row,) = found.malformed
+    said = "none" if region is None else repr(region)
+    assert row["malformed"] == f"region: the message's property region is {said}, which is not the name of a region"
+    assert (row["payload"], found.rows, found.streams) == (value, None, {})
+
+
 def test_a_message_that_is_malformed_says_why_and_keeps_its_bytes() -> None:
     consistent = encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),), (Tombstone(3, 4, "quota"),)))
     found = decoded(consistent, b"junk", consistent[:-1])
