@@ -14,12 +14,13 @@ from cloud_jobs.billing.register.rows import canonical
 
 
 class Noticed(NamedTuple):
-    """What a closing noticed that has no say in its sum: records that came again with another content, positions that
-    came after an erasure, erased hours that were metered by former rules, the decisions that it rests on and
-    publications of fences that cannot be used, in words, and what was agreed by the period, where that is a part of a
-    month."""
+    """What a closing noticed that has no say in its sum: records that came again with another content, records of a
+    clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
+    former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
+    agreed by the period, where that is a part of a month."""
 
     conflicts: int = 0
+    far_off: int = 0
     late_positions: int = 0
     former_rules: int = 0
     decisions: tuple[str, ...] = ()
@@ -31,7 +32,7 @@ class Noticed(NamedTuple):
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
         found = json.loads(text)
         texts = (tuple(found.get(name, ())) for name in ("decisions", "refused_fences", "once_a_period"))
-        numbers = (found.get(name, 0) for name in ("conflicts", "late_positions", "former_rules"))
+        numbers = (found.get(name, 0) for name in ("conflicts", "far_off", "late_positions", "former_rules"))
         return cls(*numbers, *texts)
 
 

@@ -40,6 +40,7 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "closing": closing.id,
         "control_totals": json.loads(closing.control_totals),
         "conflicts": noticed.conflicts,
+        "far_off": noticed.far_off,
         "late_positions": noticed.late_positions,
         "former_rules": noticed.former_rules,
         "decisions": [*noticed.decisions],
@@ -80,6 +81,11 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
             yield (
                 f"{one.key.payer}: {noticed.conflicts:,} records of its devices came again with another content; these "
                 "are in quarantine, and are not billed"
+            )
+        if noticed.far_off:
+            yield (
+                f"{one.key.payer}: {noticed.far_off:,} records of its devices are of no day, as the clock was far off; "
+                "they are in no period, and are not billed"
             )
         if noticed.late_positions:
             yield (

@@ -83,7 +83,7 @@ def test_who_became_a_child_after_its_invoice_is_credited_before_its_parent_is_a
 
 def test_the_closing_of_a_former_payer_says_nothing_of_devices_that_are_no_more_its_own(billed: BilledLake) -> None:
     [last] = billed.close("one", payers=["acme"])
-    noticed = Noticed(1, 2, 3, ("acme/van-1: silent, closed by ada",), ("fence 'port'",), ("minimum fee",))
+    noticed = Noticed(1, 2, 3, 4, ("acme/van-1: silent, closed by ada",), ("fence 'port'",), ("minimum fee",))
     last = replace(last, parties=replace(Parties.parse(last.parties), noticed=noticed).text)
     assert Noticed.of(last.parties) == noticed
     run = ClosingRun(name="two", snapshot=last.snapshot, snapshot_id=last.snapshot_id, now=NOW)

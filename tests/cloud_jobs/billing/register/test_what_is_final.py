@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import certificates_from, counting
 from cloud_jobs.billing.register.closing import ClosingState
 from cloud_jobs.billing.register.parties import Noticed
+from cloud_jobs.billing.register.terminal import closing_values, closings_table
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import take_snapshot
@@ -65,6 +68,22 @@ def test_what_comes_after_an_erasure_is_billed_but_for_ways_and_those_are_counte
     assert (events.expected, events.found) == (104, 104)
     (named,) = [one for one in reconciled.comparisons if one.name == "positions that came after an erasure"]
     assert (named.found, named.outcome) == (1, ComparisonOutcome.COUNTED)
+
+
+def test_records_of_a_clock_far_off_hold_up_no_bill_and_are_said_where_the_sum_is_made(tmp_path: Path) -> None:
+    made = metered_lake(tmp_path)
+    ahead = TEN.replace(year=2040)
+    ingest(made.lake, [LakeFix("eu-1", FIXES + 2, ahead, 0.1, 0.1, is_far_off=True)])
+    state(made.lake, "eu-1", count=FIXES + 2)
+    meter(made)
+    closings = made.close("one", days=JANUARY)
+    found = {one.key.payer: (one.outcome, closing_values(one)["far_off"]) for one in closings}
+    assert found == {"acme": (ClosingState.FINAL, 1), "beta": (ClosingState.FINAL, 0)}
+    written = io.StringIO()
+    Console(file=written, width=200).print(closings_table(closings))
+    shown = written.getvalue()
+    assert "acme: 1 records of its devices are of no day, as the clock was far off" in shown
+    assert "beta:" not in shown
 
 
 def test_hours_that_keep_what_former_rules_made_of_them_are_counted(tmp_path: Path) -> None:
