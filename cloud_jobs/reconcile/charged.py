@@ -15,18 +15,16 @@ from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, Reg
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedInvoice, check_numbers
-from cloud_jobs.billing.register.newer_contracts import NewerContracts
-from cloud_jobs.billing.register.outdated import outdated_closings
 from cloud_jobs.billing.register.rows import document_from
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import row_fault_as_error
 from cloud_jobs.reconcile.certified import compare_certificates
 from cloud_jobs.reconcile.comparison import Comparison, Station, parts, quantity_name
+from cloud_jobs.reconcile.unsettled import MAX_REASONS, UnsettledClosings
 from cloud_jobs.reconcile.used import Owed
 
 _AT_ONCE: Final = 2000
-_REASONS: Final = 3
 
 
 class _Used(NamedTuple):
@@ -48,7 +46,7 @@ def compare_charges(
 
     Raises LakeError, StoreUnavailable.
     """
-    outdated = outdated_closings(register, days, NewerContracts(register.lake, days[1], snapshot), payers)
+    unsettled = UnsettledClosings(register, snapshot, days, payers)
     by_payer: dict[str, Counter[_Used]] = defaultdict(Counter)
     for (payer, account, meter, zone), quantity in owed.items():
         by_payer[payer][_Used(account, meter, zone)] += quantity
@@ -60,7 +58,7 @@ def compare_charges(
             if closing is None:
                 yield Comparison(Station.RATED, "closing", payer, None, None, "the period is not closed")
             else:
-                yield from _unsettled(closing, outdated.get(payer))
+                yield from unsettled.compared(closing)
                 yield from _charged(closing, charges[payer], by_payer[payer])
 
 
@@ -74,16 +72,6 @@ def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Se
     middle = len(closings) // 2
     # one of them is damaged: halves of halves find it among many
     return _charges_of(register, closings[:middle]) | _charges_of(register, closings[middle:])
-
-
-def _unsettled(closing: Closing, outdated: str | None) -> Iterator[Comparison]:
-    """Why a newest closing says nothing for certain: neither issue nor adjust would post it."""
-    reasons = [] if outdated is None else [outdated]
-    if closing.outcome is not ClosingState.FINAL:
-        reasons.append(f"{closing.outcome.value}: {'; '.join(closing.reasons[:_REASONS])}")
-    if reasons:
-        note = f"{'; '.join(reasons)}; `waybill bill close` it again"
-        yield Comparison(Station.RATED, "closing", closing.key.payer, None, None, note)
 
 
 def _charged(
@@ -205,7 +193,7 @@ def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: in
     number = posted.invoice.number
     closing = f"the newest closing is {newest.id} ({newest.outcome.value})"
     if newest.outcome is ClosingState.BLOCKED:
-        why = f"{closing}: {'; '.join(newest.reasons[:_REASONS])}"
+        why = f"{closing}: {'; '.join(newest.reasons[:MAX_REASONS])}"
         yield Comparison(Station.INVOICED, "newest closing posted", payer, None, None, why)
         return
     agreed = newest.key.legal_entity, newest.currency

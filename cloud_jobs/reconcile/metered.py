@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cloud_jobs.billing.register.closing_fences import closing_fences
 from cloud_jobs.billing.register.metered_records import WITH_REGION
 from cloud_jobs.lake.snapshot_reads import erasures, erasures_since
 from cloud_jobs.lake.snapshots import LakeState
@@ -25,9 +24,6 @@ def compare_usage(
     """
     place = "all devices" if everyone else "these payers' devices"
     yield from _covered(lake, snapshot, used, records, place)
-    if (why := closing_fences(lake, snapshot).open_end) is not None:
-        # as no closing is final by it
-        yield Comparison(Station.USAGE, "fences of the snapshot", place, None, None, f"{why}; {_RUN_USAGE}")
     for name, (recorded, metered) in used.counted.items():
         yield Comparison(Station.USAGE, f"{name} metered", place, recorded, metered)
     yield from named(
