@@ -18,6 +18,7 @@ from cloud_jobs.billing.certificates.decision import ClosedState
 from cloud_jobs.billing.certificates.decisions import decide
 from cloud_jobs.billing.contracts import contracts_of_toml
 from cloud_jobs.billing.documents import Document, DocumentType
+from cloud_jobs.billing.documents.annex import Annex
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.closing import Closing, Days
@@ -189,7 +190,9 @@ def _texts(rows: Iterable[Mapping[str, Any]], without: Collection[str]) -> list[
     return sorted(json.dumps(row, sort_keys=True, default=_text) for row in kept)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> str | list[dict[str, Any]]:
+    if isinstance(value, Annex):
+        return [*value]
     assert isinstance(value, date | datetime | timedelta), value
     return str(value)
 
