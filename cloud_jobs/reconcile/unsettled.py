@@ -11,7 +11,7 @@ from cloud_jobs.billing.register.closing_fences import closing_fences
 from cloud_jobs.billing.register.newer_contracts import NewerContracts
 from cloud_jobs.billing.register.outdated import outdated_closings
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.lake.snapshots import Snapshot, snapshots
+from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.reconcile.comparison import Comparison, Station
 
 MAX_REASONS: Final = 3
@@ -24,8 +24,8 @@ class UnsettledClosings:
     def __init__(self, register: Register, snapshot: Snapshot, days: Days, payers: Collection[str]) -> None:
         self._lake = register.lake
         self._snapshot = snapshot
-        self._outdated = outdated_closings(register, days, NewerContracts(self._lake, days[1], snapshot), payers)
-        self._known = {one.number: one for one in snapshots(self._lake)}
+        self._newer = NewerContracts(self._lake, days[1], snapshot)
+        self._outdated = outdated_closings(register, days, self._newer, payers)
         self._has_same_fences: dict[int, bool] = {}
 
     def compared(self, closing: Closing) -> Iterator[Comparison]:
@@ -44,7 +44,7 @@ class UnsettledClosings:
     def _is_metered_alike(self, number: int) -> bool:
         """Whether there are the same fences as at the snapshot of a final closing, by which usage was computed."""
         if number not in self._has_same_fences:
-            then = self._known.get(number)
+            then = self._newer.snapshot(number)
             self._has_same_fences[number] = (
                 then is not None
                 and then.usage_fences == self._snapshot.usage_fences

@@ -19,7 +19,6 @@ from cloud_jobs.billing.register.ledger import BESIDE
 from cloud_jobs.lake.snapshots import Snapshot, snapshots
 from cloud_jobs.lake.tables import Condition, Lake
 
-_KINDS: Final = pa.array([*MODEL_OF])
 _MOST_TEXTS: Final = 64
 """So many things are looked for in the texts of accounts; of more, all accounts are parsed."""
 Row = Mapping[str, Any]
@@ -47,13 +46,12 @@ class NewerContracts:
 
     def commit_of(self, snapshot: int) -> int:
         """The commit of a snapshot's contracts; 0, the oldest there can be, of one that nobody knows any more."""
-        known = self._snapshots.get(snapshot)
+        known = self.snapshot(snapshot)
         return 0 if known is None else min(known.reference_commit, self._newest)
 
-    def decisions_number(self, snapshot: int) -> int:
-        """The number of the last decision at a snapshot; 0 of one that nobody knows any more."""
-        known = self._snapshots.get(snapshot)
-        return 0 if known is None else known.decisions_number
+    def snapshot(self, number: int) -> Snapshot | None:
+        """The snapshot of a number; None of one that nobody knows any more."""
+        return self._snapshots.get(number)
 
     def changed(self, commit: int) -> Changed:
         """What was published since."""
@@ -95,7 +93,7 @@ class NewerContracts:
 
     @cached_property
     def _published(self) -> pa.Table:
-        return self._lake.rows("reference", where=[("kind", "in", [*MODEL_OF])])
+        return _reference(self._lake, self.until)
 
 
 def _concerned(published: pa.Table, changed: Iterable[tuple[str, str]]) -> pa.Table:
@@ -132,14 +130,13 @@ def _parent(body: str) -> str | None:
 
 
 def _reference(lake: Lake, until: Snapshot | None, columns: Sequence[str] | None = None) -> pa.Table:
-    where: list[Condition] = [] if until is None else [("commit_number", "<=", until.reference_commit)]
-    return lake.rows("reference", columns, where=where)
+    """The contracts that are known; fences have no say in who pays."""
+    known: list[Condition] = [] if until is None else [("commit_number", "<=", until.reference_commit)]
+    return lake.rows("reference", columns, where=[("kind", "in", [*MODEL_OF]), *known])
 
 
 def _newest_commit(lake: Lake, until: Snapshot | None) -> int:
-    """That of the contracts: fences have no say in who pays."""
-    rows = _reference(lake, until, ["kind", "commit_number"])
-    return pc.max(rows.filter(pc.is_in(rows["kind"], _KINDS))["commit_number"]).as_py() or 0
+    return pc.max(_reference(lake, until, ["commit_number"])["commit_number"]).as_py() or 0
 
 
 def _begins_before(row: Row, end_us: int) -> bool:

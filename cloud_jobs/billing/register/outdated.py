@@ -53,7 +53,8 @@ def outdated_closings(
 def _withdrawn(
     register: Register, days: Days, newer: NewerContracts, newest: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    known = {payer: newer.decisions_number(snapshot) for payer, snapshot in newest.items()}
+    then = {payer: newer.snapshot(number) for payer, number in newest.items()}
+    known = {payer: 0 if snapshot is None else snapshot.decisions_number for payer, snapshot in then.items()}
     taken_back = _taken_back_since(register.lake, min(known.values(), default=0), newer.until)
     if not taken_back:
         return

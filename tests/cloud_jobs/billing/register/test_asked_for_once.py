@@ -25,8 +25,11 @@ from cloud_jobs.billing.register.errors import (
     OutdatedClosing,
     Unattributed,
 )
+from cloud_jobs.billing.register.newer_contracts import NewerContracts
 from cloud_jobs.billing.register.operations import adjust_period, issue_period
+from cloud_jobs.billing.register.outdated import outdated_closings
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshots import take_snapshot
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, NOW, BilledLake, clerk, used
 from tests.cloud_jobs.billing.register.correcting import (
@@ -43,11 +46,6 @@ from tests.cloud_jobs.billing.register.correcting import (
     issue,
     small_fleet,
 )
-
-
-@pytest.fixture
-def billed(tmp_path: Path) -> BilledLake:
-    return billed_in(tmp_path)
 
 
 def test_a_device_that_went_to_another_payer_is_not_asked_for_by_both(tmp_path: Path) -> None:
@@ -236,7 +234,20 @@ def test_nothing_is_posted_on_a_decision_that_was_withdrawn(tmp_path: Path, agai
     assert {one.key.payer: one.outcome for one in billed.close("two")}["acme"] is ClosingState.PROVISIONAL
 
 
-def test_a_price_that_was_published_since_is_not_said_to_be_adjusted(billed: BilledLake) -> None:
+def test_what_a_snapshot_did_not_know_of_is_not_published_since_for_it(tmp_path: Path) -> None:
+    billed = billed_in(tmp_path)
+    [closing, _] = billed.close("one")
+    agree(billed, account("gamma", device("van-9")))
+    later = take_snapshot(billed.lake, NOW)
+    agree(billed, account("gamma", device("van-9")), tariff(price("9")))
+    then = NewerContracts(billed.lake, DAYS[1], later)
+    assert then.changed(then.commit_of(closing.snapshot)) == {("account", "gamma")}
+    assert outdated_closings(billed.register, DAYS, then) == {}
+    assert outdated_closings(billed.register, DAYS, NewerContracts(billed.lake, DAYS[1])).keys() == {"acme", "beta"}
+
+
+def test_a_price_that_was_published_since_is_not_said_to_be_adjusted(tmp_path: Path) -> None:
+    billed = billed_in(tmp_path)
     billed.close("one")
     issue(billed, "first")
     agree(billed, tariff(price("9")))
