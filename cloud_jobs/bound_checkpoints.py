@@ -87,7 +87,7 @@ class BoundCheckpoints:
             return _Noted(str(note[_TABLE_ID]), int(note[_COMMIT]))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise OtherLake(str(self.folder), str(self.lake.location), f"{_NOTE} there is damaged: {error}") from error
 
 

@@ -51,7 +51,7 @@ class Outbox:
         try:
             note = json.loads(self.progress_file.read_text(encoding="utf-8"))
             return str(note[_TABLE_ID]), int(note[_NOTED])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _published(self, opened: DeltaTable, newest: int | None) -> int:

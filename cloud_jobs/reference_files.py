@@ -19,6 +19,7 @@ from cloud_jobs.reference_messages import MAX_BYTES, MAX_VALUES, Kind, stated_ve
 from geo.spatial import FenceError
 from geo.spatial.features import Feature, read_features
 from geo.spatial.geojson import fence_of
+from runtime import read_bounded
 from telemetry import InvalidJson, parse_json
 
 FENCES_FILE: Final = "fences.geojson"
@@ -118,12 +119,7 @@ def _versions_in(file: Path) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]
 
 def _text_of(file: Path) -> str:
     """The text of a file. Raises OSError, and ValueError for one that is too large."""
-    with file.open("rb") as opened:
-        # one byte more than is allowed shows that there are too many
-        read = opened.read(MAX_FILE_BYTES + 1)
-    if len(read) > MAX_FILE_BYTES:
-        raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes; write several files")
-    return read.decode("utf-8-sig")
+    return read_bounded(file, MAX_FILE_BYTES).decode("utf-8-sig")
 
 
 def _place_is(place: str) -> _PlaceOf:

@@ -22,5 +22,5 @@ def reference_taken_at(lake: Lake) -> datetime | None:
     try:
         with lake.location.errors_named(), lake.location.files().open_input_file(_NOTE) as file:
             return datetime.fromisoformat(json.loads(file.read())["taken_at"]).astimezone(UTC)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -379,7 +379,7 @@ class Trial:
         try:
             found = json.loads(self._files.read(ATTEMPTS) or b"")
             return int(found["counted"]), str(found["boot"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return 0, ""
 
     def _note_attempts(self, counted: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +11,7 @@ from rich.text import Text
 from gateway.config import StatusEndpoint
 from gateway.devices import SilentDevice
 from gateway.errors import NoAnswer
+from runtime.status_reader import StatusUnavailable, fetch_status
 
 _TIMEOUT_S = 3.0
 Read = TypeVar("Read", bound=BaseModel)
@@ -104,8 +104,8 @@ def read_silent(settings: StatusEndpoint) -> SilentDevices:
 def _read(settings: StatusEndpoint, what: str, model: type[Read]) -> Read:
     url = f"http://{settings.host}:{settings.port}/{what}"
     try:
-        return model.model_validate_json(httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().content)
-    except (httpx.HTTPError, ValidationError) as error:
+        return model.model_validate(fetch_status(settings.host, settings.port, what, timeout_s=_TIMEOUT_S))
+    except (StatusUnavailable, ValidationError) as error:
         raise NoAnswer(f"no gateway answers at {url}: {error}; is it running with this configuration?") from error
 
 

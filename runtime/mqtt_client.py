@@ -37,6 +37,8 @@ RECEIVE_BYTES = 1 << 16
 MAX_PACKETS = 100
 MAX_PACKETS_BYTES = 4 << 20
 """Packets, and bytes of them, read by one `receive`: its caller looks at the time, and at its memory, in between."""
+MAX_OTHER_BYTES = 8 << 10
+"""Of a packet that is no PUBLISH. paho copies its properties once for each of them: 300 kB would take 6 s."""
 NEVER_EXPIRES = 0xFFFFFFFF
 LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
@@ -86,8 +88,8 @@ class MqttClient(Client):
 
     `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`. A
     connection ends by `on_disconnect`, never by an exception; `failure` says why this side ended it. A message is
-    acknowledged by `acknowledge` alone. A packet larger than `max_packet_bytes` ends the connection, since the broker
-    knows the limit, or is truncated (`truncates_larger`).
+    acknowledged by `acknowledge` alone. A PUBLISH larger than `max_packet_bytes` ends the connection, since the broker
+    knows the limit, or is truncated (`truncates_larger`); any other packet larger than MAX_OTHER_BYTES ends it.
     """
 
     def __init__(self, broker: BrokerSettings, options: MqttSessionOptions) -> None:
@@ -227,9 +229,10 @@ class MqttClient(Client):
 
     def _sock_recv(self, bufsize: int) -> bytes:
         # paho asks for the whole rest of a packet, so its size is known before a byte of it is kept.
-        if bufsize > self._options.max_packet_bytes:
-            if not self._options.truncates_larger or self._in_packet["command"] & 0xF0 != PacketTypes.PUBLISH << 4:
-                most = self._options.max_packet_bytes
+        is_publish = self._in_packet["command"] & 0xF0 == PacketTypes.PUBLISH << 4
+        most = self._options.max_packet_bytes if is_publish else MAX_OTHER_BYTES
+        if bufsize > most:
+            if not self._options.truncates_larger or not is_publish:
                 self._note(f"the broker sent a packet of {bufsize} bytes, and at most {most} are read")
                 raise OSError(errno.EMSGSIZE, self.failure)
             self._is_truncating = True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -15,12 +17,23 @@ import structlog
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-__all__ = ["MAX_CONNECTIONS", "MAX_REQUEST_S", "HttpAnswer", "Routes", "StatusServer", "json_answer", "metrics_answer"]
+__all__ = [
+    "MAX_CONNECTIONS",
+    "MAX_HEAD_BYTES",
+    "MAX_REQUEST_S",
+    "HttpAnswer",
+    "Routes",
+    "StatusServer",
+    "json_answer",
+    "metrics_answer",
+]
 
 MAX_CONNECTIONS = 8
 """So many are served at a time; others are closed at once."""
 MAX_REQUEST_S = 5.0
 """A connection gets so long in all, however slowly its request comes: a time-out for each read never ends it."""
+MAX_HEAD_BYTES = 8 << 10
+"""Of a request: its first line and its headers. The base class reads a hundred headers of 64 kB each."""
 _DAY_S = 86_400.0
 _LOG = structlog.get_logger("status")
 
@@ -114,11 +127,35 @@ def _hang_up(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
+class _BoundedHead:
+    """The lines of a request, MAX_HEAD_BYTES of them and no more."""
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self._stream = stream
+        self._left = MAX_HEAD_BYTES
+
+    def readline(self, size: int) -> bytes:
+        """The next line. Raises what the base class answers with 431."""
+        if self._left <= 0:
+            raise HTTPException(f"a request has more than {MAX_HEAD_BYTES} bytes")
+        line = self._stream.readline(min(size, self._left))
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        """Lets the connection go."""
+        self._stream.close()
+
+
 def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
     no_such_path = HttpAnswer(404, "text/plain", f"there are {', '.join(sorted(routes))}\n".encode())
 
     class StatusRequestHandler(BaseHTTPRequestHandler):
         timeout = MAX_REQUEST_S
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile: Any = _BoundedHead(self.rfile)
 
         def do_GET(self) -> None:
             answer = routes.get(self.path.partition("?")[0], lambda: no_such_path)()

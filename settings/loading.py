@@ -52,13 +52,8 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
 
 def _without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
     """Without "too short" of a list that is so only because one of its items is wrong."""
-    places = [detail["loc"] for detail in details]
-    return [
-        detail
-        for detail in details
-        if detail["type"] != "too_short"
-        or not any(len(place) > len(detail["loc"]) and place[: len(detail["loc"])] == detail["loc"] for place in places)
-    ]
+    around = {detail["loc"][:length] for detail in details for length in range(len(detail["loc"]))}
+    return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in around]
 
 
 def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "setting") -> str:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from simulator.drive import Track
 from simulator.errors import ScenarioError
 from simulator.fleet_contracts import contracts_toml
@@ -19,6 +17,7 @@ SCENARIO_FILE = "scenario.json"
 FENCES_FILE = "fences.geojson"
 VEHICLES_FILE = "vehicles.json"
 CONTRACTS_FILE = "contracts.toml"
+_MAX_REASON_CHARACTERS = 1000
 TRACK_COLUMNS = ("device", "time_ms", "latitude", "longitude", "heading_deg", "trip")
 
 
@@ -50,8 +49,8 @@ def read_folder(folder: Path) -> tuple[Scenario, Track | None]:
         return scenario, _read_track(folder / scenario.track) if scenario.track else None
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read ({error}); write it with `fleet-simulator scenario`") from error
-    except (ValidationError, ValueError, KeyError) as error:
-        raise ScenarioError(f"{path}: {error}") from error
+    except (ValueError, KeyError, csv.Error) as error:
+        raise ScenarioError(f"{path}: {error}"[:_MAX_REASON_CHARACTERS]) from error
 
 
 def feature_of(fence: ScenarioFence) -> dict[str, Any]:
@@ -79,6 +78,8 @@ def _read_track(path: Path) -> Track:
     with path.open(newline="", encoding="utf-8") as lines:
         reader = csv.DictReader(lines)
         for row in reader:
+            if None in row.values():
+                raise ScenarioError(f"{path}, line {reader.line_num}: the row has fewer fields than there are columns")
             heading = float(row["heading_deg"]) if row["heading_deg"] else None
             fix = RecordedFix(
                 int(row["time_ms"]), float(row["latitude"]), float(row["longitude"]), heading, row["trip"]

@@ -69,7 +69,7 @@ def journal_entry(message: VehicleMessage) -> dict[str, Any]:
     try:
         # From the payload, as the agent reads it: a broken one of a known topic is a raw record to both.
         content = json.loads(message.payload) if kind else None
-    except ValueError:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError):  # not UTF-8, or not JSON
         content = None
     if kind is None or not isinstance(content, dict):
         payload = base64.b64encode(message.payload).decode("ascii")

@@ -28,7 +28,7 @@ def parse_brokers(given: Sequence[str], file: Path | None) -> dict[str, BrokerAd
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             brokers.update((str(device), parse_address(str(address))) for device, address in content.items())
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise SimulatorError(f"{file}: cannot be read as {{device: HOST:PORT}}: {error}") from error
     for word in given:
         device, equals, address = word.partition("=")

@@ -162,7 +162,7 @@ class Scenario(Strict):
     fences: tuple[ScenarioFence, ...]
     period: ScenarioPeriod
     faults: Faults = Faults()
-    track: str = ""
+    track: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")
 
     @model_validator(mode="after")
     def _names_hold_together(self) -> Self:

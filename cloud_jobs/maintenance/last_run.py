@@ -38,5 +38,5 @@ def read_last_run(lake: Lake) -> LastMaintenance | None:
         swept = document.get("log_swept_at")
         swept_at = None if swept is None else datetime.fromisoformat(swept).astimezone(UTC)
         return LastMaintenance(ended_at, float(document["seconds"]), tuple(map(str, document["errors"])), swept_at)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -42,7 +42,7 @@ def _cluster_read(settings: CloudSettings) -> ClusterSettings:
     """The cluster that the ingest noted, else the first."""
     try:
         active = json.loads(Path(settings.source_options["failoverFile"]).read_bytes())["active"]
-    except (KeyError, OSError, ValueError, TypeError):
+    except (KeyError, OSError, ValueError, TypeError, RecursionError):
         active = None
     return next((one for one in settings.clusters if one.name == active), settings.clusters[0])
 

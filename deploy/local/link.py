@@ -1,15 +1,17 @@
 """Links that can be cut, healed and slowed, by whoever knows the port of their control."""
 
-import json
 import socket
 
-from deploy.local.errors import LinkControlError
-from deploy.local.proxy import LinkCommand, ProxyLinkState
+from pydantic import BaseModel, ValidationError
 
-__all__ = ["CuttableLink"]
+from deploy.local.errors import LinkControlError
+from deploy.local.proxy import MAX_LINE_BYTES, LinkCommand, ProxyLinkState
+
+__all__ = ["CuttableLink", "answered_state"]
 
 _HOST = "127.0.0.1"
 _CONTROL_S = 5.0
+_MAX_REASON_CHARACTERS = 500
 
 
 class CuttableLink:
@@ -42,11 +44,28 @@ class CuttableLink:
             with socket.create_connection((_HOST, self.control), timeout=_CONTROL_S) as control:
                 control.sendall(command.model_dump_json().encode() + b"\n")
                 with control.makefile("rb") as answers:
-                    answer = json.loads(answers.readline() or b"{}")
-        except (OSError, ValueError) as broken:
+                    # Whoever has the port now may be another process than the links'.
+                    answer = answers.readline(MAX_LINE_BYTES)
+        except OSError as broken:
             raise LinkControlError(
                 self.name, f"its control on port {self.control} did not answer: {broken}"
             ) from broken
-        if "state" not in answer:
-            raise LinkControlError(self.name, str(answer.get("error", "empty answer")))
-        return ProxyLinkState.model_validate(answer["state"])
+        return answered_state(self.name, answer)
+
+
+class _ControlAnswer(BaseModel):
+    """The line that answers a command."""
+
+    state: ProxyLinkState | None = None
+    error: str = "empty answer"
+
+
+def answered_state(link: str, line: bytes) -> ProxyLinkState:
+    """The state of a link that a line says. Raises LinkControlError."""
+    try:
+        answer = _ControlAnswer.model_validate_json(line or b"{}")
+    except ValidationError as broken:
+        raise LinkControlError(link, f"its control answered with no state ({broken.error_count()} faults)") from broken
+    if answer.state is None:
+        raise LinkControlError(link, answer.error[:_MAX_REASON_CHARACTERS])
+    return answer.state

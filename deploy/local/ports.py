@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated
 from weakref import WeakValueDictionary
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from deploy.local.errors import FolderDamaged
-from runtime import replace_durably
+from runtime import read_bounded, replace_durably
 
 __all__ = ["PortBook", "free_port", "is_free"]
 
@@ -25,6 +25,7 @@ __all__ = ["PortBook", "free_port", "is_free"]
 _RANGE = (20_000, 32_000)
 _ATTEMPTS = 200
 _POLL_S = 0.05
+_MAX_BYTES = 1 << 20
 # Each claim is an open socket.
 _MAX_LOOSE = 256
 _BOOK = TypeAdapter(dict[str, Annotated[int, Field(gt=0, lt=65536)]])
@@ -135,6 +136,6 @@ def _read(file: Path) -> dict[str, int]:
     if not file.exists():
         return {}
     try:
-        return _BOOK.validate_json(file.read_bytes())
-    except ValidationError as error:
+        return _BOOK.validate_json(read_bounded(file, _MAX_BYTES))
+    except ValueError as error:  # a ValidationError is one, too
         raise FolderDamaged(file, "is not a book of ports", "delete it, and new ports are chosen") from error

@@ -1,24 +1,38 @@
 """A TCP proxy whose links can be cut, healed and slowed: what the process behind `CuttableLinks` does.
 
-A control connection carries one JSON line each way. Bounds: 64 kB a chunk and `_CHUNKS` chunks waiting in each
-direction.
+A control connection carries one JSON line each way, of MAX_LINE_BYTES, within five seconds. Bounds of a link: 64 kB a
+chunk and `_CHUNKS` chunks waiting in each direction.
 """
 
 import asyncio
 import contextlib
 import json
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from settings import Settings
 
-__all__ = ["LinkCommand", "LinkConfig", "ProxyConfig", "ProxyLink", "ProxyLinkState", "serve"]
+__all__ = [
+    "MAX_LINE_BYTES",
+    "LinkCommand",
+    "LinkConfig",
+    "ProxyConfig",
+    "ProxyLink",
+    "ProxyLinkState",
+    "answer_command",
+    "serve",
+]
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
 _CHUNKS = 256
 _CONNECT_S = 5.0
+_CONTROL_S = 5.0
+MAX_LINE_BYTES = 4096
+"""Of the control, each way."""
+_MAX_REASON_CHARACTERS = 500
 
 
 class LinkConfig(Settings):
@@ -172,16 +186,22 @@ class ProxyLink:
 
 
 async def _control(links: dict[str, ProxyLink], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        line = await reader.readline()
-        try:
-            command = LinkCommand.model_validate_json(line)
-            answer: dict[str, object] = {"state": links[command.link].execute(command).model_dump()}
-        except (ValidationError, KeyError) as refused:
-            answer = {"error": f"refused: {refused}"}
-        writer.write(json.dumps(answer).encode() + b"\n")
-        await writer.drain()
+    # A line longer than the reader's limit is a ValueError.
+    with contextlib.suppress(OSError, ValueError, TimeoutError):
+        async with asyncio.timeout(_CONTROL_S):
+            writer.write(answer_command(links, await reader.readline()))
+            await writer.drain()
     writer.close()
+
+
+def answer_command(links: Mapping[str, ProxyLink], line: bytes) -> bytes:
+    """Carries out the command of a line; the line that answers it: the link's state, or why it was refused."""
+    try:
+        command = LinkCommand.model_validate_json(line)
+        answer: dict[str, object] = {"state": links[command.link].execute(command).model_dump()}
+    except (ValidationError, KeyError) as refused:
+        answer = {"error": f"refused: {refused}"[:_MAX_REASON_CHARACTERS]}
+    return json.dumps(answer).encode() + b"\n"
 
 
 async def serve(config: ProxyConfig) -> None:
@@ -190,5 +210,7 @@ async def serve(config: ProxyConfig) -> None:
     async with asyncio.TaskGroup() as group:
         for link in links.values():
             group.create_task(link.serve())
-        control = await asyncio.start_server(lambda r, w: _control(links, r, w), _HOST, config.control)
+        control = await asyncio.start_server(
+            lambda r, w: _control(links, r, w), _HOST, config.control, limit=MAX_LINE_BYTES
+        )
         group.create_task(control.serve_forever())

@@ -12,7 +12,7 @@ from deploy.local.folder import holder
 from deploy.local.link import CuttableLink
 from deploy.local.process import ProcessIdentity, proportional_bytes
 from deploy.local.server_health import Health, ask_all
-from runtime import replace_durably
+from runtime import read_bounded, replace_durably
 from settings import Settings
 
 __all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState", "running"]
@@ -20,6 +20,7 @@ __all__ = ["LinkRecord", "Phase", "ServerRecord", "StackState", "running"]
 Phase = Literal["starting", "connecting", "ready", "stopping", "stopped", "failed"]
 
 _STATE = "stack.json"
+_MAX_BYTES = 4 << 20
 _ENDED = ("stopped", "failed")
 
 
@@ -97,11 +98,13 @@ class StackState(Settings):
         if not file.exists():
             raise StackNotRunning(folder)
         try:
-            state = cls.model_validate_json(file.read_bytes())
-        except ValidationError as error:
+            state = cls.model_validate_json(read_bounded(file, _MAX_BYTES))
+        # A ValidationError is a ValueError, and so is a file that is too large.
+        except ValueError as error:
+            mistakes = f"{error.error_count()} mistakes" if isinstance(error, ValidationError) else str(error)
             raise FolderDamaged(
                 file,
-                f"is not the state of a stack ({error.error_count()} mistakes)",
+                f"is not the state of a stack ({mistakes})",
                 f"stop the stack with `waybill down --folder {folder}` and start it again",
             ) from error
         if state.supervisor != supervisor:
@@ -150,8 +153,8 @@ def running(folder: Path) -> ProcessIdentity:
     if held is not None:
         return held
     try:
-        last = StackState.model_validate_json((folder / _STATE).read_bytes())
-    except (OSError, ValidationError):
+        last = StackState.model_validate_json(read_bounded(folder / _STATE, _MAX_BYTES))
+    except (OSError, ValueError):
         raise StackNotRunning(folder) from None
     if last.phase in _ENDED or last.supervisor == ProcessIdentity.mine() or not last.supervisor.lives:
         raise StackNotRunning(folder, last.detail if last.phase == "failed" else "")

@@ -32,10 +32,11 @@ from struct import Struct
 
 from edge_agent.store.connection import Connection
 from edge_agent.store.database import transaction, without_checkpoints
-from runtime import replace_durably
+from runtime import read_bounded, replace_durably
 from telemetry import new_epoch
 
 LINEAGE, HIGH_WATER = "lineage.json", "head"
+_MAX_BYTES = 16 << 10
 HEAD_STEP = 65_536
 _VERSION = 2
 _HIGH_WATER = Struct(">QQ")
@@ -70,7 +71,7 @@ def read_lineage(folder: Path) -> Lineage | None:
     """What the file says; None if there is none that can be read."""
     try:
         version, device, ordinal, epoch, head_limit, pruned_through, machine, token = json.loads(
-            (folder / LINEAGE).read_bytes()
+            read_bounded(folder / LINEAGE, _MAX_BYTES)
         )
         lineage = Lineage(
             str(device), int(ordinal), int(epoch), int(head_limit), int(pruned_through), str(machine), int(token)
@@ -152,8 +153,8 @@ def _set_mark(connection: Connection, mark: LineageMark) -> None:
 
 def read_high_water(folder: Path, epoch: int) -> int:
     """The highest head that is known of an epoch; 0 if none is."""
-    with suppress(OSError):
-        data = (folder / HIGH_WATER).read_bytes()
+    with suppress(OSError, ValueError):
+        data = read_bounded(folder / HIGH_WATER, _HIGH_WATER.size)
         if len(data) == _HIGH_WATER.size and _HIGH_WATER.unpack(data)[0] == epoch:
             return int(_HIGH_WATER.unpack(data)[1])
     return 0

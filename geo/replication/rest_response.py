@@ -28,7 +28,8 @@ __all__ = ["MAX_BYTES", "MESSAGE_ID_HEADER", "RestRequest", "RestResponse", "par
 MAX_BYTES = 64 << 20
 """The longest answer: the statistics of ten thousand partitions have about a third of it."""
 MESSAGE_ID_HEADER = "x-pulsar-message-id"
-_MAX_VALUES = 10_000_000
+_MAX_VALUES = 4_000_000
+"""Four times as many as those statistics have: objects of nothing but a member each are then 0.6 GB and 4 s."""
 _MAX_DEPTH = 32
 _MAX_REASON = 300
 _OK, _NO_CONTENT = 200, 204

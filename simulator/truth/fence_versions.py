@@ -22,7 +22,7 @@ class TrueFences:
                 feature = json.loads(text, parse_float=Decimal)
                 begin = datetime.fromisoformat(feature["properties"]["effective_from"])
                 zone = zone_of(feature)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise TruthError(f"a fence that cannot be understood: {error!r}") from error
             self._versions[zone.id, begin.astimezone(UTC)] = zone
 

@@ -40,7 +40,7 @@ def read_gates(path: Path) -> tuple[TrueGate, ...]:
     try:
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
         gates = tuple(_gate(feature) for feature in features if _is_gate(feature))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TruthError(f"{path}: {error!r}") from error
     if len({gate.id for gate in gates}) != len(gates):
         raise TruthError(f"{path}: two versions of a gate; the truth knows one")

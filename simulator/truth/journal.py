@@ -42,7 +42,7 @@ def read_journal(path: Path) -> Iterator[Entry]:
             for number, line in enumerate(lines, start=1):
                 try:
                     yield _entry(json.loads(line))
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
                     raise TruthError(f"{path}, line {number}: {error!r}") from error
     except FileNotFoundError as error:
         raise TruthError(f"there is no journal {path}: run `fleet-simulator drive` first, which writes it") from error

@@ -121,7 +121,7 @@ def read_zones(path: Path) -> Zones:
         # Decimals as they are written: the nearest double lies beside the corner.
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
         zones = [zone_of(feature) for feature in features if feature["properties"].get("gate") is not True]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TruthError(f"{path}: {error!r}") from error
     if len({zone.id for zone in zones}) != len(zones):
         raise TruthError(f"{path}: two versions of a fence; the truth knows one")

@@ -169,5 +169,5 @@ def _period(folder: Path) -> TruthPeriod:
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TruthError(f"{path}: cannot be read: {error}") from error

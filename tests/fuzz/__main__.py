@@ -16,14 +16,25 @@ from types import ModuleType
 from typing import Any
 
 from tests.fuzz import targets
-from tests.fuzz.bounds import MAX_BYTES, bounded, check_bounds
+from tests.fuzz.bounds import BUSY, bounded, check_bounds, fuzzed_bytes, max_seconds
 
 FINDINGS = Path("build/fuzz")
 """Inputs that were findings are kept here, one file each."""
 SLOW_S = 2.0
 """Counting branches makes the code many times slower: the exact bounds are held against the corpus afterwards."""
 RSS_LIMIT_MB = 1024
-OURS = ("cloud_jobs", "edge_agent", "gateway", "geo", "telemetry")
+OURS = (
+    "cloud_jobs",
+    "deploy",
+    "edge_agent",
+    "gateway",
+    "geo",
+    "identity",
+    "runtime",
+    "settings",
+    "simulator",
+    "telemetry",
+)
 """Packages whose branches are counted."""
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,7 +67,8 @@ def _run(name: str, options: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory(prefix="waybill-fuzz-") as folder:
         corpus = Path(folder)
         for seed in target(name).seeds():
-            (corpus / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
+            if len(seed) <= fuzzed_bytes(target(name)):
+                (corpus / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
         seeds = len(list(corpus.iterdir()))
         log = _fuzz_in_child(name, options, corpus)
         runs = re.search(r"Done (\d+) runs", log) or re.search(r"stat::number_of_executed_units:\s+(\d+)", log)
@@ -89,7 +101,7 @@ def _fuzz(name: str, seconds: int, seed: int, corpus: Path) -> None:
     """Fuzzes in this process, and never returns."""
     import atheris
 
-    with atheris.instrument_imports(include=list(OURS)):
+    with atheris.instrument_imports(include=OURS):
         module = target(name)
 
     def judge(data: bytes) -> None:
@@ -99,7 +111,12 @@ def _fuzz(name: str, seconds: int, seed: int, corpus: Path) -> None:
         assert taken < SLOW_S, f"{len(data)} bytes took {taken:.1f} s"
 
     FINDINGS.mkdir(parents=True, exist_ok=True)
-    limits = [f"-max_total_time={seconds}", f"-max_len={MAX_BYTES}", f"-rss_limit_mb={RSS_LIMIT_MB}", "-timeout=20"]
+    limits = [
+        f"-max_total_time={seconds}",
+        f"-max_len={fuzzed_bytes(module)}",
+        f"-rss_limit_mb={RSS_LIMIT_MB}",
+        "-timeout=20",
+    ]
     place = f"-artifact_prefix={FINDINGS}/{name}-"
     atheris.Setup([sys.argv[0], f"-seed={seed}", place, "-print_final_stats=1", *limits, str(corpus)], judge)
     atheris.Fuzz()
@@ -111,7 +128,7 @@ def _out_of_bounds(name: str, corpus: list[Path]) -> list[str]:
     for path in corpus:
         data = path.read_bytes()
         try:
-            check_bounds(bounded(module), data)
+            check_bounds(bounded(module), data, BUSY * max_seconds(module))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding and is printed
             FINDINGS.mkdir(parents=True, exist_ok=True)
             kept = FINDINGS / f"{name}-bounds-{path.name}"

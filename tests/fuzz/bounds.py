@@ -9,9 +9,11 @@ from typing import Any
 
 MAX_BYTES = 64 << 10
 MAX_SECONDS = 0.05
-"""The bound, which benchmarks hold; tests run beside other work, and allow BUSY times as much."""
+"""The bound, which benchmarks hold; tests run beside other work, and allow BUSY times as much. A parser of files that
+people write says another one, as `MAX_SECONDS` of its module."""
 BUSY = 5
 MAX_MEMORY_BYTES = 64 << 20
+MAX_REASON_CHARACTERS = 2000
 _TRIES = 5
 
 
@@ -29,6 +31,18 @@ def bounded(module: Any) -> Callable[[bytes], object]:
     return parser
 
 
+def max_seconds(module: Any) -> float:
+    """How long a registered parser may take."""
+    seconds: float = getattr(module, "MAX_SECONDS", MAX_SECONDS)
+    return seconds
+
+
+def fuzzed_bytes(module: Any) -> int:
+    """The longest input that a registered parser is fuzzed with."""
+    length: int = getattr(module, "FUZZED_BYTES", MAX_BYTES)
+    return length
+
+
 def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: float = BUSY * MAX_SECONDS) -> None:
     """Judges the input in bounded time and memory. Raises OutOfTime, OutOfMemory, and whatever `judge` raises."""
     best_s = min(_seconds(judge, data, max_seconds))
@@ -42,6 +56,11 @@ def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: flo
         tracemalloc.stop()
     if peak > MAX_MEMORY_BYTES:
         raise OutOfMemory(f"{len(data)} bytes took {peak >> 20} MiB, {MAX_MEMORY_BYTES >> 20} are allowed")
+
+
+def check_refusal(error: BaseException, most: int = MAX_REASON_CHARACTERS) -> None:
+    """The text of a typed error is for a log and a screen: bounded, however long the input is."""
+    assert len(str(error)) <= most, f"a refusal of {len(str(error))} characters: {error!s:.200}"
 
 
 def _seconds(judge: Callable[[bytes], object], data: bytes, enough_s: float) -> list[float]:

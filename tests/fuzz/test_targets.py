@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.__main__ import ROOT, names, target
-from tests.fuzz.bounds import bounded, check_bounds
+from tests.fuzz.bounds import BUSY, bounded, check_bounds, max_seconds
 
 
 @st.composite
@@ -31,7 +31,7 @@ def mutations(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
 def test_the_seeds_are_judged_within_bounds(name: str) -> None:
     module: Any = target(name)
     for seed in module.seeds():
-        check_bounds(bounded(module), seed)
+        check_bounds(bounded(module), seed, BUSY * max_seconds(module))
         module.judge(seed)
 
 

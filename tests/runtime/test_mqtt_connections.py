@@ -182,6 +182,7 @@ def test_reading_goes_on_while_there_is_room(listener: Listener) -> None:
         (b"\x30\xff\xff\xff\xff\xff", "a length of more than four bytes"),
         (b"\x30\x03\x00\x09t", "a PUBLISH of 3 bytes ends early"),
         (b"\x40\x00", "a malformed packet"),
+        (b"\x90\x80\x80\x04" + bytes(65_536), "a packet of 65536 bytes, and at most 8192 are read"),
     ],
 )
 def test_why_this_side_ended_the_connection_is_said(listener: Listener, packet: bytes, said: str) -> None:

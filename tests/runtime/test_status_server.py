@@ -14,7 +14,7 @@ from prometheus_client.registry import CollectorRegistry
 from structlog.testing import capture_logs
 
 from runtime import status_server
-from runtime.status_server import MAX_CONNECTIONS, StatusServer, json_answer, metrics_answer
+from runtime.status_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, StatusServer, json_answer, metrics_answer
 
 
 @pytest.fixture
@@ -83,3 +83,25 @@ def test_connections_that_send_a_byte_now_and_then_are_closed_in_time_and_make_r
     for one in slow:
         one.close()
     assert answer == (200, b'{"healthy": true}\n')
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /good HTTP/1.0\r\n" + b"a: b\r\n" * 90 + b"c: " + b"d" * MAX_HEAD_BYTES + b"\r\n\r\n",
+        b"GET /good HTTP/1.0\r\n" + b"".join(b"%d: %s\r\n" % (one, b"d" * 200) for one in range(60)) + b"\r\n",
+        b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.0\r\n\r\n",
+    ],
+    ids=["a long header", "many headers", "a long path"],
+)
+def test_a_request_of_more_bytes_than_a_head_may_have_is_refused(server: StatusServer, head: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(head)
+        assert b" 431 " in connection.recv(4096)
+
+
+def test_a_request_that_is_as_long_as_it_may_be_is_answered(server: StatusServer) -> None:
+    begin, end = b"GET /good HTTP/1.0\r\na: ", b"\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(begin + b"b" * (MAX_HEAD_BYTES - len(begin + end)) + end)
+        assert b" 200 " in connection.recv(4096)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from pydantic import Field
 
 from settings import Settings, SettingsError, load, parse
+from settings.loading import MAX_PROBLEMS
 
 
 class Inner(Settings):
@@ -83,3 +86,26 @@ def test_a_text_that_is_no_toml_and_a_file_that_is_not_there_are_said_so(tmp_pat
     assert "is not valid TOML" in problems("= 5")[0]
     with pytest.raises(SettingsError, match=r"none\.toml: cannot be read"):
         load(Outer, tmp_path / "none.toml")
+
+
+class Group(Settings):
+    members: tuple[str, ...] = Field(min_length=1)
+
+
+class Groups(Settings):
+    groups: tuple[Group, ...] = Field(min_length=2)
+
+
+def test_a_list_that_is_too_short_because_of_a_wrong_item_is_not_named_for_it() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(Groups, "groups = [{members = [5]}, {members = []}]", "x.toml")
+    assert [one.partition(":")[0] for one in caught.value.problems] == ["groups.0.members.0", "groups.1.members"]
+
+
+def test_a_file_full_of_mistakes_is_refused_in_a_time_that_grows_with_it_alone() -> None:
+    text = "groups = [" + "{members = []}, " * 6_000 + "]"
+    start = time.process_time()
+    with pytest.raises(SettingsError) as caught:
+        parse(Groups, text, "x.toml")
+    assert time.process_time() - start < 2.0  # 0.2 s; to hold each mistake against each other takes 10 s
+    assert len(caught.value.problems) == MAX_PROBLEMS

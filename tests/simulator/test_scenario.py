@@ -20,6 +20,7 @@ from simulator import (
     with_two_tenants,
     write_folder,
 )
+from simulator.folder import TRACK_COLUMNS
 from simulator.options import parse_faults
 
 
@@ -113,6 +114,24 @@ def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
 def test_what_does_not_hold_together_is_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Scenario.model_validate({**fleet().model_dump(), **changes})
+
+
+@pytest.mark.parametrize(
+    "rows",
+    ["d,1\n", "d,1,2,3,4\n", "d," + "9" * 5000 + ",1,1,1,t\n", 'd,"' + "1" * 140_000 + '",1,1,1,t\n', "d,1,x,3,4,t\n"],
+    ids=["short", "without a trip", "a long number", "a long field", "no number"],
+)
+def test_a_track_that_cannot_be_read_is_named(tmp_path: Path, rows: str) -> None:
+    write_folder(tmp_path, Scenario.model_validate({**fleet().model_dump(), "track": "track.csv"}))
+    (tmp_path / "track.csv").write_text(",".join(TRACK_COLUMNS) + "\n" + rows)
+    with pytest.raises(ScenarioError, match=r"scenario\.json|track\.csv, line 2"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../track.csv", "/dev/zero", ".."])
+def test_a_track_is_a_file_beside_its_scenario(name: str) -> None:
+    with pytest.raises(ValidationError, match="track"):
+        Scenario.model_validate({**fleet().model_dump(), "track": name})
 
 
 def test_a_folder_without_scenario_says_how_to_make_one(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
@@ -63,18 +63,19 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
     lines: TomlLines | None = None
     for kind, number, table in _entries(tables):
         path: Path = (kind,) if number is None else (kind, number)
-        reasons = [(path, table)] if isinstance(table, str) else list[tuple[tuple[str | int, ...], str]]()
+        reasons: Iterable[tuple[Path, str]] = [((), table)] if isinstance(table, str) else ()
         if not isinstance(table, str):
             try:
                 made = MODEL_OF[kind].model_validate(table)
             except ValidationError as error:
-                reasons = [((*path, *place), reason) for place, reason in _reasons(kind, table, error)]
+                reasons = _reasons(kind, table, error)
             else:
                 lines = lines or TomlLines(text)
                 found.append(StatedContract(kind, made, path, lines))
+        # One by one: to look for the nearest right word of each of a million faults would take long.
         for place, reason in reasons:
             lines = lines or TomlLines(text)
-            faults.append(TextFault(lines.of(place) or 0, 0, reason[:_MAX_REASON]))
+            faults.append(TextFault(lines.of((*path, *place)) or 0, 0, reason[:_MAX_REASON]))
             if len(faults) >= MAX_TEXT_FAULTS:
                 return found, faults
     return found, faults

@@ -78,7 +78,7 @@ def read_document(content: bytes) -> Document:
     """The document whose canonical bytes these are. Raises UnreadableDocument."""
     try:
         document = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableDocument(f"this is no document: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("format"), int):
         raise UnreadableDocument("this is no document: it does not say of which format it is")

@@ -21,7 +21,7 @@ import structlog
 from cloud_jobs.pulsar_source.errors import FailoverFileError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import Offset
-from runtime import create_durably, replace_durably
+from runtime import create_durably, read_bounded, replace_durably
 
 _log = structlog.get_logger(__name__)
 _MAX_ABANDONED = 16
@@ -94,11 +94,10 @@ class FailoverFile:
     def load(self) -> tuple[QueryIdentity, FailoverState] | None:
         """What was kept; None when there is no file."""
         try:
-            with self._path.open("rb") as file:
-                content = file.read(_MAX_BYTES)
+            content = read_bounded(self._path, _MAX_BYTES)
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise FailoverFileError(self._path, f"it cannot be read: {error}") from error
         try:
             document = json.loads(content)

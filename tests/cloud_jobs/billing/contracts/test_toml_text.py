@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import MODEL_OF, Account, Tariff, contracts_of_toml
+from cloud_jobs.billing.contracts import toml_text as contracts_text
 from cloud_jobs.billing.contracts.toml_lines import TomlLines
 from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS, MAX_TOML_CONTRACTS_BYTES
 from cloud_jobs.billing.currency import EXPONENT_OF
@@ -164,6 +166,20 @@ def test_hostile_texts_are_refused_with_a_short_reason(text: str, said: str) -> 
 
 def test_of_very_many_faults_a_bounded_number_is_named() -> None:
     assert len(faults("[[tariff]]\n" * 5000)) == MAX_TEXT_FAULTS
+
+
+def test_of_very_many_faults_in_one_table_only_those_that_are_named_are_put_into_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worded = Counter[str]()
+
+    def word(*_: Any) -> str:
+        worded["all"] += 1
+        return "wrong"
+
+    monkeypatch.setattr(contracts_text, "problem_text", word)
+    assert len(faults("[[tariff]]\nprices = [" + "{amount = 1.5}, " * 3000 + "]")) == MAX_TEXT_FAULTS
+    assert worded["all"] == MAX_TEXT_FAULTS
 
 
 @given(st.text(alphabet=st.sampled_from("[]{}=.\n \"'#a1,-:Ttariff"), max_size=200))

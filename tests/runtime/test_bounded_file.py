@@ -1,0 +1,33 @@
+"""A file is read whole, or refused by its size before it fills the memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from runtime import read_bounded
+
+
+def test_a_file_of_as_many_bytes_as_are_allowed_is_read_and_a_longer_one_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(1000))
+    assert read_bounded(file, 1000) == bytes(1000)
+    with pytest.raises(ValueError, match="more than 999 bytes"):
+        read_bounded(file, 999)
+
+
+def test_a_device_that_never_ends_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 3000000 bytes"):
+        read_bounded(Path("/dev/zero"), 3_000_000)
+
+
+def test_a_short_file_takes_little_memory_whatever_is_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    tracemalloc.start()
+    read_bounded(file, 1 << 30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
