@@ -1,0 +1,318 @@
+"""The authority: who signs certificates and revocation lists. A pure core: time, serials and keys are handed in.
+
+A root signs regional authorities, and its key is not needed again until one of them is renewed. A regional authority
+signs devices, clients and servers, and can make no further authority. Every broker trusts the root alone, so a device
+of one region may fail over to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, RequestFault, RequestRefused
+from identity.names import MAX_NAME_CHARACTERS, device_name, parse_name
+from identity.requests import KeyPair, PublicKey, read_request
+
+__all__ = [
+    "CLOCK_SKEW",
+    "Authority",
+    "Issued",
+    "Revoked",
+    "common_name",
+    "issue_client",
+    "issue_device",
+    "issue_server",
+    "make_regional",
+    "make_root",
+    "read_certificates",
+    "regional_name",
+    "sign_revocation_list",
+]
+
+CLOCK_SKEW = timedelta(minutes=5)
+"""A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""
+SERIAL_BITS = 159
+"""Of a random serial: positive, and at most 20 bytes (RFC 5280, 4.1.2.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate that signs others, with its key. `issuers`: who signed it, up to the root and without it.
+
+    Raises NotAnAuthority where certificate and key do not belong together or the certificate may not sign.
+    """
+
+    certificate: x509.Certificate
+    key: KeyPair
+    issuers: tuple[x509.Certificate, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.certificate.public_key() != self.key.public:
+            raise NotAnAuthority(f"the key is not that of the certificate of {self.name!r}")
+        if not _constraints(self.certificate).ca:
+            raise NotAnAuthority(f"the certificate of {self.name!r} may not sign others")
+
+    @property
+    def name(self) -> str:
+        """Its common name."""
+        return common_name(self.certificate.subject)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it signed itself."""
+        return self.certificate.issuer == self.certificate.subject
+
+    @property
+    def chain(self) -> tuple[x509.Certificate, ...]:
+        """What whoever trusts the root needs beside a certificate of this authority: nothing for the root itself."""
+        return () if self.is_root else (self.certificate, *self.issuers)
+
+
+class Issued(NamedTuple):
+    """A certificate that was signed. `chain_pem`: it and the authorities between it and the root, in this order."""
+
+    certificate: x509.Certificate
+    chain_pem: bytes
+    serial: int
+    not_after: datetime
+
+
+class Revoked(NamedTuple):
+    """An entry of a revocation list."""
+
+    serial: int
+    at: datetime
+    reason: x509.ReasonFlags = x509.ReasonFlags.unspecified
+
+
+def make_root(name: str, key: KeyPair, *, now: datetime, serial: int, lifetime: timedelta) -> Authority:
+    """A root authority, which signs itself and regional authorities."""
+    subject = _name(name)
+    builder = _begin(subject, subject, key.public, now=now, serial=serial, end=now + lifetime)
+    return Authority(_sign_authority(builder, key, path_length=1), key)
+
+
+def regional_name(region: str) -> str:
+    """The name of the authority of a region."""
+    return f"Waybill regional authority {region}"
+
+
+def make_regional(
+    root: Authority, region: str, key: PublicKey, *, now: datetime, serial: int, lifetime: timedelta
+) -> Issued:
+    """The certificate of a region's authority, for its key: it signs devices, clients and servers, and no authority.
+
+    Raises NotAnAuthority where `root` is none, AuthorityExpired, NameRefused.
+    """
+    if not root.is_root:
+        raise NotAnAuthority(f"{root.name!r} is no root: only a root signs a region's authority")
+    end = _end(root, now, lifetime)
+    builder = _begin(root.certificate.subject, _name(regional_name(region)), key, now=now, serial=serial, end=end)
+    return _issued(_sign_authority(builder, root.key, path_length=0), root)
+
+
+def issue_device(
+    authority: Authority,
+    request: bytes,
+    tenant: str,
+    device: str,
+    *,
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
+) -> Issued:
+    """The operational certificate of a device, for the key of its request (PEM). Raises RequestRefused, NameRefused.
+
+    The request must name the device that it is for: a certificate is never handed to who calls itself otherwise.
+    """
+    cn, asked = device_name(tenant, device), read_request(request)
+    if asked.common_name != cn:
+        raise RequestRefused(RequestFault.WRONG_NAME, f"it is for {asked.common_name[:80]!r}, not for {cn!r}")
+    subject = _name(cn, organization=tenant)
+    return _issue(authority, subject, asked.public_key, now=now, serial=serial, lifetime=lifetime)
+
+
+def issue_client(
+    authority: Authority, key: PublicKey, principal: str, *, now: datetime, serial: int, lifetime: timedelta
+) -> Issued:
+    """The certificate of a client that is no device, such as `gateway@eu-1`. Raises NameRefused.
+
+    `claim@SERIAL` is a factory certificate: with it a device may be enrolled, and nothing else.
+    """
+    if "@" not in principal or parse_name(principal) is None:
+        raise NameRefused(f"{principal!r} is not the name of a client, such as gateway@eu-1")
+    return _issue(authority, _name(principal), key, now=now, serial=serial, lifetime=lifetime)
+
+
+def issue_server(
+    authority: Authority,
+    key: PublicKey,
+    cn: str,
+    names: Sequence[str],
+    *,
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
+) -> Issued:
+    """The certificate of a server that is reached by these DNS names and IP addresses. Raises NameRefused."""
+    if not names:
+        raise NameRefused(f"a server's certificate names where it is reached: give {cn} at least one name")
+    return _issue(authority, _name(cn), key, now=now, serial=serial, lifetime=lifetime, servers=names)
+
+
+def sign_revocation_list(
+    authority: Authority, revoked: Iterable[Revoked], *, number: int, this_update: datetime, next_update: datetime
+) -> bytes:
+    """The revocation list of this authority (PEM). A newer one needs a higher number and a later `this_update`.
+
+    OpenSSL takes, of two lists of one issuer, the one with the later `this_update`, in whole seconds.
+    """
+    # Not by the builder's own method: it copies the whole list for each entry.
+    builder = x509.CertificateRevocationListBuilder(revoked_certificates=[_entry(one) for one in revoked])
+    signed = (
+        builder.issuer_name(authority.certificate.subject)
+        .last_update(this_update)
+        .next_update(next_update)
+        .add_extension(x509.CRLNumber(number), critical=False)
+        .add_extension(_key_identifier(authority.key.public), critical=False)
+        .sign(authority.key.private, hashes.SHA256())
+    )
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+def common_name(name: x509.Name) -> str:
+    """Whom a certificate's subject or issuer names; "" where it names nobody."""
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
+def read_certificates(pem: bytes) -> list[x509.Certificate]:
+    """The certificates of a PEM file, in its order. Raises NotAnAuthority where there is none."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except (ValueError, x509.InvalidVersion) as error:
+        raise NotAnAuthority(f"no certificates in PEM: {error}") from error
+
+
+def _issue(
+    authority: Authority,
+    subject: x509.Name,
+    key: PublicKey,
+    *,
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
+    servers: Sequence[str] = (),
+) -> Issued:
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if servers else ExtendedKeyUsageOID.CLIENT_AUTH
+    named: list[x509.GeneralName] = [_server_name(name) for name in servers]
+    named = named or [x509.UniformResourceIdentifier(f"urn:waybill:{common_name(subject)}")]
+    builder = _begin(
+        authority.certificate.subject, subject, key, now=now, serial=serial, end=_end(authority, now, lifetime)
+    )
+    certificate = (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(named), critical=False)
+        .add_extension(_key_identifier(authority.key.public), critical=False)
+        .sign(authority.key.private, hashes.SHA256())
+    )
+    return _issued(certificate, authority)
+
+
+def _sign_authority(builder: x509.CertificateBuilder, signer: KeyPair, *, path_length: int) -> x509.Certificate:
+    return (
+        builder.add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
+        .add_extension(_usage(authority=True), critical=True)
+        .add_extension(_key_identifier(signer.public), critical=False)
+        .sign(signer.private, hashes.SHA256())
+    )
+
+
+def _begin(
+    issuer: x509.Name, subject: x509.Name, key: PublicKey, *, now: datetime, serial: int, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(serial)
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _end(authority: Authority, now: datetime, lifetime: timedelta) -> datetime:
+    """When a certificate signed now ends: never after its authority's, since nobody would believe it then."""
+    certificate = authority.certificate
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begins <= now < ends:
+        raise AuthorityExpired(authority.name, begins=begins, ends=ends, now=now)
+    return min(now + lifetime, ends)
+
+
+def _issued(certificate: x509.Certificate, authority: Authority) -> Issued:
+    chain = (certificate, *authority.chain)
+    pem = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in chain)
+    return Issued(certificate, pem, certificate.serial_number, certificate.not_valid_after_utc)
+
+
+def _entry(revoked: Revoked) -> x509.RevokedCertificate:
+    builder = x509.RevokedCertificateBuilder().serial_number(revoked.serial).revocation_date(revoked.at)
+    if revoked.reason is not x509.ReasonFlags.unspecified:  # RFC 5280, 5.3.1: absent rather than unspecified
+        builder = builder.add_extension(x509.CRLReason(revoked.reason), critical=False)
+    return builder.build()
+
+
+def _name(cn: str, *, organization: str = "") -> x509.Name:
+    if not 0 < len(cn) <= MAX_NAME_CHARACTERS:
+        raise NameRefused(f"{cn!r} has {len(cn)} characters; a certificate's name has 1 to {MAX_NAME_CHARACTERS}")
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, cn)])
+
+
+def _server_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError as error:
+        raise NameRefused(f"{name!r} is neither a DNS name nor an IP address: {error}") from error
+
+
+def _key_identifier(issuer: PublicKey) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer)
+
+
+def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        return x509.BasicConstraints(ca=False, path_length=None)
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )

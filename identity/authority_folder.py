@@ -1,0 +1,164 @@
+"""An authority on disk: its certificate, its key, and each certificate that it signed.
+
+FOLDER/root.pem          the root that everybody trusts
+FOLDER/authority.pem     the authority's certificate, and those between it and the root
+FOLDER/authority.key     its private key, mode 0600
+FOLDER/issued/SERIAL.pem what it signed, on disk before anybody gets it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from identity.authority import (
+    Authority,
+    Issued,
+    common_name,
+    issue_client,
+    issue_device,
+    issue_server,
+    make_regional,
+    make_root,
+    read_certificates,
+)
+from identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing, IdentityError, NotAnAuthority
+from identity.requests import KeyPair
+from runtime.durable_file import create_durably, replace_durably
+
+__all__ = ["AuthorityFolder", "IssuedCertificate"]
+
+_ROOT, _CERTIFICATE, _KEY, _ISSUED = "root.pem", "authority.pem", "authority.key", "issued"
+
+
+class IssuedCertificate(NamedTuple):
+    """A certificate that an authority signed, as it is listed."""
+
+    name: str
+    issuer: str
+    serial: int
+    not_before: datetime
+    not_after: datetime
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityFolder:
+    """One authority in its folder. Serials are random; of two processes that issue at once both are recorded."""
+
+    folder: Path
+    authority: Authority
+    root_pem: bytes
+
+    @classmethod
+    def create_root(cls, folder: Path, name: str, *, now: datetime, lifetime: timedelta) -> Self:
+        """A new root. Raises AuthorityExists, OSError."""
+        key = _new_key(folder)
+        root = make_root(name, key, now=now, serial=x509.random_serial_number(), lifetime=lifetime)
+        return cls._create(folder, _pem(root.certificate), _pem(root.certificate))
+
+    @classmethod
+    def create_regional(cls, folder: Path, root: Self, region: str, *, now: datetime, lifetime: timedelta) -> Self:
+        """The authority of a region, signed by a root. Raises AuthorityExists, AuthorityExpired, OSError."""
+        key = _new_key(folder)
+        return cls._create(folder, root.sign_regional(region, key, now=now, lifetime=lifetime), root.root_pem)
+
+    @classmethod
+    def _create(cls, folder: Path, chain_pem: bytes, root_pem: bytes) -> Self:
+        replace_durably(folder / _ROOT, root_pem)
+        if not create_durably(folder / _CERTIFICATE, chain_pem):
+            raise AuthorityExists(folder)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path, key: Path | None = None) -> Self:
+        """The authority of a folder; `key`: where its key is, if that is kept elsewhere.
+
+        Raises AuthorityMissing, AuthorityDamaged.
+        """
+        try:
+            certificate, *issuers = read_certificates((folder / _CERTIFICATE).read_bytes())
+            root_pem = (folder / _ROOT).read_bytes()
+            pair = KeyPair.from_pem((key or folder / _KEY).read_bytes())
+            return cls(folder, Authority(certificate, pair, tuple(issuers)), root_pem)
+        except FileNotFoundError as error:
+            what = f"has no {Path(error.filename).name}: make an authority there, or say where its key is"
+            raise AuthorityMissing(folder, what) from error
+        except (IdentityError, OSError) as error:
+            raise AuthorityDamaged(folder, f"cannot be used: {error}") from error
+
+    def sign_regional(self, region: str, key: KeyPair, *, now: datetime, lifetime: timedelta) -> bytes:
+        """The certificate of a region's authority (PEM), recorded here."""
+        issued = make_regional(
+            self.authority, region, key.public, now=now, serial=x509.random_serial_number(), lifetime=lifetime
+        )
+        return self._recorded(issued).chain_pem
+
+    def renew_regional(self, regional: Self, region: str, *, now: datetime, lifetime: timedelta) -> Self:
+        """A region's authority with the same key and a new end: what it signed before stays good."""
+        chain_pem = self.sign_regional(region, regional.authority.key, now=now, lifetime=lifetime)
+        replace_durably(regional.folder / _CERTIFICATE, chain_pem)
+        return type(self)(
+            regional.folder, Authority(read_certificates(chain_pem)[0], regional.authority.key), self.root_pem
+        )
+
+    def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
+        """A device's operational certificate, recorded. Raises RequestRefused, NameRefused, AuthorityExpired."""
+        serial = x509.random_serial_number()
+        issued = issue_device(self.authority, request, tenant, device, now=now, serial=serial, lifetime=lifetime)
+        return self._recorded(issued)
+
+    def client(self, key: KeyPair, principal: str, *, now: datetime, lifetime: timedelta) -> Issued:
+        """A client's certificate, recorded. Raises NameRefused, AuthorityExpired."""
+        serial = x509.random_serial_number()
+        return self._recorded(
+            issue_client(self.authority, key.public, principal, now=now, serial=serial, lifetime=lifetime)
+        )
+
+    def server(self, key: KeyPair, cn: str, names: Sequence[str], *, now: datetime, lifetime: timedelta) -> Issued:
+        """A server's certificate, recorded. Raises NameRefused, AuthorityExpired."""
+        serial = x509.random_serial_number()
+        issued = issue_server(self.authority, key.public, cn, names, now=now, serial=serial, lifetime=lifetime)
+        return self._recorded(issued)
+
+    def issued(self) -> list[IssuedCertificate]:
+        """What was signed here, by name and end. Raises AuthorityDamaged for a file that is no certificate."""
+        found = []
+        for file in (self.folder / _ISSUED).glob("*.pem"):
+            try:
+                found.append(_listed(read_certificates(file.read_bytes())[0], file))
+            except NotAnAuthority as error:
+                raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
+        return sorted(found, key=lambda one: (one.name, one.not_after))
+
+    def _recorded(self, issued: Issued) -> Issued:
+        folder = self.folder / _ISSUED
+        folder.mkdir(mode=0o700, exist_ok=True)
+        created = create_durably(folder / f"{issued.serial:040x}.pem", _pem(issued.certificate))
+        assert created, "a random serial came twice"
+        return issued
+
+
+def _new_key(folder: Path) -> KeyPair:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (folder / _CERTIFICATE).exists():
+        raise AuthorityExists(folder)
+    # The key that a crash left here, before its certificate was written, is as good as another one.
+    create_durably(folder / _KEY, KeyPair.generate().private_pem(), mode=0o600)
+    return KeyPair.from_pem((folder / _KEY).read_bytes())
+
+
+def _listed(certificate: x509.Certificate, file: Path) -> IssuedCertificate:
+    name, issuer = common_name(certificate.subject), common_name(certificate.issuer)
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return IssuedCertificate(name, issuer, certificate.serial_number, begins, ends, file)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

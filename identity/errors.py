@@ -1,0 +1,97 @@
+"""What can be wrong with names, keys, requests and authorities.
+
+IdentityError
+├── NameRefused              nobody can be called that (a ValueError too)
+├── KeyRefused               a file is no private key that an authority or a client can use
+├── RequestRefused           a certificate request is not granted; `reason` says why
+├── AuthorityError           an authority cannot do what it is asked
+│   ├── AuthorityExpired     its own certificate has ended, or is not valid yet
+│   └── NotAnAuthority       the certificate may not sign others, or belongs to another key
+└── AuthorityFolderError     the files of an authority
+    ├── AuthorityExists      there is one already: it is never replaced
+    ├── AuthorityMissing     there is none
+    └── AuthorityDamaged     what is there cannot be used
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+
+class IdentityError(Exception):
+    """Base of everything this package raises."""
+
+
+class NameRefused(IdentityError, ValueError):
+    """Nobody can be called that."""
+
+
+class KeyRefused(IdentityError):
+    """What should be a private key is none that can be used here."""
+
+
+class RequestFault(StrEnum):
+    """Why a certificate request is refused: the word in an answer and in metrics."""
+
+    TOO_LARGE = "too-large"
+    """It has more bytes than a request may have."""
+    NOT_A_REQUEST = "not-a-request"
+    """It is no certificate request in PEM."""
+    BAD_SIGNATURE = "bad-signature"
+    """It is not signed by the key that it names: whoever sent it may not have that key."""
+    KEY_NOT_TAKEN = "key-not-taken"
+    """Its key is neither of the curves P-256 and P-384, nor an RSA key of 2048 to 4096 bits."""
+    WRONG_NAME = "wrong-name"
+    """It names nobody, or another one than it is for."""
+
+
+class RequestRefused(IdentityError):
+    """A certificate request is not granted, and why."""
+
+    def __init__(self, reason: RequestFault, detail: str) -> None:
+        super().__init__(f"certificate request refused ({reason}): {detail}")
+        self.reason = reason
+
+
+class AuthorityError(IdentityError):
+    """An authority cannot do what it is asked."""
+
+
+class AuthorityExpired(AuthorityError):
+    """The authority's own certificate is not valid now: whatever it signed would be refused."""
+
+    def __init__(self, name: str, *, begins: datetime, ends: datetime, now: datetime) -> None:
+        super().__init__(
+            f"{name} is valid from {begins:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC, and it is "
+            f"{now:%Y-%m-%d %H:%M}: renew it, or set the clock"
+        )
+        self.begins, self.ends = begins, ends
+
+
+class NotAnAuthority(AuthorityError):
+    """A certificate may not sign others, or belongs to another key."""
+
+
+class AuthorityFolderError(IdentityError):
+    """The files of an authority; `folder` is where."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        super().__init__(f"{folder}: {what}")
+        self.folder = folder
+
+
+class AuthorityExists(AuthorityFolderError):
+    """There is an authority already."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "holds an authority, which is never replaced: take another folder")
+
+
+class AuthorityMissing(AuthorityFolderError):
+    """There is no authority, or its key is kept elsewhere."""
+
+
+class AuthorityDamaged(AuthorityFolderError):
+    """The files of an authority cannot be used."""

@@ -1,0 +1,109 @@
+"""An authority's files: keys that only the owner reads, nothing replaced, everything that was signed on record."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from identity import (
+    AuthorityDamaged,
+    AuthorityExists,
+    AuthorityFolder,
+    AuthorityMissing,
+    KeyPair,
+    credentials_in,
+    make_request,
+    read_certificates,
+    write_credentials,
+)
+from runtime import check_key_pair
+from tests.identity.makers import MONTH, NOW, YEAR
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> AuthorityFolder:
+    return AuthorityFolder.create_root(tmp_path / "root", "Waybill root", now=NOW, lifetime=10 * YEAR)
+
+
+@pytest.fixture
+def regional(tmp_path: Path, root: AuthorityFolder) -> AuthorityFolder:
+    return AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=NOW, lifetime=YEAR)
+
+
+def test_keys_and_folders_are_their_owner_s_alone(tmp_path: Path, regional: AuthorityFolder) -> None:
+    for name in ("root", "eu"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / name / "authority.key").stat().st_mode) == 0o600
+
+
+def test_what_was_signed_is_listed_and_each_serial_is_another(root: AuthorityFolder, regional: AuthorityFolder) -> None:
+    key = KeyPair.generate()
+    for name in ("bus-2", "bus-1"):
+        regional.device(make_request(key, f"acme/{name}"), "acme", name, now=NOW, lifetime=MONTH)
+    regional.server(key, "broker@eu", ["127.0.0.1"], now=NOW, lifetime=MONTH)
+    issued = AuthorityFolder.open(regional.folder).issued()
+    assert [one.name for one in issued] == ["acme/bus-1", "acme/bus-2", "broker@eu"]
+    assert len({one.serial for one in issued}) == 3
+    assert {one.issuer for one in issued} == {regional.authority.name}
+    assert [one.name for one in root.issued()] == [regional.authority.name]
+
+
+def test_an_authority_is_never_replaced(root: AuthorityFolder) -> None:
+    with pytest.raises(AuthorityExists):
+        AuthorityFolder.create_root(root.folder, "another", now=NOW, lifetime=YEAR)
+    with pytest.raises(AuthorityExists):
+        AuthorityFolder.create_regional(root.folder, root, "eu", now=NOW, lifetime=YEAR)
+    assert AuthorityFolder.open(root.folder).authority.certificate == root.authority.certificate
+
+
+def test_after_a_crash_before_the_certificate_the_authority_can_be_made(tmp_path: Path) -> None:
+    folder = tmp_path / "root"
+    AuthorityFolder.create_root(folder, "Waybill root", now=NOW, lifetime=YEAR)
+    (folder / "authority.pem").unlink()
+    key = (folder / "authority.key").read_bytes()
+    AuthorityFolder.create_root(folder, "Waybill root", now=NOW, lifetime=YEAR)
+    assert (folder / "authority.key").read_bytes() == key
+
+
+def test_a_root_s_key_may_be_elsewhere(tmp_path: Path, root: AuthorityFolder) -> None:
+    safe = (root.folder / "authority.key").rename(tmp_path / "safe.key")
+    with pytest.raises(AuthorityMissing, match=r"authority\.key"):
+        AuthorityFolder.open(root.folder)
+    assert AuthorityFolder.open(root.folder, safe).authority.certificate == root.authority.certificate
+
+
+def test_the_region_needs_the_root_for_nothing_that_it_issues(root: AuthorityFolder, regional: AuthorityFolder) -> None:
+    (root.folder / "authority.key").unlink()
+    issued = AuthorityFolder.open(regional.folder).client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
+    assert len(read_certificates(issued.chain_pem)) == 2
+
+
+def test_a_renewed_region_keeps_its_key_and_what_it_signed(root: AuthorityFolder, regional: AuthorityFolder) -> None:
+    before = regional.client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
+    later = NOW + YEAR / 2
+    renewed = root.renew_regional(regional, "eu", now=later, lifetime=YEAR)
+    assert renewed.authority.certificate == AuthorityFolder.open(regional.folder).authority.certificate
+    assert renewed.authority.certificate.not_valid_after_utc == later + YEAR
+    before.certificate.verify_directly_issued_by(renewed.authority.certificate)
+
+
+@pytest.mark.parametrize("name", ["authority.pem", "authority.key", "issued"])
+def test_a_damaged_file_is_said_to_be_damaged(regional: AuthorityFolder, name: str) -> None:
+    regional.client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
+    file = next((regional.folder / name).iterdir()) if name == "issued" else regional.folder / name
+    file.write_bytes(b"-----BEGIN NOTHING-----")
+    with pytest.raises(AuthorityDamaged, match=str(regional.folder)):
+        AuthorityFolder.open(regional.folder).issued()
+
+
+def test_credentials_are_files_that_a_tls_client_takes(tmp_path: Path, regional: AuthorityFolder) -> None:
+    key = KeyPair.generate()
+    issued = regional.client(key, "gateway@eu", now=NOW, lifetime=MONTH)
+    files = write_credentials(tmp_path / "gw", root_pem=regional.root_pem, chain_pem=issued.chain_pem, key=key)
+    assert files == credentials_in(tmp_path / "gw")
+    assert files.certificate is not None
+    assert files.key is not None
+    check_key_pair(files.certificate, files.key)
+    assert stat.S_IMODE(files.key.stat().st_mode) == 0o600

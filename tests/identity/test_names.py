@@ -1,0 +1,51 @@
+"""A name says who somebody is, one way only, and fits into a certificate."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from identity import DeviceName, NameRefused, PrincipalKind, PrincipalName, device_name, parse_name, principal
+from identity.names import MAX_NAME_CHARACTERS
+
+PARTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True)
+
+
+@given(PARTS, PARTS)
+def test_a_device_s_name_is_read_as_it_was_written(tenant: str, device: str) -> None:
+    assert parse_name(device_name(tenant, device)) == DeviceName(tenant, device)
+
+
+@given(st.sampled_from(PrincipalKind), PARTS)
+def test_a_principal_s_name_is_read_as_it_was_written_and_no_device_has_it(kind: PrincipalKind, name: str) -> None:
+    written = principal(kind, name)
+    assert parse_name(written) == PrincipalName(kind, name)
+    assert "/" not in written
+
+
+@given(st.text(max_size=80))
+def test_what_is_read_is_written_the_same(text: str) -> None:
+    read = parse_name(text)
+    assert read is None or str(read) == text
+
+
+@pytest.mark.parametrize(
+    ("tenant", "device"), [("", "bus"), ("acme", ""), ("a/b", "c"), ("+", "bus"), ("a", "#"), ("a" * 40, "b" * 40)]
+)
+def test_a_name_that_no_device_can_have_is_refused(tenant: str, device: str) -> None:
+    with pytest.raises(NameRefused):
+        device_name(tenant, device)
+
+
+@pytest.mark.parametrize("name", ["gateway@", "@eu", "root@eu", "gateway@a/b", "gateway@+", "gateway@" + "x" * 60])
+def test_a_name_that_no_principal_can_have_is_refused(name: str) -> None:
+    assert parse_name(name) is None
+    with pytest.raises(NameRefused):
+        principal(*name.split("@"))
+
+
+def test_the_longest_name_fits_and_one_more_character_does_not() -> None:
+    assert len(device_name("t" * 31, "d" * 32)) == MAX_NAME_CHARACTERS
+    with pytest.raises(NameRefused, match="65 characters"):
+        device_name("t" * 32, "d" * 32)
