@@ -114,6 +114,7 @@ def make_regional(
     """
     if not root.is_root:
         raise NotAnAuthority(f"{root.name!r} is no root: only a root signs a region's authority")
+    # What a region signed stays good over a renewal of its authority: issuer name and key are the same.
     end = _end(root, now, lifetime)
     builder = _begin(root.certificate.subject, _name(regional_name(region)), key, now=now, serial=serial, end=end)
     return _issued(_sign_authority(builder, root.key, path_length=0), root)
@@ -136,6 +137,7 @@ def issue_device(
     cn, asked = device_name(tenant, device), read_request(request)
     if asked.common_name != cn:
         raise RequestRefused(RequestFault.WRONG_NAME, f"it is for {asked.common_name[:80]!r}, not for {cn!r}")
+    # For whoever reads a certificate in other tools; rights follow from the common name alone.
     subject = _name(cn, organization=tenant)
     return _issue(authority, subject, asked.public_key, now=now, serial=serial, lifetime=lifetime)
 
@@ -212,8 +214,10 @@ def _issue(
     lifetime: timedelta,
     servers: Sequence[str] = (),
 ) -> Issued:
+    # One purpose each: a device that was stolen must not pass for a broker, nor a broker for a client.
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if servers else ExtendedKeyUsageOID.CLIENT_AUTH
     named: list[x509.GeneralName] = [_server_name(name) for name in servers]
+    # The profile by which chains are verified wants a name here; brokers look at the common name.
     named = named or [x509.UniformResourceIdentifier(f"urn:waybill:{common_name(subject)}")]
     builder = _begin(
         authority.certificate.subject, subject, key, now=now, serial=serial, end=_end(authority, now, lifetime)
@@ -231,6 +235,7 @@ def _issue(
 
 def _sign_authority(builder: x509.CertificateBuilder, signer: KeyPair, *, path_length: int) -> x509.Certificate:
     return (
+        # Critical: who does not understand these must not believe the certificate.
         builder.add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
         .add_extension(_usage(authority=True), critical=True)
         .add_extension(_key_identifier(signer.public), critical=False)
@@ -283,6 +288,7 @@ def _name(cn: str, *, organization: str = "") -> x509.Name:
 
 
 def _server_name(name: str) -> x509.GeneralName:
+    # An address in a DNS entry is believed by nobody.
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
@@ -305,6 +311,7 @@ def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
+    # No key encipherment: TLS with forward secrecy signs, and never encrypts to a certificate.
     return x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,

@@ -71,6 +71,7 @@ class AuthorityFolder:
 
     @classmethod
     def _create(cls, folder: Path, chain_pem: bytes, root_pem: bytes) -> Self:
+        # The certificate last, and only where there is none: of two that make an authority at once one is told.
         replace_durably(folder / _ROOT, root_pem)
         if not create_durably(folder / _CERTIFICATE, chain_pem):
             raise AuthorityExists(folder)
@@ -138,6 +139,7 @@ class AuthorityFolder:
         return sorted(found, key=lambda one: (one.name, one.not_after))
 
     def _recorded(self, issued: Issued) -> Issued:
+        # One file each, so that two processes need no lock, and a crash leaves no half line.
         folder = self.folder / _ISSUED
         folder.mkdir(mode=0o700, exist_ok=True)
         created = create_durably(folder / f"{issued.serial:040x}.pem", _pem(issued.certificate))

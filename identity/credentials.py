@@ -26,6 +26,7 @@ def write_credentials(folder: Path, *, root_pem: bytes, chain_pem: bytes, key: K
     files = credentials_in(folder)
     assert files.key is not None
     assert files.certificate is not None
+    # With its mode from the first byte on, not changed afterwards.
     replace_durably(files.key, key.private_pem(), mode=0o600)
     replace_durably(files.ca, root_pem)
     replace_durably(files.certificate, chain_pem)

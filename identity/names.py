@@ -27,6 +27,7 @@ __all__ = [
 
 MAX_NAME_CHARACTERS = 64
 """Of a certificate's common name (`ub-common-name` of RFC 5280)."""
+# One character of these stands in no device's name, and all of them in a user name of Mosquitto's password file.
 _PRINCIPAL = re.compile(r"([a-z]+)@([A-Za-z0-9][A-Za-z0-9._-]{0,62})")
 
 
@@ -88,6 +89,7 @@ def principal(kind: PrincipalKind | str, name: str) -> str:
 
 def parse_name(cn: str) -> DeviceName | PrincipalName | None:
     """Who a common name says it is; None for a name that nobody can have."""
+    # A certificate of another maker may have any name.
     if len(cn) > MAX_NAME_CHARACTERS:
         return None
     if matched := _PRINCIPAL.fullmatch(cn):

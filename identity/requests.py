@@ -82,6 +82,7 @@ def make_request(key: KeyPair, cn: str) -> bytes:
 
 def read_request(pem: bytes) -> CertificateRequest:
     """The name and key of a request whose sender has that key. Raises RequestRefused for everything else."""
+    # Before anything looks into it: the parser is not bounded.
     if len(pem) > MAX_REQUEST_BYTES:
         raise RequestRefused(RequestFault.TOO_LARGE, f"{len(pem)} bytes, and at most {MAX_REQUEST_BYTES} are read")
     try:
@@ -96,6 +97,7 @@ def read_request(pem: bytes) -> CertificateRequest:
         raise RequestRefused(RequestFault.KEY_NOT_TAKEN, "take a key on P-256 or P-384, or RSA of 2048 to 4096 bits")
     if not _is_signed(request):
         raise RequestRefused(RequestFault.BAD_SIGNATURE, "it is not signed by the key that it names")
+    # With two, one tool would read the first and another the last.
     if len(names) != 1 or not isinstance(names[0].value, str):
         raise RequestRefused(RequestFault.WRONG_NAME, f"it has {len(names)} common names, and must have one")
     return CertificateRequest(names[0].value, key)
