@@ -71,7 +71,7 @@ class AuthorityFolder:
 
     @classmethod
     def _create(cls, folder: Path, chain_pem: bytes, root_pem: bytes) -> Self:
-        # The certificate last, and only where there is none: of two that make an authority at once one is told.
+        # The certificate last, and only where there is none: of two that make one at once, one gets AuthorityExists.
         replace_durably(folder / _ROOT, root_pem)
         if not create_durably(folder / _CERTIFICATE, chain_pem):
             raise AuthorityExists(folder)
