@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("cloud_jobs", "deploy", "edge_agent", "gateway", "geo", "identity", "runtime", "settings", "simulator", "telemetry")
+PACKAGES = (
+    "cloud_jobs",
+    "deploy",
+    "edge_agent",
+    "gateway",
+    "geo",
+    "identity",
+    "runtime",
+    "settings",
+    "simulator",
+    "telemetry",
+)
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "pulsar", "shapely", "pyproj", "deltalake"}
 
 
@@ -62,7 +73,17 @@ def test_a_durable_write_needs_no_mqtt_client_and_no_metrics() -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["edge_agent", "identity", "runtime", "settings", "telemetry", "geo.spatial", "geo.replication", "simulator", "deploy.local"],
+    [
+        "edge_agent",
+        "identity",
+        "runtime",
+        "settings",
+        "telemetry",
+        "geo.spatial",
+        "geo.replication",
+        "simulator",
+        "deploy.local",
+    ],
 )
 def test_public_names_are_listed_sorted_and_there(package: str) -> None:
     module = importlib.import_module(package)
