@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 _MB = 1024 * 1024
+_KB = 1024
 _AT_ONCE = 16
 _QUOTA = "destination_storage"
 _GLOBAL = "global"  # Pulsar's name for all clusters at once, no cluster
@@ -84,7 +85,7 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
             )
             for name, data in tenants_found.items()
         },
-        namespaces={name: read_policies(data) for name, data in policies.items() if data is not None},
+        namespaces={name: read_policies(data, admin.cluster) for name, data in policies.items() if data is not None},
         topics={topic: state for name in namespaces for topic, state in _topics(admin, name).items()},
     )
 
@@ -124,14 +125,16 @@ def read_defaults(said: BrokerConfiguration) -> BrokerDefaults:
     )
 
 
-def read_policies(data: NamespaceData) -> NamespaceState:
-    """A namespace's state from its policies."""
+def read_policies(data: NamespaceData, cluster: str) -> NamespaceState:
+    """A namespace's state in this cluster from its policies."""
     retention, automatic = data.retention, data.auto_topic_creation
     quota = (data.quotas or {}).get(_QUOTA)
+    rate = (data.publish_rates or {}).get(cluster)
     return NamespaceState(
         clusters=frozenset(data.replication_clusters),
         retention=(retention.minutes, retention.size_mb) if retention else None,
         backlog_quota=(quota.limit_bytes // _MB, quota.policy) if quota else None,
+        publish_rate=(rate.messages_per_s, rate.bytes_per_s // _KB) if rate else None,
         message_ttl_s=data.message_ttl_s,
         deduplication=data.deduplication,
         compaction_threshold_bytes=data.compaction_threshold_bytes,

@@ -29,6 +29,7 @@ __all__ = ["Applied", "Inspection", "admins", "apply", "cluster_data", "inspect_
 # The brokers create topics in each other while we do, so one look may be a moment too early.
 _ROUNDS = 3
 _MB = 1024 * 1024
+_KB = 1024
 # Pulsar's id before the first message: a new subscription misses nothing that is stored.
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
@@ -239,6 +240,8 @@ def _policy(admin: AdminClient, change: Change) -> None:
         size_mb, policy = value
         quota = {"limitSize": size_mb * _MB, "limitTime": -1, "policy": policy}
         admin.post(f"{base}/backlogQuota", quota, backlogQuotaType="destination_storage")
+    elif change.policy == "publish_rate" and value is None:
+        admin.delete(f"{base}/publishRate")
     elif change.policy == "auto_topic_creation" and value is None:
         admin.delete(f"{base}/autoTopicCreation")
     elif change.policy == "compaction_threshold_bytes":
@@ -253,6 +256,8 @@ def _policy_body(policy: str, value: Any) -> tuple[str, object]:
         return "replication", sorted(value)
     if policy == "retention":
         return "retention", {"retentionTimeInMinutes": value[0], "retentionSizeInMB": value[1]}
+    if policy == "publish_rate":
+        return "publishRate", {"publishThrottlingRateInMsg": value[0], "publishThrottlingRateInByte": value[1] * _KB}
     if policy == "auto_topic_creation":
         kind = {"topicType": "non-partitioned"} if value else {}
         return "autoTopicCreation", {"allowAutoTopicCreation": value, **kind}

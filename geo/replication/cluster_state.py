@@ -36,6 +36,7 @@ class NamespaceState(Settings):
     clusters: frozenset[str]
     retention: tuple[int, int] | None = None  # minutes, MB
     backlog_quota: tuple[int, str] | None = None  # MB, policy
+    publish_rate: tuple[int, int] | None = None  # messages a second, KB a second
     message_ttl_s: int | None = None
     deduplication: bool | None = None
     compaction_threshold_bytes: int | None = None

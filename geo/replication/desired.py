@@ -21,7 +21,8 @@ def address(topology: Topology, cluster: str) -> ClusterAddress:
 def desired(topology: Topology) -> dict[str, ClusterState]:
     """The desired state of each cluster, by its name.
 
-    Every policy but the backlog quota and automatic topic creation is said, so that no broker's own default decides.
+    Every policy but the quotas (backlog and publish rate) and automatic topic creation is said, so that no broker's
+    own default decides.
     """
     return {cluster: _cluster_state(topology, cluster) for cluster in sorted(topology.clusters)}
 
@@ -64,6 +65,7 @@ def _namespace_state(spec: Namespace, clusters: frozenset[str]) -> NamespaceStat
         clusters=clusters,
         retention=(spec.retention.minutes, spec.retention.size_mb),
         backlog_quota=(spec.backlog_quota.size_mb, spec.backlog_quota.policy) if spec.backlog_quota else None,
+        publish_rate=(spec.publish_rate.messages_per_s, spec.publish_rate.kb_per_s) if spec.publish_rate else None,
         message_ttl_s=spec.message_ttl_s,
         deduplication=spec.deduplication,
         compaction_threshold_bytes=spec.compaction_threshold_bytes,

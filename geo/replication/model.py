@@ -12,6 +12,8 @@ __all__ = [
     "Cluster",
     "ClusterAddress",
     "Namespace",
+    "PublishRate",
+    "Quotas",
     "Region",
     "Retention",
     "SeenFrom",
@@ -24,6 +26,7 @@ __all__ = [
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=_NAME)]
 _REGION = "{region}"
+_TENANT = "{tenant}"
 _SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/]+$"
 _ADMIN_URL = r"^https?://[^\s/]+$"
 
@@ -63,12 +66,6 @@ class Region(Settings):
     cluster: str = Field(pattern=_NAME)
 
 
-class Tenant(Settings):
-    """A Pulsar tenant; it is allowed on every cluster of the topology."""
-
-    admin_roles: tuple[str, ...] = ()
-
-
 class Retention(Settings):
     """How long acknowledged messages stay; -1 is without limit."""
 
@@ -82,6 +79,35 @@ class BacklogQuota(Settings):
     size_mb: int = Field(ge=1)
     policy: Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"] = (
         "producer_request_hold"
+    )
+
+
+class PublishRate(Settings):
+    """The most that producers may publish on one topic partition of a namespace; beyond it the broker makes them wait.
+
+    The broker looks ten times a second, and keeps a rate in the long run: what came at once is paid for afterwards.
+    """
+
+    messages_per_s: int = Field(ge=1)
+    kb_per_s: int = Field(ge=1)
+
+
+class Quotas(Settings):
+    """What one tenant may have of a namespace that each fleet operator has; none: as the namespace says."""
+
+    backlog_quota: BacklogQuota | None = None
+    publish_rate: PublishRate | None = None
+
+
+class Tenant(Settings):
+    """A Pulsar tenant; it is allowed on every cluster of the topology. `{tenant}` in a namespace is each operator."""
+
+    admin_roles: tuple[str, ...] = ()
+    operator: bool = Field(
+        False, description="a fleet operator, whose devices send: it has each namespace {tenant}/..."
+    )
+    quotas: Mapping[str, Quotas] = Field(
+        {}, description="for an operator's own namespaces, by their name after {tenant}/"
     )
 
 
@@ -102,7 +128,10 @@ class Topic(Settings):
 
 
 class Namespace(Settings):
-    """A namespace and its policies. `{region}` in its name makes one namespace for each region."""
+    """A namespace and its policies. `{region}` in its name makes one namespace for each region.
+
+    `{tenant}` in the place of its tenant makes one for each tenant that is an operator.
+    """
 
     clusters: tuple[str, ...] | Literal["all", "centre"] | None = Field(
         None,
@@ -113,6 +142,7 @@ class Namespace(Settings):
         Retention(minutes=0, size_mb=0), description="not given: acknowledged messages go at once"
     )
     backlog_quota: BacklogQuota | None = Field(None, description="none: the broker's own")
+    publish_rate: PublishRate | None = Field(None, description="on each topic partition; none: no limit")
     message_ttl_s: int = Field(0, ge=0, description="0: messages wait for ever")
     deduplication: bool = Field(False, description="the broker's; correctness never rests on it")
     compaction_threshold_bytes: int = Field(0, ge=0, description="compact when this much is new; 0: never by itself")
@@ -158,13 +188,41 @@ class Topology(Settings):
     def _namespaces_are_complete(self) -> Self:
         for name, spec in self.namespaces.items():
             tenant, slash, short = name.partition("/")
-            if not slash or not short or tenant not in self.tenants:
-                raise ValueError(f"namespaces.{name}: must be tenant/namespace with a tenant of this topology")
+            if not slash or not short or not (tenant in self.tenants or tenant == _TENANT) or _TENANT in short:
+                raise ValueError(
+                    f"namespaces.{name}: must be tenant/namespace with a tenant of this topology, or {{tenant}} for "
+                    "each that is an operator"
+                )
             if (_REGION in name) == (spec.clusters is not None):
                 raise ValueError(
                     f"namespaces.{name}: say either {{region}} in the name or clusters, not both or neither"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _operators_are_served(self) -> Self:
+        own = {name.partition("/")[2]: spec for name, spec in self.namespaces.items() if name.startswith(f"{_TENANT}/")}
+        if own and not self.operators:
+            raise ValueError("tenants: namespaces with {tenant} need a tenant with operator = true")
+        for name, tenant in self.tenants.items():
+            for short, quotas in tenant.quotas.items():
+                where = f"tenants.{name}.quotas.{short}"
+                if not tenant.operator or short not in own:
+                    known = ", ".join(sorted(own)) or "none"
+                    raise ValueError(f"{where}: for namespaces {{tenant}}/... of an operator only; known are {known}")
+                try:
+                    _with_quotas(own[short], quotas)
+                except ValueError as error:
+                    raise ValueError(f"{where}: {error}") from error
+        names = [name for spec in self.namespaces for name in self._names(spec)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"namespaces: {', '.join(twice)} is made by more than one entry")
+        return self
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The tenants whose devices send, sorted."""
+        return tuple(sorted(name for name, tenant in self.tenants.items() if tenant.operator))
 
     @property
     def centres(self) -> tuple[str, ...]:
@@ -172,19 +230,30 @@ class Topology(Settings):
         return (self.centre, self.standby) if self.standby else (self.centre,)
 
     def placed(self) -> dict[str, tuple[Namespace, frozenset[str]]]:
-        """Every namespace by its full name, with the clusters it lives on; `{region}` is expanded."""
+        """Every namespace by its full name, with the clusters it lives on; `{tenant}` and `{region}` are expanded."""
         placed: dict[str, tuple[Namespace, frozenset[str]]] = {}
-        for name, spec in self.namespaces.items():
-            if _REGION in name:
-                for region, where in self.regions.items():
-                    placed[name.replace(_REGION, region)] = spec, frozenset({where.cluster, *self.centres})
-            elif isinstance(spec.clusters, tuple):
-                placed[name] = spec, frozenset(spec.clusters)
-            elif spec.clusters == "centre":
-                placed[name] = spec, frozenset(self.centres)
-            else:
-                placed[name] = spec, frozenset(self.clusters)
+        for template, spec in self.namespaces.items():
+            for name, (tenant, region) in self._names(template).items():
+                quotas = self.tenants[tenant].quotas.get(template.partition("/")[2]) if tenant else None
+                placed[name] = (_with_quotas(spec, quotas) if quotas else spec), self._clusters(spec, region)
         return placed
+
+    def _names(self, template: str) -> dict[str, tuple[str, str]]:
+        """The namespaces that a name stands for, each with the tenant and the region that were put in, if any."""
+        tenants = self.operators if template.startswith(f"{_TENANT}/") else ("",)
+        regions = tuple(self.regions) if _REGION in template else ("",)
+        return {
+            template.replace(_TENANT, tenant).replace(_REGION, region): (tenant, region)
+            for tenant in tenants
+            for region in regions
+        }
+
+    def _clusters(self, spec: Namespace, region: str) -> frozenset[str]:
+        if region:
+            return frozenset({self.regions[region].cluster, *self.centres})
+        if isinstance(spec.clusters, tuple):
+            return frozenset(spec.clusters)
+        return frozenset(self.centres if spec.clusters == "centre" else self.clusters)
 
     def links(self) -> list[tuple[str, str, str]]:
         """Every (namespace, from cluster, to cluster) that replication must keep alive, sorted."""
@@ -195,3 +264,9 @@ class Topology(Settings):
             for target in clusters
             if source != target
         )
+
+
+def _with_quotas(spec: Namespace, quotas: Quotas) -> Namespace:
+    """The namespace as one tenant has it. Raises ValueError for what does not fit together."""
+    given = {name: value for name in Quotas.model_fields if (value := getattr(quotas, name)) is not None}
+    return Namespace.model_validate({**dict(spec), **given})

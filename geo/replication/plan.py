@@ -22,6 +22,7 @@ _POLICIES = (
     "clusters",
     "backlog_quota",
     "retention",
+    "publish_rate",
     "message_ttl_s",
     "deduplication",
     "compaction_threshold_bytes",
@@ -29,6 +30,11 @@ _POLICIES = (
 )
 # Topics that Pulsar's clients make beside a topic for what a subscription could not handle.
 _COMPANIONS = ("-DLQ", "-RETRY")
+_UNITS = {
+    "retention": "{} min, {} MB",
+    "backlog_quota": "{} MB, {}",
+    "publish_rate": "{} messages/s, {} KB/s",
+}
 _EVICTS = "consumer_backlog_eviction"
 
 _ResourceState = Registration | TenantState | NamespaceState | TopicState | None
@@ -287,10 +293,8 @@ def _shrinks(before: int, after: int) -> bool:
 def _words(value: Any, policy: str = "") -> str:
     if value is None:
         return "unset"
-    if policy == "retention":
-        return f"{value[0]} min, {value[1]} MB"
-    if policy == "backlog_quota":
-        return f"{value[0]} MB, {value[1]}"
+    if policy in _UNITS:
+        return _UNITS[policy].format(*value)
     if isinstance(value, frozenset | set):
         return ", ".join(sorted(map(str, value))) or "none"
     if isinstance(value, Settings):

@@ -132,6 +132,11 @@ class _Quota(_Response):
     policy: str
 
 
+class _PublishRate(_Response):
+    messages_per_s: int = Field(alias="publishThrottlingRateInMsg")
+    bytes_per_s: int = Field(alias="publishThrottlingRateInByte")
+
+
 class _AutoCreation(_Response):
     allowed: bool = Field(alias="allowAutoTopicCreation")
 
@@ -142,6 +147,7 @@ class NamespaceData(_Response):
     replication_clusters: list[str]
     retention: _Retention | None = Field(None, alias="retention_policies")
     quotas: dict[str, _Quota] | None = Field(None, alias="backlog_quota_map")
+    publish_rates: dict[str, _PublishRate] | None = Field(None, alias="publishMaxMessageRate")
     message_ttl_s: int | None = Field(None, alias="message_ttl_in_seconds")
     deduplication: bool | None = Field(None, alias="deduplicationEnabled")
     compaction_threshold_bytes: int | None = Field(None, alias="compaction_threshold")

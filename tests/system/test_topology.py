@@ -248,7 +248,7 @@ def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStac
     other = tmp_path / "topology.toml"
     text = Path(topology_file(stack)).read_text()
     other.write_text(
-        text.replace("topics.refused]", 'topics.refused]\n[namespaces."fleet/telemetry-{region}".topics.new]')
+        text.replace("topics.refused]", 'topics.refused]\n[namespaces."{tenant}/telemetry-{region}".topics.new]')
     )
     differs = CliRunner().invoke(app, ["plan", "--topology", str(other), "--json"])
     assert differs.exit_code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from deploy.local import LocalStack, PulsarSettings, StackSettings
 from geo.replication import (
     Namespace,
     Topic,
+    Topology,
     admins,
     apply,
 )
@@ -22,6 +24,7 @@ from geo.replication.cli import app
 from geo.replication.model import Tenant
 from geo.replication.reconnect import reconnect
 from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+from settings import load
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
 from tests.system.topology_parts import BATCHES, known, look
@@ -105,6 +108,41 @@ def test_a_namespace_is_deleted_where_force_is_not_allowed_and_a_registration_on
         assert apply(less, opened, allow_delete=["gone"]).held_back == ()
         assert opened["hq"].get("clusters/gone") is None
         assert apply(less, opened, allow_delete=["gone", "held/a"]).changed == (), "a repeated command is done already"
+
+
+def test_a_tenants_quotas_are_set_changed_and_taken_back_and_its_rate_holds_its_producers(
+    own: LocalStack, tmp_path: Path
+) -> None:
+    text = (own.folder / "topology.toml").read_text()
+    own_namespace = '[namespaces."{tenant}/loads-{region}".topics.batches]\n[tenants.acme]\noperator = true\n'
+    quotas = 'quotas."loads-{region}" = { %s, publish_rate = { messages_per_s = 50, kb_per_s = %d } }\n'
+
+    def applied(more: str) -> list[str]:
+        (tmp_path / "topology.toml").write_text(text + own_namespace + more)
+        topology = load(Topology, tmp_path / "topology.toml")
+        changed = [str(change) for change in apply(topology, opened).changed]
+        assert read_plan(topology, opened) == []
+        return [change for change in changed if "eu: update policy acme" in change]
+
+    with admins(own.topology) as opened:
+        applied("")
+        made = applied(quotas % ("backlog_quota = { size_mb = 9 }", 64))
+        assert made == [
+            "eu: update policy acme/loads-eu backlog_quota: unset -> 9 MB, producer_request_hold",
+            "eu: update policy acme/loads-eu publish_rate: unset -> 50 messages/s, 64 KB/s",
+        ]
+        client = open_client(own.pulsar["eu"].service_url)
+        producer = client.create_producer("persistent://acme/loads-eu/batches", send_timeout_millis=0)
+        began = time.monotonic()
+        for _ in range(200):  # a second's worth passes at once
+            producer.send(b"x")
+        assert time.monotonic() - began > 1.5
+        client.close()
+        assert applied(quotas % ("backlog_quota = { size_mb = 9 }", 128)) == [
+            "eu: update policy acme/loads-eu publish_rate: 50 messages/s, 64 KB/s -> 50 messages/s, 128 KB/s"
+        ]
+        assert len(applied("")) == 2
+        apply(own.topology, opened, allow_delete=["acme/loads-eu"])
 
 
 def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: LocalStack, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,64 @@ def test_both_local_topologies_differ_in_the_standby_only() -> None:
     assert plain.namespaces == standby.namespaces
     assert plain.regions == standby.regions
     assert set(standby.clusters) - set(plain.clusters) == {"dr"}
+
+
+TWO = TEXT.replace(
+    "[tenants.fleet]\noperator = true",
+    """[tenants.fleet]
+operator = true
+[tenants.kaze]
+operator = true
+quotas."telemetry-{region}" = { backlog_quota = { size_mb = 7 }, publish_rate = { messages_per_s = 5, kb_per_s = 6 } }
+[tenants.shared]
+""",
+)
+
+
+def test_each_operator_has_namespaces_of_its_own_and_no_other_tenant_has() -> None:
+    topology = parse(Topology, TWO, "topology.toml")
+    placed = topology.placed()
+    assert topology.operators == ("fleet", "kaze")
+    assert set(placed) == {
+        "fleet/reference",
+        *(f"{tenant}/{name}" for tenant in topology.operators for name in ("telemetry-eu", "telemetry-us", "events")),
+    }
+    assert placed["kaze/telemetry-eu"][1] == {"eu", "hq"}
+    assert placed["kaze/events"][1] == {"hq"}
+
+
+def test_the_quotas_of_a_tenant_are_of_its_own_namespace_only() -> None:
+    namespaces = desired(parse(Topology, TWO + ADDRESSES, "topology.toml"))["eu"].namespaces
+    own, other = namespaces["kaze/telemetry-eu"], namespaces["fleet/telemetry-eu"]
+    assert (own.backlog_quota, own.publish_rate) == ((7, "producer_request_hold"), (5, 6))
+    assert (other.backlog_quota, other.publish_rate) == ((3072, "producer_request_hold"), None)
+    assert own.retention == other.retention
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[tenants.shared]", '[tenants.shared]\nquotas."telemetry-{region}" = {}', "tenants.shared.quotas.telemetry-"),
+        (
+            'quotas."telemetry-{region}"',
+            "quotas.telemetry",
+            "of an operator only; known are events, telemetry-{region}",
+        ),
+        ("size_mb = 7 ", "size_mb = 5000 ", "backlog_quota.size_mb must be smaller than retention.size_mb"),
+        ("operator = true", "operator = false", "namespaces with {tenant} need a tenant with operator = true"),
+        ('"{tenant}/events"]', '"fleet/{tenant}"]', "must be tenant/namespace with a tenant"),
+        (
+            "[tenants.shared]",
+            '[namespaces."kaze/events"]\nclusters = "all"\n[tenants.shared]',
+            "kaze/events is made by",
+        ),
+    ],
+)
+def test_a_mistake_in_a_tenant_is_named(old: str, new: str, said: str) -> None:
+    assert old in TWO
+    text = TWO.replace(old, new, 1) if old != "operator = true" else TWO.replace(old, new)
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        parse(Topology, text, "topology.toml")
 
 
 def test_links_are_every_direction_of_every_namespace() -> None:

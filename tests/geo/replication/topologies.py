@@ -18,7 +18,7 @@ from geo.replication import (
     TopicState,
     Topology,
 )
-from geo.replication.model import BacklogQuota, Retention, Tenant
+from geo.replication.model import BacklogQuota, PublishRate, Retention, Tenant
 
 CLUSTERS = ("dr", "eu", "hq", "us")
 TENANTS = ("fleet", "other")
@@ -27,6 +27,10 @@ TOPICS = ("batches", "fences", "refused")
 
 def located(name: str) -> Cluster:
     return Cluster(address=ClusterAddress(service_url=f"pulsar://{name}:6650", admin_url=f"http://{name}:8080"))
+
+
+def _rates() -> st.SearchStrategy[int]:
+    return st.integers(1, 3)
 
 
 @st.composite
@@ -42,6 +46,7 @@ def namespaces(draw: st.DrawFn, *, everywhere: bool) -> Namespace:
         clusters="all" if everywhere else None,
         retention=retention,
         backlog_quota=draw(st.none() | quotas) if quota_above else None,
+        publish_rate=draw(st.none() | st.builds(PublishRate, messages_per_s=_rates(), kb_per_s=_rates())),
         message_ttl_s=draw(st.integers(0, 3)),
         deduplication=draw(st.booleans()),
         compaction_threshold_bytes=draw(st.integers(0, 3)),
@@ -69,13 +74,16 @@ def topologies(draw: st.DrawFn) -> Topology:
             made[f"{tenant}/telemetry-{{region}}"] = draw(namespaces(everywhere=False))
         if draw(st.booleans()):
             made[f"{tenant}/reference"] = draw(namespaces(everywhere=True))
+    operators = draw(st.frozensets(st.sampled_from(TENANTS)))
+    if draw(st.booleans()) and operators:
+        made["{tenant}/trips-{region}"] = draw(namespaces(everywhere=False))
     standby = draw(st.sampled_from([None, "dr"]))
     return Topology(
         centre="hq",
         standby=standby,
         clusters={name: located(name) for name in CLUSTERS},
         regions={"eu": Region(cluster="eu"), "us": Region(cluster="us")},
-        tenants={name: Tenant() for name in TENANTS},
+        tenants={name: Tenant(operator=(name in operators)) for name in TENANTS},
         namespaces=made,
     )
 
@@ -87,6 +95,7 @@ def _states() -> st.SearchStrategy[ClusterState]:
         NamespaceState,
         clusters=some,
         retention=st.none() | st.tuples(st.integers(-1, 50), st.integers(-1, 50)),
+        publish_rate=st.none() | st.tuples(_rates(), _rates()),
         message_ttl_s=st.none() | st.integers(0, 3),
         deduplication=st.none() | st.booleans(),
         auto_topic_creation=st.none() | st.booleans(),
