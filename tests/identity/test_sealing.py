@@ -1,0 +1,121 @@
+"""What is sealed for a tenant opens with that tenant's key, as what it was, and otherwise not at all."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from identity.sealing import (
+    OVERHEAD_BYTES,
+    Sealer,
+    SealingKeyError,
+    Unsealable,
+    Unsealer,
+    is_sealed,
+    read_public_key,
+)
+
+ACME, OTHER, EPHEMERAL = (X25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3))
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-", min_size=1, max_size=63)
+
+
+def sealer(tenant: str = "acme", region: str = "eu") -> Sealer:
+    return Sealer(ACME.public_key(), EPHEMERAL, tenant, region)
+
+
+@given(st.binary(max_size=5000), NAMES, NAMES)
+def test_what_was_sealed_opens_as_what_it_was(batch, tenant, region):
+    sealed = sealer(tenant, region).seal(batch)
+    assert is_sealed(sealed)
+    assert len(sealed) == len(batch) + OVERHEAD_BYTES
+    assert Unsealer([OTHER, ACME]).unseal(sealed, tenant, region) == batch
+
+
+@given(st.binary(min_size=1, max_size=200), st.data())
+def test_one_changed_bit_anywhere_is_noticed(batch, data):
+    sealed = sealer().seal(batch)
+    at = data.draw(st.integers(0, len(sealed) * 8 - 1))
+    changed = bytearray(sealed)
+    changed[at // 8] ^= 1 << at % 8
+    with pytest.raises(Unsealable):
+        Unsealer([ACME]).unseal(bytes(changed), "acme", "eu")
+
+
+@given(st.binary(max_size=300))
+def test_whatever_comes_is_opened_or_refused_with_a_reason(payload):
+    with pytest.raises(Unsealable):
+        Unsealer([ACME]).unseal(payload, "acme", "eu")
+    with pytest.raises(Unsealable):
+        Unsealer([ACME]).unseal(b"WBS1" + payload, "acme", "eu")
+
+
+@given(NAMES, NAMES, NAMES, NAMES)
+def test_what_is_one_tenants_does_not_open_as_anothers(tenant, region, other, elsewhere):
+    sealed = sealer(tenant, region).seal(b"batch")
+    if (tenant, region) != (other, elsewhere):
+        with pytest.raises(Unsealable, match="altered"):
+            Unsealer([ACME]).unseal(sealed, other, elsewhere)
+
+
+def test_without_the_key_it_says_which_key_is_lacking():
+    with pytest.raises(Unsealable, match=r"sealed for the key [0-9a-f]{16}, which is not here"):
+        Unsealer([OTHER]).unseal(sealer().seal(b"batch"), "acme", "eu")
+
+
+def test_an_ephemeral_key_of_small_order_is_refused():
+    sealed = sealer().seal(b"batch")
+    with pytest.raises(Unsealable, match="ephemeral"):
+        Unsealer([ACME]).unseal(sealed[:12] + bytes(32) + sealed[44:], "acme", "eu")
+
+
+def test_no_number_is_used_twice():
+    one = sealer()
+    assert len({one.seal(b"the same")[44:56] for _ in range(1000)}) == 1000
+
+
+def test_agreements_are_kept_in_a_bounded_number():
+    unsealer = Unsealer([ACME])
+    for number in range(1100):
+        ephemeral = X25519PrivateKey.from_private_bytes(sha256(b"%d" % number).digest())
+        sealed = Sealer(ACME.public_key(), ephemeral, "acme", "eu").seal(b"batch")
+        assert unsealer.unseal(sealed, "acme", "eu") == b"batch"
+    assert len(unsealer._ciphers) == 1024
+
+
+def pem(key: X25519PrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def test_keys_are_read_from_a_folder_and_two_at_once_let_a_key_rotate(tmp_path: Path):
+    (tmp_path / "old.key").write_bytes(pem(OTHER))
+    (tmp_path / "new.key").write_bytes(pem(ACME))
+    assert Unsealer.of_folder(tmp_path).unseal(sealer().seal(b"batch"), "acme", "eu") == b"batch"
+    assert Unsealer.of_folder(None)._keys == {}
+
+
+def test_a_folder_without_a_usable_key_is_an_error_that_names_the_file(tmp_path: Path):
+    with pytest.raises(SealingKeyError, match="no private key in"):
+        Unsealer.of_folder(tmp_path)
+    file = tmp_path / "one.key"
+    file.write_bytes(b"nothing")
+    with pytest.raises(SealingKeyError, match="one.key"):
+        Unsealer.of_folder(tmp_path)
+    file.write_bytes(generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(SealingKeyError, match="not an X25519 key"):
+        Unsealer.of_folder(tmp_path)
+
+
+def test_a_public_key_is_read_or_named(tmp_path: Path):
+    file = tmp_path / "acme.pem"
+    with pytest.raises(SealingKeyError, match="cannot be read"):
+        read_public_key(file)
+    file.write_bytes(ACME.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    assert read_public_key(file).public_bytes_raw() == ACME.public_key().public_bytes_raw()
+    file.write_bytes(pem(ACME))
+    with pytest.raises(SealingKeyError, match="is no public key"):
+        read_public_key(file)
