@@ -23,6 +23,7 @@ from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.status_settings import CentreLimits
 from cloud_jobs.usage.config import UsageSettings
 from geo.spatial import TrackSettings
+from identity.sealing import SealingKeyError, Unsealer
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
@@ -79,6 +80,9 @@ class IngestSettings(Settings):
         le=600,
         description="pause before a query that failed again is started again; grows each time",
     )
+    sealing_keys: Path | None = Field(
+        None, description="folder of the tenants' private keys, on each executor; without it nothing sealed is opened"
+    )
     options: dict[str, str] = Field(
         default_factory=dict, description="any further options of the source `pulsar`, by their own names"
     )
@@ -116,9 +120,11 @@ class CloudSettings(Settings):
         return self
 
     def beside(self, folder: Path) -> Self:
-        """The same settings, in which a lake or checkpoints in a relative folder are within this one."""
+        """The same settings, in which a lake, checkpoints or keys in a relative folder are within this one."""
         lake = self.lake if is_object_store(self.lake) else str(folder / self.lake)
-        return self.model_copy(update={"lake": lake, "checkpoints": folder / self.checkpoints})
+        keys = self.ingest.sealing_keys
+        ingest = self.ingest.model_copy(update={"sealing_keys": None if keys is None else folder / keys})
+        return self.model_copy(update={"lake": lake, "checkpoints": folder / self.checkpoints, "ingest": ingest})
 
     @property
     def location(self) -> Location:
@@ -162,6 +168,10 @@ def problems(settings: CloudSettings) -> list[str]:
         _ = settings.location
     except LocationError as error:
         found.append(f"lake: {error}")
+    try:
+        Unsealer.of_folder(settings.ingest.sealing_keys)
+    except SealingKeyError as error:
+        found.append(f"ingest.sealing_keys: {error}")
     given = settings.source_options | {"topics": ",".join(settings.ingest.topics)} | settings.ingest.options
     try:
         access = PulsarOptions.parse(given).access()

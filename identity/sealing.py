@@ -68,7 +68,9 @@ class Unsealer:
     """Opens what was sealed for the holders of these private keys. Holds no more than a bounded number of agreements."""
 
     def __init__(self, keys: Iterable[X25519PrivateKey] = ()) -> None:
-        self._keys: Mapping[bytes, X25519PrivateKey] = {_key_id(key.public_key().public_bytes_raw()): key for key in keys}
+        self._keys: Mapping[bytes, X25519PrivateKey] = {
+            _key_id(key.public_key().public_bytes_raw()): key for key in keys
+        }
         self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()
 
     @classmethod

@@ -18,6 +18,7 @@ from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.schemas import RECORDS, without
+from identity.sealing import Unsealable, Unsealer, is_sealed
 from telemetry import DEVICE_PATTERN, MAX_DEVICE_TIME_US, Header, IntervalSet, Kind, WireError
 from telemetry.columns import RecordColumns, decode_columns
 
@@ -37,6 +38,8 @@ _STATEMENTS = 32
 _CLOCKS_DIFFER_US = 300_000_000
 """So far may the clock of a region be ahead of the centre's. A device states by its clock less the grace of its intake,
 300 s as a rule: so what it states is of the past, were it by the same clock."""
+
+_NO_KEYS = Unsealer()
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -102,11 +105,14 @@ class _Gathered:
         return self.rows >= _ROWS_AT_ONCE or self.count >= _MESSAGES_AT_ONCE or self.size >= _BYTES_AT_ONCE
 
 
-def decode_messages(batches: Batches, sensible: SensibleTime = USUAL, now: datetime | None = None) -> Iterator[Decoded]:
+def decode_messages(
+    batches: Batches, sensible: SensibleTime = USUAL, now: datetime | None = None, unsealer: Unsealer = _NO_KEYS
+) -> Iterator[Decoded]:
     """Messages, opened and checked to the last record: all of a task's together, unless they are too many.
 
     A record whose device time is not `sensible` gets no day. `now`: the centre's clock, beyond which no statement is
-    believed, and none at all of a region that is far ahead of it. None: every moment of publication is believed.
+    believed, and none at all of a region that is far ahead of it. None: every moment of publication is believed. What
+    is sealed and `unsealer` does not open is malformed.
     """
     now_us = MAX_DEVICE_TIME_US if now is None else round(now.timestamp() * 1_000_000)
     gathered = _Gathered()
@@ -114,7 +120,7 @@ def decode_messages(batches: Batches, sensible: SensibleTime = USUAL, now: datet
         published = batch["publish_time"].cast(pa.int64()).to_pylist()
         rest = batch.select(["value", "properties", "topic", "message_id", "malformed"])
         for message, publish_us in zip(rest.to_pylist(), published, strict=True):
-            _gather(gathered, message, publish_us, now_us)
+            _gather(gathered, message, publish_us, now_us, unsealer)
             if gathered.is_enough:
                 yield _decoded(gathered, sensible)
                 gathered = _Gathered()
@@ -122,19 +128,26 @@ def decode_messages(batches: Batches, sensible: SensibleTime = USUAL, now: datet
         yield _decoded(gathered, sensible)
 
 
-def _gather(gathered: _Gathered, message: dict[str, Any], publish_us: int | None, now_us: int) -> None:
+def _gather(
+    gathered: _Gathered, message: dict[str, Any], publish_us: int | None, now_us: int, unsealer: Unsealer
+) -> None:
     value = message["value"] or b""
+    properties = dict(message["properties"] or ())
     gathered.count += 1
     if message["malformed"] is not None:
         # Messages with the same value can be malformed in different ways.
         _gather_malformed(gathered, message, f"message: {message['malformed']}", message["malformed"].encode())
         return
     try:
+        if is_sealed(value):
+            value = unsealer.unseal(value, properties.get("tenant", ""), properties.get("region", ""))
         columns = decode_columns(value)
+    except Unsealable as error:
+        _gather_malformed(gathered, message, f"sealed: {error}")
+        return
     except WireError as error:
         _gather_malformed(gathered, message, f"{error.reason}: {error}")
         return
-    properties = dict(message["properties"] or ())
     fault = next(_name_faults(properties), None)
     if fault is not None:
         _gather_malformed(gathered, message, fault, fault.encode())

@@ -6,6 +6,7 @@ No record passes through the JVM's rows: what comes back from the executors are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +53,7 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .load()
     )
     sensible = SensibleTime(max_age_days=ingest.max_age_days, max_ahead_days=ingest.max_ahead_days)
-    micro_batch = MicroBatchHandler(spark, lake, sensible, committed=checkpoints.note)
+    micro_batch = MicroBatchHandler(spark, lake, sensible, ingest.sealing_keys, committed=checkpoints.note)
     begin = micro_batch.writer.records_version
     writer = (
         stream.writeStream.queryName("ingest")
@@ -73,12 +74,14 @@ class MicroBatchHandler:
         spark: SparkSession,
         lake: Lake,
         sensible: SensibleTime = USUAL,
+        sealing_keys: Path | None = None,
         *,
         committed: Callable[[int], object] = lambda _: None,
     ) -> None:
         """`committed` is called with the number of each commit that was made."""
         self._committed = committed
         self._sensible = sensible
+        self._sealing_keys = sealing_keys
         self._lake = lake
         self.writer = MicroBatchWriter(lake, run=_on_executors(spark))
         self.completed = 0
@@ -88,7 +91,7 @@ class MicroBatchHandler:
         """Writes what is new in the messages. Raises Fenced, and keeps it for those who only see Spark."""
         try:
             attempt = self.writer.begin()
-            write = write_parts(self._lake, attempt.ingest_number, attempt.now, self._sensible)
+            write = write_parts(self._lake, attempt.ingest_number, attempt.now, self._sensible, self._sealing_keys)
             parts = read_parts(messages.select(*_READ).mapInArrow(write, from_arrow_schema(PART_COLUMNS)).toArrow())
             if parts:
                 self.writer.write(attempt, parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
+from identity.sealing import Unsealer
 
 PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
 """A part on its way from an executor to the driver: one row each."""
@@ -49,12 +51,21 @@ class WrittenPart(NamedTuple):
 
 
 def write_parts(
-    lake: Lake, ingest_number: int, now: datetime, sensible: SensibleTime = USUAL
+    lake: Lake,
+    ingest_number: int,
+    now: datetime,
+    sensible: SensibleTime = USUAL,
+    sealing_keys: Path | None = None,
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in the lake."""
+    """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in the lake.
+
+    `sealing_keys`: the folder of private keys, as the executor sees it; read by each task, so that a new key counts at
+    once. The function raises SealingKeyError.
+    """
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for decoded in decode_messages(batches, sensible, now):
+        unsealer = Unsealer.of_folder(sealing_keys)
+        for decoded in decode_messages(batches, sensible, now, unsealer):
             part = write_part(lake, decoded, ingest_number, now)
             # what executors of this job write is read by its driver alone
             yield pa.RecordBatch.from_pylist([{"part": pickle.dumps(part)}], schema=PART_COLUMNS)

@@ -9,6 +9,7 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from cloud_jobs.ingest.decoding import RECORD_COLUMNS, Decoded, decode_messages
 from cloud_jobs.ingest.sensible_time import SensibleTime
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.schemas import RECORDS
+from identity.sealing import Sealer, Unsealer
 from telemetry import Batch, Canary, IntervalSet, Position, Raw, Record, Tombstone, encode
 from tests.strategies import batches
 from tests.telemetry.test_wire import framed
@@ -213,3 +215,32 @@ def test_tombstones_without_number_are_opened_in_several_parts() -> None:
     parts = list(decode_messages([messages(*[tombstones] * 40)]))
     assert sum(part.messages for part in parts) == 40
     assert len(parts) > 1
+
+
+def sealed_messages(tenant: str, *batches: bytes) -> pa.RecordBatch:
+    sealer = Sealer(TENANTS_KEY.public_key(), X25519PrivateKey.generate(), tenant, "eu")
+    return messages(*((tenant, sealer.seal(batch)) for batch in batches))
+
+
+TENANTS_KEY = X25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+def test_a_sealed_batch_makes_the_same_rows_as_the_batch() -> None:
+    batches = [encode(Batch("d", 9, seq, (Record(seq, 0, Canary(id="x")),))) for seq in (1, 2)]
+    (plain,) = decode_messages([messages(*(("acme", batch) for batch in batches))])
+    (opened,) = decode_messages([sealed_messages("acme", *batches)], unsealer=Unsealer([TENANTS_KEY]))
+    assert rows_of(opened) == rows_of(plain)
+    assert opened.streams == plain.streams
+
+
+def test_what_does_not_open_is_malformed_and_kept_sealed_and_nothing_else_waits_for_it() -> None:
+    batch = encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),)))
+    sealed = sealed_messages("other", batch)
+    relabelled = messages(("acme", sealed["value"][0].as_py()))
+    (found,) = decode_messages([relabelled, messages(("acme", batch))], unsealer=Unsealer([TENANTS_KEY]))
+    (row,) = found.malformed
+    assert row["malformed"] == "sealed: it was altered, or is not one of tenant 'acme' in region 'eu'"
+    assert row["payload"] == sealed["value"][0].as_py()
+    assert len(rows_of(found)) == 1
+    (without_key,) = decode_messages([sealed])
+    assert without_key.malformed[0]["malformed"].startswith("sealed: it is sealed for the key ")
