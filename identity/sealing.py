@@ -65,7 +65,7 @@ class Sealer:
 
 
 class Unsealer:
-    """Opens what was sealed for the holders of these private keys. Holds no more than a bounded number of agreements."""
+    """Opens what was sealed for the holders of these private keys; keeps a bounded number of agreements."""
 
     def __init__(self, keys: Iterable[X25519PrivateKey] = ()) -> None:
         self._keys: Mapping[bytes, X25519PrivateKey] = {
