@@ -23,7 +23,7 @@ from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.status_settings import CentreLimits
 from cloud_jobs.usage.config import UsageSettings
 from geo.spatial import TrackSettings
-from identity.sealing import SealingKeyError, Unsealer
+from identity import SealingKeyError, Unsealer
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 

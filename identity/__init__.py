@@ -37,9 +37,12 @@ if TYPE_CHECKING:
         NotAnAuthority,
         RequestFault,
         RequestRefused,
+        SealingKeyError,
+        Unsealable,
     )
     from identity.names import DeviceName, PrincipalKind, PrincipalName, device_name, parse_name, principal
     from identity.requests import CertificateRequest, KeyPair, PublicKey, make_request, read_request
+    from identity.sealing import Sealer, Unsealer, is_sealed, read_public_key
 
 __all__ = [
     "CLOCK_SKEW",
@@ -66,9 +69,14 @@ __all__ = [
     "RequestFault",
     "RequestRefused",
     "Revoked",
+    "Sealer",
+    "SealingKeyError",
+    "Unsealable",
+    "Unsealer",
     "common_name",
     "credentials_in",
     "device_name",
+    "is_sealed",
     "issue_client",
     "issue_device",
     "issue_server",
@@ -78,6 +86,7 @@ __all__ = [
     "parse_name",
     "principal",
     "read_certificates",
+    "read_public_key",
     "read_request",
     "regional_name",
     "sign_revocation_list",
@@ -114,8 +123,11 @@ _HOMES = {
         "NotAnAuthority",
         "RequestFault",
         "RequestRefused",
+        "SealingKeyError",
+        "Unsealable",
     ),
     "identity.names": ("DeviceName", "PrincipalKind", "PrincipalName", "device_name", "parse_name", "principal"),
+    "identity.sealing": ("Sealer", "Unsealer", "is_sealed", "read_public_key"),
     "identity.requests": ("CertificateRequest", "KeyPair", "PublicKey", "make_request", "read_request"),
 }
 

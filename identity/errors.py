@@ -3,6 +3,8 @@
 IdentityError
 ├── NameRefused              nobody can be called that (a ValueError too)
 ├── KeyRefused               a file is no private key that an authority or a client can use
+├── SealingKeyError          a key file for sealed batches cannot be used
+├── Unsealable               a sealed batch does not open
 ├── RequestRefused           a certificate request is not granted; `reason` says why
 ├── AuthorityError           an authority cannot do what it is asked
 │   ├── AuthorityExpired     its own certificate has ended, or is not valid yet
@@ -30,6 +32,14 @@ class NameRefused(IdentityError, ValueError):
 
 class KeyRefused(IdentityError):
     """What should be a private key is none that can be used here."""
+
+
+class SealingKeyError(IdentityError):
+    """A key file for sealed batches cannot be used; the message names it."""
+
+
+class Unsealable(IdentityError):
+    """A sealed batch does not open; the message says why."""
 
 
 class RequestFault(StrEnum):

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-__all__ = ["OVERHEAD_BYTES", "Sealer", "SealingKeyError", "Unsealable", "Unsealer", "is_sealed", "read_public_key"]
+from identity.errors import SealingKeyError, Unsealable
 
 _MAGIC: Final = b"WBS1"
 _ID_BYTES, _KEY_BYTES, _NUMBER_BYTES, _TAG_BYTES = 8, 32, 12, 16
@@ -37,14 +37,6 @@ _MAX_KEYS: Final = 1000
 _MAX_PEM_BYTES: Final = 16 << 10
 _MAX_AGREEMENTS: Final = 1024
 """Keys of gateway processes that are kept; of one that was forgotten the agreement is made again, 50 us."""
-
-
-class SealingKeyError(ValueError):
-    """A key file cannot be used; the message names it."""
-
-
-class Unsealable(ValueError):
-    """A sealed batch does not open; the message says why."""
 
 
 class Sealer:

@@ -18,7 +18,7 @@ from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.schemas import RECORDS, without
-from identity.sealing import Unsealable, Unsealer, is_sealed
+from identity import Unsealable, Unsealer, is_sealed
 from telemetry import DEVICE_PATTERN, MAX_DEVICE_TIME_US, Header, IntervalSet, Kind, WireError
 from telemetry.columns import RecordColumns, decode_columns
 

@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from identity.sealing import (
-    OVERHEAD_BYTES,
+from identity import (
     Sealer,
     SealingKeyError,
     Unsealable,
@@ -19,6 +18,7 @@ from identity.sealing import (
     is_sealed,
     read_public_key,
 )
+from identity.sealing import OVERHEAD_BYTES
 
 ACME, OTHER, EPHEMERAL = (X25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3))
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-", min_size=1, max_size=63)
@@ -91,14 +91,14 @@ def pem(key: X25519PrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def test_keys_are_read_from_a_folder_and_two_at_once_let_a_key_rotate(tmp_path: Path):
+def test_keys_are_read_from_a_folder_and_two_at_once_let_a_key_rotate(tmp_path: Path) -> None:
     (tmp_path / "old.key").write_bytes(pem(OTHER))
     (tmp_path / "new.key").write_bytes(pem(ACME))
     assert Unsealer.of_folder(tmp_path).unseal(sealer().seal(b"batch"), "acme", "eu") == b"batch"
     assert Unsealer.of_folder(None)._keys == {}
 
 
-def test_a_folder_without_a_usable_key_is_an_error_that_names_the_file(tmp_path: Path):
+def test_a_folder_without_a_usable_key_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(SealingKeyError, match="no private key in"):
         Unsealer.of_folder(tmp_path)
     file = tmp_path / "one.key"
@@ -110,7 +110,7 @@ def test_a_folder_without_a_usable_key_is_an_error_that_names_the_file(tmp_path:
         Unsealer.of_folder(tmp_path)
 
 
-def test_a_public_key_is_read_or_named(tmp_path: Path):
+def test_a_public_key_is_read_or_named(tmp_path: Path) -> None:
     file = tmp_path / "acme.pem"
     with pytest.raises(SealingKeyError, match="cannot be read"):
         read_public_key(file)
