@@ -1,0 +1,78 @@
+"""Every setting of the access daemon, with its unit and bound. `docs/access.md` explains each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from gateway.config import Word
+from gateway.registry_settings import RegistrySettings
+from runtime.broker_settings import Port
+from runtime.logs import LogSettings
+from settings import Settings
+
+
+class GuardedBroker(Settings):
+    """The region's broker: the files that it reads, how it is told to, and where its sessions are ended.
+
+    One of `pid` and `pid_file`. `program`: what the process must be called, or no signal is sent to it.
+    """
+
+    rules_file: Path
+    revocation_file: Path
+    password_file: Path
+    guard_socket: Path
+    guard_secret_file: Path
+    pid: int | None = Field(default=None, ge=2)
+    pid_file: Path | None = None
+    program: str = Field(default="mosquitto", min_length=1, max_length=15)
+
+    @model_validator(mode="after")
+    def _names_a_process(self) -> Self:
+        if (self.pid is None) == (self.pid_file is None):
+            raise ValueError("say one of pid and pid_file: which process reads these files")
+        return self
+
+
+class AuthorityPlace(Settings):
+    """The region's authority, for its revocation list. `key`: where its key is, if not in the folder."""
+
+    folder: Path
+    key: Path | None = None
+    list_lifetime_days: float = Field(default=30, ge=1, le=365)
+    renew_after_days: float = Field(default=1, gt=0, le=30)
+
+    @model_validator(mode="after")
+    def _renews_in_time(self) -> Self:
+        if self.renew_after_days > self.list_lifetime_days / 2:
+            raise ValueError("renew_after_days must be at most half of list_lifetime_days: an outage may last")
+        return self
+
+
+class AccessEndpoint(Settings):
+    """Where metrics, health and status are served, loopback unless said otherwise."""
+
+    host: str = "127.0.0.1"
+    port: Port = 9465
+
+
+class AccessSettings(Settings):
+    """One access daemon. `gateways`: the names of the gateways that may take batches from this broker.
+
+    `deny_for_days`: so long a device that may not connect is named in the rules; then the revocation lists alone keep
+    it out. `settle_ms`: changes that come within it are one reload. `look_after_s`: when it looks whether a device
+    whose session was ended is there again.
+    """
+
+    region: Word
+    gateways: tuple[Word, ...] = ()
+    deny_for_days: float = Field(default=7, gt=0, le=365)
+    settle_ms: int = Field(default=20, ge=0, le=1000)
+    look_after_s: float = Field(default=1, gt=0, le=60)
+    broker: GuardedBroker
+    registry: RegistrySettings
+    authority: AuthorityPlace | None = None
+    status: AccessEndpoint = AccessEndpoint()
+    log: LogSettings = LogSettings()

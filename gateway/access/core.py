@@ -1,0 +1,258 @@
+"""The access daemon without files, signals and sockets: what it knows in, what is to be done out. One thread, no clock.
+
+    a device changed ──▶ (settle) ──▶ Step: rules, lists ──▶ reload ──▶ sessions ended ──▶ confirmed ──▶ looked at again
+
+What the broker is to have follows from the registry and the lists alone, never from the way there: whoever is killed in
+the middle of a step makes the whole of it again. Nothing is denied or allowed before the registry was read to its end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from cryptography.x509 import ReasonFlags
+
+from gateway.access.revocation import MAX_LISTS, RevocationList
+from gateway.access.rules import MAX_DENIED
+from identity import Revoked
+from identity.registry import DeviceEntry, DeviceState
+from identity.registry_messages import DevicePublication
+
+__all__ = ["MAX_CONFIRMED", "AccessCore", "Confirmation", "KnownDevice", "Step"]
+
+MAX_CONFIRMED: Final = 1000
+"""Changes that one message confirms; of more at once, as after a start, those that were made last."""
+MAX_ENDED: Final = 2000
+"""Sessions that end in one step, the last ones first; the rest in the next: what comes meanwhile waits for no backlog."""
+MAX_LOOKS: Final = 10_000
+_PRUNE_S: Final = 3600.0
+SETTLE_AT_MOST: Final = 5
+"""Changes that keep coming are put together for so many times the settling time, and no longer."""
+_REASONS: Final = {
+    DeviceState.SUSPENDED: ReasonFlags.certificate_hold,
+    DeviceState.MOVED: ReasonFlags.affiliation_changed,
+    DeviceState.REPLACED: ReasonFlags.superseded,
+    DeviceState.REVOKED: ReasonFlags.privilege_withdrawn,
+}
+
+
+class KnownDevice(NamedTuple):
+    """What the daemon keeps of a device that may not connect."""
+
+    state: DeviceState
+    changed_s: float
+
+
+class Confirmation(NamedTuple):
+    """A publication of a device that is in force at this region's broker."""
+
+    device: str
+    publication_id: str
+
+
+class Step(NamedTuple):
+    """What the broker is to have now, and which sessions are to end.
+
+    `denied`: by name in the rules. `revoked`: on the region's own list, by serial. `lists`: of other issuers.
+    `not_named`: how many more would be denied by name than there is room for; the lists keep them out.
+    """
+
+    denied: frozenset[str]
+    revoked: dict[int, Revoked]
+    lists: tuple[RevocationList, ...]
+    end: tuple[str, ...]
+    confirm: tuple[Confirmation, ...]
+    not_named: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSettings:
+    """The bounds of the core; `own_issuer`: the region's authority, "" where this daemon has none."""
+
+    own_issuer: str = ""
+    deny_for_s: float = 7 * 86_400.0
+    settle_s: float = 0.02
+    look_after_s: float = 1.0
+
+
+class AccessCore:
+    """What one region's broker is to have. Times are seconds since 1970."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self._settings = settings
+        self._closed: dict[str, KnownDevice] = {}
+        self._issued: dict[str, dict[int, float]] = {}
+        self._revoked: dict[int, Revoked] = {}
+        self._lists: dict[str, RevocationList] = {}
+        self._to_end: dict[str, None] = {}
+        self._to_confirm: OrderedDict[str, str] = OrderedDict()
+        self._looks: OrderedDict[str, float] = OrderedDict()
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._forget_at_s: float | None = None
+        self._pruned_s = 0.0
+        self.is_ready = False
+        self.lists_not_taken = 0
+
+    @property
+    def closed_devices(self) -> int:
+        """How many devices may not connect."""
+        return len(self._closed)
+
+    @property
+    def revoked_certificates(self) -> int:
+        """How many certificates of this region's authority are on its list."""
+        return len(self._revoked)
+
+    @property
+    def known_lists(self) -> dict[str, RevocationList]:
+        """The lists of other issuers."""
+        return dict(self._lists)
+
+    def on_device(self, publication: DevicePublication, now_s: float) -> None:
+        """A publication that holds."""
+        entry = publication.entry
+        name = entry.name
+        if entry.may_connect:
+            self._closed.pop(name, None)
+            self._to_end.pop(name, None)
+            self._looks.pop(name, None)
+        else:
+            self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp())
+            self._to_end[name] = None
+        self._put_on_list(name, entry)
+        self._to_confirm[name] = publication.publication_id
+        self._to_confirm.move_to_end(name)
+        if len(self._to_confirm) > MAX_CONFIRMED:
+            self._to_confirm.popitem(last=False)
+        self._change(now_s)
+
+    def on_issued(self, name: str, serial: int, not_after_s: float, now_s: float) -> None:
+        """The region's authority signed a certificate for a device."""
+        if not_after_s <= now_s:
+            return
+        self._issued.setdefault(name, {})[serial] = not_after_s
+        if name in self._closed:
+            self._put_on_list(name, None)
+            self._change(now_s)
+
+    def on_list(self, found: RevocationList, now_s: float) -> bool:
+        """Another region's list; whether it is taken: a later one of its issuer holds, and there is room for so many.
+
+        Who was let in by the former list loses its session by name, as far as names are known here.
+        """
+        former = self._lists.get(found.issuer)
+        if found.issuer == self._settings.own_issuer or not found.is_later(former):
+            return False
+        if former is None and len(self._lists) >= MAX_LISTS:
+            self.lists_not_taken += 1
+            return False
+        self._lists[found.issuer] = found
+        if found.serials - (former.serials if former is not None else frozenset()):
+            # A device may have come again while its certificate was still on no list here.
+            self._to_end |= dict.fromkeys(self._denied_since(now_s - 60))
+        self._change(now_s)
+        return True
+
+    def on_ready(self, now_s: float) -> None:
+        """The registry was read to its end: from here on the broker has what follows from it."""
+        if not self.is_ready:
+            self.is_ready = True
+            self._change(now_s)
+
+    def on_broker(self, now_s: float) -> None:
+        """The broker is another process than before, or came again: it may have read files of before the last step."""
+        self._to_end |= dict.fromkeys(self._closed)
+        self._change(now_s)
+
+    def due_s(self) -> float | None:
+        """When a step or a look is due; None: none is."""
+        looks = next(iter(self._looks.values()), None)
+        return min((at for at in (self._step_at_s(), looks, self._forget_at_s) if at is not None), default=None)
+
+    def take_step(self, now_s: float) -> Step | None:
+        """The step that is due; None: none is. It counts as done until `on_failed` says otherwise."""
+        if self._forget_at_s is not None and now_s >= self._forget_at_s:
+            self._change(now_s)
+        at_s = self._step_at_s()
+        if at_s is None or now_s < at_s:
+            return None
+        self._first_s = None
+        self._prune(now_s)
+        named = sorted(self._named(now_s), key=lambda name: self._closed[name].changed_s, reverse=True)
+        denied = named[:MAX_DENIED]
+        self._forget_at_s = self._next_forgotten_s(denied)
+        end = tuple(self._to_end.popitem()[0] for _ in range(min(MAX_ENDED, len(self._to_end))))
+        if self._to_end:
+            self._change(now_s)
+        confirm = tuple(Confirmation(*one) for one in self._to_confirm.items())
+        self._to_confirm.clear()
+        for name in end[: MAX_LOOKS - len(self._looks)]:
+            self._looks[name] = now_s + self._settings.look_after_s
+            self._looks.move_to_end(name)
+        lists = tuple(self._lists[issuer] for issuer in sorted(self._lists))
+        return Step(frozenset(denied), dict(self._revoked), lists, end, confirm, len(named) - len(denied))
+
+    def on_failed(self, step: Step, now_s: float) -> None:
+        """The step could not be done to its end: all of it is due again."""
+        self._to_end |= dict.fromkeys(name for name in step.end if name in self._closed)
+        for device, publication_id in step.confirm:
+            self._to_confirm.setdefault(device, publication_id)
+        self._change(now_s)
+
+    def take_looks(self, now_s: float) -> list[str]:
+        """Devices whose sessions were ended so long ago that it is time to look whether they are there again."""
+        due = [name for name, at_s in self._looks.items() if at_s <= now_s]
+        for name in due:
+            del self._looks[name]
+        return due
+
+    def _change(self, now_s: float) -> None:
+        self._first_s = now_s if self._first_s is None else self._first_s
+        self._last_s = now_s
+
+    def _step_at_s(self) -> float | None:
+        if not self.is_ready or self._first_s is None:
+            return None
+        settle_s = self._settings.settle_s
+        return min(self._last_s + settle_s, self._first_s + SETTLE_AT_MOST * settle_s)
+
+    def _named(self, now_s: float) -> Iterable[str]:
+        return self._denied_since(now_s - self._settings.deny_for_s)
+
+    def _denied_since(self, since_s: float) -> list[str]:
+        return [name for name, known in self._closed.items() if known.changed_s > since_s]
+
+    def _next_forgotten_s(self, denied: list[str]) -> float | None:
+        if not denied:
+            return None
+        return self._closed[denied[-1]].changed_s + self._settings.deny_for_s
+
+    def _put_on_list(self, name: str, entry: DeviceEntry | None) -> None:
+        """Puts a device's certificates on the region's own list, or takes them from it."""
+        issued = self._issued.get(name, {})
+        known = self._closed.get(name)
+        for serial in issued:
+            self._revoked.pop(serial, None)
+            if known is not None:
+                at = datetime.fromtimestamp(int(known.changed_s), UTC)
+                self._revoked[serial] = Revoked(serial, at, _REASONS[known.state])
+        assert entry is None or entry.may_connect == (known is None)
+
+    def _prune(self, now_s: float) -> None:
+        """A certificate that has ended needs no list. It is kept on it for an hour more, for brokers with a slow clock."""
+        before_s = now_s - _PRUNE_S
+        if self._pruned_s > before_s:
+            return
+        self._pruned_s = now_s
+        for name in [name for name, issued in self._issued.items() if min(issued.values()) < before_s]:
+            issued = self._issued[name]
+            for serial in [serial for serial, end_s in issued.items() if end_s < before_s]:
+                del issued[serial]
+                self._revoked.pop(serial, None)
+            if not issued:
+                del self._issued[name]

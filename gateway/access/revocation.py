@@ -1,0 +1,131 @@
+"""Revocation lists as they travel between regions, and which of them holds. Pure, but for the cryptography.
+
+A message is the issuer's certificate and its list, both in PEM, under the issuer's name as key. A list is taken if the
+root signed the certificate and the certificate signed the list; of two lists of an issuer the later one holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+
+from identity import Authority, IdentityError, NotAnAuthority, Revoked, common_name, read_certificates
+from identity import sign_revocation_list as sign
+
+__all__ = [
+    "LISTS_TOPIC",
+    "MAX_LISTS",
+    "MAX_LIST_BYTES",
+    "ListRefused",
+    "RevocationList",
+    "lists_in",
+    "next_list",
+    "read_list_message",
+]
+
+LISTS_TOPIC: Final = "persistent://fleet/reference/revocation-lists"
+MAX_LIST_BYTES: Final = 5 << 20
+"""About 95,000 certificates, and what one message of Pulsar may have."""
+MAX_LISTS: Final = 100
+"""Issuers: one for each region."""
+BACKDATED: Final = timedelta(hours=1)
+"""A list is later than the former one by whole seconds. Beginning in the past, many may be made in one second."""
+_END: Final = b"-----END X509 CRL-----\n"
+
+
+class ListRefused(IdentityError):
+    """What is to be a revocation list cannot be taken; `issuer` is who it says that it is of."""
+
+    def __init__(self, issuer: str, why: str) -> None:
+        super().__init__(f"revocation list of {issuer[:100]!r} refused: {why}")
+        self.issuer = issuer
+
+
+class RevocationList(NamedTuple):
+    """A list of one issuer. `serials`: what it revokes. `message`: it, behind its issuer's certificate."""
+
+    issuer: str
+    number: int
+    this_update: datetime
+    next_update: datetime
+    pem: bytes
+    certificate_pem: bytes
+    serials: frozenset[int]
+
+    @property
+    def message(self) -> bytes:
+        """How it travels."""
+        return self.certificate_pem + self.pem
+
+    def is_later(self, other: RevocationList | None) -> bool:
+        """Whether it holds against another one of its issuer."""
+        return other is None or (self.this_update, self.number) > (other.this_update, other.number)
+
+
+def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> RevocationList:
+    """A list that another region published. Raises ListRefused, and nothing else."""
+    issuer = key or ""
+    if len(body) > MAX_LIST_BYTES:
+        raise ListRefused(issuer, f"{len(body)} bytes, at most {MAX_LIST_BYTES} are taken")
+    try:
+        certificate = read_certificates(body)[0]
+        certificate.verify_directly_issued_by(root)
+        found = _read(body[body.index(b"-----BEGIN X509 CRL-----") :], certificate)
+    except (ValueError, TypeError, InvalidSignature, NotAnAuthority) as error:
+        raise ListRefused(issuer, f"{type(error).__name__}: {error}") from error
+    if found.issuer != issuer:
+        raise ListRefused(issuer, f"it is of {found.issuer!r}")
+    return found
+
+
+def lists_in(pem: bytes) -> dict[str, RevocationList]:
+    """The lists of a file that was written here, by issuer; what cannot be read is left out, and nobody is asked."""
+    found: dict[str, RevocationList] = {}
+    for part in pem.split(_END)[:-1]:
+        try:
+            one = _read(part + _END)
+        except ValueError:
+            continue
+        found[one.issuer] = one
+    return found
+
+
+def next_list(
+    authority: Authority, revoked: Iterable[Revoked], former: RevocationList | None, *, now: datetime, life: timedelta
+) -> RevocationList:
+    """The list after `former`: its number is one more, its `this_update` at least one second later."""
+    this_update = (now - BACKDATED).replace(microsecond=0)
+    number = 1
+    if former is not None:
+        this_update, number = max(this_update, former.this_update + timedelta(seconds=1)), former.number + 1
+    pem = sign(authority, revoked, number=number, this_update=this_update, next_update=now + life)
+    return _read(pem, authority.certificate)
+
+
+def _read(pem: bytes, certificate: x509.Certificate | None = None) -> RevocationList:
+    """A list; by this certificate, if one is given. Raises ValueError."""
+    found = x509.load_pem_x509_crl(pem)
+    if certificate is not None:
+        key = certificate.public_key()
+        if found.issuer != certificate.subject or not found.is_signature_valid(key):  # type: ignore[arg-type]
+            raise ValueError("its issuer did not sign it")
+    if found.next_update_utc is None:
+        raise ValueError("it does not say until when it holds")
+    try:
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound as error:
+        raise ValueError("it has no number") from error
+    return RevocationList(
+        issuer=common_name(found.issuer),
+        number=number,
+        this_update=found.last_update_utc,
+        next_update=found.next_update_utc,
+        pem=pem,
+        certificate_pem=b"" if certificate is None else certificate.public_bytes(serialization.Encoding.PEM),
+        serials=frozenset(one.serial_number for one in found),
+    )

@@ -1,0 +1,58 @@
+"""The rules file of a region's broker (`acl_file` of Mosquitto). Pure.
+
+A device writes and reads its own topics by patterns with its user name, which is the name in its certificate; nobody
+else may anything but what is named here. What is denied is named by device, and comes before the patterns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from identity.names import PrincipalKind, principal
+from telemetry import DeviceChannel, device_topic
+
+__all__ = ["ENROLMENT", "MAX_DENIED", "broker_rules", "rules_version"]
+
+MAX_DENIED = 20_000
+"""Devices that are denied by name: at each reload the broker compares each session with each of them."""
+ENROLMENT = "waybill/enrol/1"
+_FIRST = re.compile(r"# waybill rules, version (\d{1,15})\b")
+_FROM_DEVICES = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
+_TO_DEVICES = (DeviceChannel.ACK, DeviceChannel.CONFIG)
+
+
+def broker_rules(version: int, region: str, gateways: Iterable[str], denied: Collection[str]) -> str:
+    """The file's text; `gateways`: their names. `denied`: devices that may nothing, at most MAX_DENIED."""
+    assert len(denied) <= MAX_DENIED, len(denied)
+    lines = [f"# waybill rules, version {version}: written by the access daemon of {region}, and written over"]
+    for name in sorted(denied):
+        lines += [f"user {name}", "topic deny #"]
+    for gateway in sorted(set(gateways)):
+        lines.append(f"user {principal(PrincipalKind.GATEWAY, gateway)}")
+        lines += [f"topic read {_every(channel)}" for channel in _FROM_DEVICES]
+        lines += [f"topic write {_every(channel)}" for channel in _TO_DEVICES]
+    lines += [f"user {principal(PrincipalKind.ACCESS, region)}"]
+    lines += [f"topic read {ENROLMENT}/+/+/request", f"topic write {ENROLMENT}/+/+/answer"]
+    lines += [f"pattern write {_own(channel)}" for channel in _FROM_DEVICES]
+    lines += [f"pattern read {_own(channel)}" for channel in _TO_DEVICES]
+    lines += [f"pattern write {ENROLMENT}/%u/request", f"pattern read {ENROLMENT}/%u/answer"]
+    return "\n".join(lines) + "\n"
+
+
+def rules_version(text: str) -> int:
+    """The version of a file that was written here; 0 of any other."""
+    found = _FIRST.match(text)
+    return int(found[1]) if found else 0
+
+
+def _every(channel: DeviceChannel) -> str:
+    return _topic(channel).replace("%u", "+/+")
+
+
+def _own(channel: DeviceChannel) -> str:
+    return _topic(channel)
+
+
+def _topic(channel: DeviceChannel) -> str:
+    return device_topic("t", "d", channel).replace("/t/d/", "/%u/")

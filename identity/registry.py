@@ -1,0 +1,314 @@
+"""What is known of a device: its entry in the registry, and each change of it. Pure.
+
+    expected ──enrol──▶ active ◀──resume── suspended
+        └────────┴───────┴──────suspend──────▲
+    any of these ──revoke──▶ revoked     ──move──▶ moved     ──replace──▶ replaced
+
+The last three are the end of a name: nothing leads out of them. What moved or was replaced goes on under another name,
+with an entry, a claim and a certificate of its own, and so with a new buffer and a new epoch; `vehicle` stays.
+
+Two may change an entry at once, far from each other. Of what they publish the same one holds everywhere, in whichever
+order it arrives (`Precedence`): what ended stays ended, else the higher version holds, and of two of a version the
+stricter one.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from identity.errors import IdentityError
+from identity.names import device_name
+from settings import Settings
+from telemetry.record import DEVICE_PATTERN
+
+__all__ = [
+    "ENDED",
+    "MAX_CERTIFICATES",
+    "Beginning",
+    "Change",
+    "ChangeRefused",
+    "Claim",
+    "DeviceCertificate",
+    "DeviceEntry",
+    "DeviceState",
+    "Precedence",
+    "enrol",
+    "expect",
+    "move",
+    "precedence",
+    "replace",
+    "resume",
+    "revoke",
+    "suspend",
+]
+
+MAX_CERTIFICATES = 20
+"""Of an entry: those that were issued last."""
+MAX_REASON_CHARACTERS = 500
+_CHANGED_BY_CHARACTERS = 100
+
+
+class DeviceState(StrEnum):
+    """What a device may do now."""
+
+    EXPECTED = "expected"
+    """It may enrol with its claim."""
+    ACTIVE = "active"
+    """It has a certificate, and may send."""
+    SUSPENDED = "suspended"
+    """It may not connect until it is resumed."""
+    REVOKED = "revoked"
+    """It may never connect again."""
+    MOVED = "moved"
+    """It belongs to another tenant now, under the name of its successor."""
+    REPLACED = "replaced"
+    """Its successor is in its vehicle now."""
+
+
+ENDED = frozenset({DeviceState.REVOKED, DeviceState.MOVED, DeviceState.REPLACED})
+_STRICTNESS = (
+    DeviceState.EXPECTED,
+    DeviceState.ACTIVE,
+    DeviceState.SUSPENDED,
+    DeviceState.REPLACED,
+    DeviceState.MOVED,
+    DeviceState.REVOKED,
+)
+
+
+class ChangeRefused(IdentityError):
+    """A change that leads nowhere from where the device is: `device`, its `state` (None: it is not known), `change`."""
+
+    def __init__(self, device: str, state: DeviceState | None, change: str, why: str) -> None:
+        super().__init__(f"{device}: {change} refused: {why}")
+        self.device, self.state, self.change = device, state, change
+
+
+class Change(NamedTuple):
+    """Who changes an entry, when, and why."""
+
+    at: datetime
+    by: str
+    reason: str
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("a moment needs its offset, for instance 2027-01-01T00:00:00Z")
+    return moment.astimezone(UTC)
+
+
+_Name = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}$")]
+_FullName = Annotated[
+    str, StringConstraints(max_length=64, pattern=rf"^{DEVICE_PATTERN.pattern}/{DEVICE_PATTERN.pattern}$")
+]
+_Moment = Annotated[datetime, AfterValidator(_in_utc)]
+_Serial = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,40}$")]
+
+
+class Claim(Settings):
+    """What an unknown device shows to be enrolled, once: a certificate of its factory, or a token.
+
+    `id`: the name of that certificate, or of the token. `password_hash`: of a token's text, as a broker's password file
+    has it; the text itself is nowhere but with the device. `until`: when it must have been used, if ever.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+    password_hash: Annotated[str, StringConstraints(pattern=r"^\$7\$[A-Za-z0-9+/=$]{1,250}$")] | None = None
+    until: _Moment | None = None
+
+    @property
+    def is_token(self) -> bool:
+        """Whether it is a one-time token."""
+        return self.password_hash is not None
+
+
+class DeviceCertificate(Settings):
+    """An operational certificate that a device got when it was enrolled. `serial`: in hexadecimal digits."""
+
+    issuer: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    serial: _Serial
+    not_after: _Moment
+
+
+class DeviceEntry(Settings):
+    """A device, as the registry has it. `region`: whose authority enrols it, no other does.
+
+    `vehicle`: the name of the first device in its vehicle. `successor`: what it goes on as where it ended.
+    """
+
+    tenant: _Name
+    device: _Name
+    state: DeviceState
+    version: Annotated[int, Field(ge=1, le=1 << 53)]
+    region: _Name
+    vehicle: _FullName
+    claim: Claim | None = None
+    certificates: Annotated[tuple[DeviceCertificate, ...], Field(max_length=MAX_CERTIFICATES)] = ()
+    successor: _FullName | None = None
+    changed_at: _Moment
+    changed_by: Annotated[str, StringConstraints(min_length=1, max_length=_CHANGED_BY_CHARACTERS)]
+    reason: Annotated[str, StringConstraints(max_length=MAX_REASON_CHARACTERS)] = ""
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> Self:
+        device_name(self.tenant, self.device)
+        return self
+
+    @property
+    def name(self) -> str:
+        """`tenant/device`: its key in the registry, its user name and its client id."""
+        return f"{self.tenant}/{self.device}"
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the name is at its end."""
+        return self.state in ENDED
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether it may have a session. One that is expected has none before it has a certificate."""
+        return self.state in {DeviceState.EXPECTED, DeviceState.ACTIVE}
+
+
+class Beginning(NamedTuple):
+    """How a successor begins. `region`: as before, if None. `held`: what is known by its name already."""
+
+    claim: Claim | None
+    region: str | None = None
+    held: DeviceEntry | None = None
+
+
+class Precedence(NamedTuple):
+    """Which of two publications of a device holds: the greater one, in whichever order they arrive."""
+
+    is_ended: bool
+    version: int
+    strictness: int
+    publication_id: str
+
+
+def precedence(entry: DeviceEntry, publication_id: str) -> Precedence:
+    """The rank of a publication among those of its device."""
+    return Precedence(entry.is_ended, entry.version, _STRICTNESS.index(entry.state), publication_id)
+
+
+def expect(
+    tenant: str,
+    device: str,
+    *,
+    region: str,
+    claim: Claim | None,
+    change: Change,
+    held: DeviceEntry | None = None,
+    vehicle: str | None = None,
+) -> DeviceEntry:
+    """A new device; without a claim it is active, because somebody gave it its certificate by hand.
+
+    One that is expected already may get another claim: a token may be lost. Raises ChangeRefused, NameRefused.
+    """
+    name = device_name(tenant, device)
+    if held is not None and held.state is not DeviceState.EXPECTED:
+        raise ChangeRefused(name, held.state, "expect", f"it is known already, and {held.state}")
+    return DeviceEntry(
+        tenant=tenant,
+        device=device,
+        state=DeviceState.ACTIVE if claim is None else DeviceState.EXPECTED,
+        version=1 if held is None else held.version + 1,
+        region=region,
+        vehicle=vehicle or (name if held is None else held.vehicle),
+        claim=claim,
+        changed_at=change.at,
+        changed_by=change.by,
+        reason=change.reason,
+    )
+
+
+def enrol(entry: DeviceEntry, certificate: DeviceCertificate, change: Change) -> DeviceEntry:
+    """Its claim was used, and it has a certificate. Raises ChangeRefused, the second time too."""
+    if entry.state is not DeviceState.EXPECTED:
+        raise _refused(entry, "enrol", "a claim is good once, for a device that is expected")
+    return _changed(entry, DeviceState.ACTIVE, change, certificates=(*entry.certificates, certificate))
+
+
+def suspend(entry: DeviceEntry, change: Change) -> DeviceEntry:
+    """It may not connect until it is resumed. Raises ChangeRefused."""
+    if not entry.may_connect:
+        raise _refused(entry, "suspend")
+    return _changed(entry, DeviceState.SUSPENDED, change)
+
+
+def resume(entry: DeviceEntry, change: Change) -> DeviceEntry:
+    """It may go on as before it was suspended. Raises ChangeRefused."""
+    if entry.state is not DeviceState.SUSPENDED:
+        raise _refused(entry, "resume", "only what is suspended is resumed")
+    is_open = entry.claim is not None and not entry.certificates
+    return _changed(entry, DeviceState.EXPECTED if is_open else DeviceState.ACTIVE, change)
+
+
+def revoke(entry: DeviceEntry, change: Change) -> DeviceEntry:
+    """It may never connect again. Raises ChangeRefused for a name that is at its end."""
+    if entry.is_ended:
+        raise _refused(entry, "revoke")
+    return _changed(entry, DeviceState.REVOKED, change)
+
+
+def move(entry: DeviceEntry, tenant: str, beginning: Beginning, change: Change) -> tuple[DeviceEntry, DeviceEntry]:
+    """The end of it here, and its beginning at another tenant. Raises ChangeRefused, NameRefused."""
+    if entry.is_ended or tenant == entry.tenant:
+        raise _refused(entry, "move", f"it belongs to {tenant} already" if tenant == entry.tenant else "")
+    begun = _begin(entry, "move", (tenant, entry.device), beginning, change)
+    return _changed(entry, DeviceState.MOVED, change, successor=begun.name), begun
+
+
+def replace(entry: DeviceEntry, device: str, beginning: Beginning, change: Change) -> tuple[DeviceEntry, DeviceEntry]:
+    """The end of it, and the beginning of the device that is in its vehicle now. Raises ChangeRefused, NameRefused.
+
+    One that was revoked stays revoked, and may be replaced once.
+    """
+    if entry.is_ended and (entry.state is not DeviceState.REVOKED or entry.successor):
+        raise _refused(entry, "replace")
+    state = DeviceState.REVOKED if entry.state is DeviceState.REVOKED else DeviceState.REPLACED
+    begun = _begin(entry, "replace", (entry.tenant, device), beginning, change)
+    return _changed(entry, state, change, successor=begun.name), begun
+
+
+def _begin(
+    entry: DeviceEntry, what: str, successor: tuple[str, str], beginning: Beginning, change: Change
+) -> DeviceEntry:
+    name, (claim, region, held) = device_name(*successor), beginning
+    # What began this way before its end was published may begin again: a command may be killed between the two.
+    is_begun = held is not None and held.state is DeviceState.EXPECTED and held.vehicle == entry.vehicle
+    if name == entry.name or (held is not None and not is_begun):
+        raise _refused(entry, what, f"{name} is known already: a name is used once")
+    vehicle = entry.vehicle
+    return expect(*successor, region=region or entry.region, claim=claim, change=change, held=held, vehicle=vehicle)
+
+
+def _changed(
+    entry: DeviceEntry,
+    state: DeviceState,
+    change: Change,
+    *,
+    certificates: tuple[DeviceCertificate, ...] | None = None,
+    successor: str | None = None,
+) -> DeviceEntry:
+    facts = entry.model_dump() | {
+        "state": state,
+        "version": entry.version + 1,
+        "changed_at": change.at,
+        "changed_by": change.by,
+        "reason": change.reason,
+        "successor": successor or entry.successor,
+    }
+    if certificates is not None:
+        facts["certificates"] = certificates[-MAX_CERTIFICATES:]
+    return DeviceEntry.model_validate(facts)
+
+
+def _refused(entry: DeviceEntry, change: str, why: str = "") -> ChangeRefused:
+    return ChangeRefused(entry.name, entry.state, change, why or f"it is {entry.state}")

@@ -1,0 +1,99 @@
+"""Entries of the device registry as messages of its topic: key, body and properties. Pure.
+
+The key of a message is the name of its device, so that compaction keeps the last one of each. An entry is taken only
+from a message that is one in every point: what is none is refused, counted and named, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from identity.errors import IdentityError
+from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
+from identity.registry import DeviceEntry, Precedence, precedence
+from telemetry import InvalidJson, parse_json
+
+__all__ = [
+    "DEVICES_TOPIC",
+    "KIND",
+    "MAX_ENTRY_BYTES",
+    "CheckSigned",
+    "DevicePublication",
+    "EntryRefused",
+    "entry_body",
+    "read_entry",
+]
+
+DEVICES_TOPIC: Final = "persistent://fleet/reference/devices"
+KIND: Final = "device"
+"""What its signatures name it, and in which orders of publications it stands."""
+MAX_ENTRY_BYTES: Final = 16 << 10
+_MAX_DEPTH: Final = 4
+_MAX_VALUES: Final = 200
+_SHOWN_CHARACTERS: Final = 100
+
+CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
+"""Raises IdentityError for a publication, its body and its properties that are not signed by who may publish it."""
+
+
+class EntryRefused(IdentityError):
+    """A message of the registry that is no entry; `key` is what it calls itself."""
+
+    def __init__(self, key: str, why: str) -> None:
+        shown = key if len(key) <= _SHOWN_CHARACTERS else f"{key[:_SHOWN_CHARACTERS]}..."
+        super().__init__(f"the registry's message {shown!r} is no entry: {why}")
+        self.key = key
+
+
+class DevicePublication(NamedTuple):
+    """An entry, and the id under which it was published."""
+
+    entry: DeviceEntry
+    publication_id: str
+
+    @property
+    def precedence(self) -> Precedence:
+        """Its rank among the publications of its device."""
+        return precedence(self.entry, self.publication_id)
+
+
+def entry_body(entry: DeviceEntry) -> bytes:
+    """The body of the message that publishes an entry; its key is the entry's name."""
+    body = entry.model_dump_json(exclude_none=True).encode()
+    assert len(body) <= MAX_ENTRY_BYTES, entry.name
+    return body
+
+
+def read_entry(
+    key: str | None,
+    body: bytes,
+    properties: Mapping[str, str],
+    published_ms: float,
+    check_signed: CheckSigned | None = None,
+) -> DevicePublication:
+    """What a message says, published at a moment (milliseconds since 1970). Raises EntryRefused, and nothing else."""
+    key = key or ""
+    publication_id = properties.get(PROPERTY, "")
+    if not is_publication_id(publication_id) or is_far_ahead(publication_id, published_ms):
+        raise EntryRefused(key, f"its property {PROPERTY} is to be a UUID of version 7, of its time")
+    try:
+        facts = parse_json(body, max_bytes=MAX_ENTRY_BYTES, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
+        entry = DeviceEntry.model_validate(facts)
+    except InvalidJson as error:
+        raise EntryRefused(key, str(error)) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise EntryRefused(key, f"{where or 'entry'}: {first['msg']}") from error
+    if entry.name != key:
+        raise EntryRefused(key, f"its body is of {entry.name}")
+    found = DevicePublication(entry, publication_id)
+    try:
+        if check_signed is not None:
+            check_signed(found, body, properties)
+    except IdentityError as error:
+        raise EntryRefused(key, str(error)) from error
+    return found

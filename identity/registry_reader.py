@@ -1,0 +1,143 @@
+"""The device registry as it holds now, read from its compacted topic: for gateways, access daemons and commands.
+
+Memory is bounded: of each device what `keep` makes of its entry, and of at most `max_devices`. What is more is counted,
+and then nobody may take a device that is not there for one that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import structlog
+
+from identity.registry import Precedence
+from identity.registry_messages import DEVICES_TOPIC, CheckSigned, DevicePublication, EntryRefused, read_entry
+from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
+from runtime.pulsar_client import PulsarAccess
+
+__all__ = ["MAX_DEVICES", "DeviceRegistry", "Outranked", "RegistryReader", "Taken"]
+
+MAX_DEVICES: Final = 1_000_000
+_LOG = structlog.get_logger("registry")
+T = TypeVar("T")
+
+
+class _Held(NamedTuple, Generic[T]):
+    precedence: Precedence
+    kept: T
+
+
+class Taken(NamedTuple):
+    """A publication that holds now; `is_new`: nothing was known of its device."""
+
+    publication: DevicePublication
+    is_new: bool
+
+
+class Outranked(NamedTuple):
+    """A publication that came after one of its device that holds against it.
+
+    Compaction keeps what came last: the one that holds has to be published again.
+    """
+
+    publication: DevicePublication
+
+
+@dataclass(slots=True)
+class RegistryCounts:
+    """What became of the messages. `refused`: they are no entries. `outranked`: another publication holds."""
+
+    taken: int = 0
+    refused: int = 0
+    outranked: int = 0
+    too_many: int = 0
+
+
+class DeviceRegistry(Generic[T]):
+    """What holds of each device, as `keep` has it. Pure; one thread takes, any may look."""
+
+    def __init__(self, keep: Callable[[DevicePublication, TopicMessage], T], max_devices: int = MAX_DEVICES) -> None:
+        self._keep, self._max_devices = keep, max_devices
+        self._held: dict[str, _Held[T]] = {}
+        self.counts = RegistryCounts()
+        self.last_refused = ""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, name: str) -> T | None:
+        """What is kept of a device; None: it is not known."""
+        held = self._held.get(name)
+        return None if held is None else held.kept
+
+    def all(self) -> dict[str, T]:
+        """What is kept of every device, by name."""
+        return {name: held.kept for name, held in self._held.items()}
+
+    def take(self, message: TopicMessage, check_signed: CheckSigned | None) -> Taken | Outranked | EntryRefused | None:
+        """What became of a message; None: nothing, since it was taken before, or there is no room for it."""
+        try:
+            made = read_entry(message.key, message.body, message.properties, message.published_ms, check_signed)
+        except EntryRefused as refused:
+            self.counts.refused += 1
+            self.last_refused = str(refused)
+            return refused
+        name, rank = made.entry.name, made.precedence
+        held = self._held.get(name)
+        if held is not None and rank <= held.precedence:
+            if rank == held.precedence:
+                return None
+            self.counts.outranked += 1
+            return Outranked(made)
+        if held is None and len(self._held) >= self._max_devices:
+            self.counts.too_many += 1
+            return None
+        self._held[name] = _Held(rank, self._keep(made, message))
+        self.counts.taken += 1
+        return Taken(made, held is None)
+
+
+class RegistryReader(Generic[T]):
+    """Follows the topic into a registry, in a thread; `on_message` hears there of what holds and of what does not."""
+
+    def __init__(
+        self,
+        service_url: str,
+        access: PulsarAccess,
+        registry: DeviceRegistry[T],
+        *,
+        check_signed: CheckSigned | None = None,
+        topic: str = DEVICES_TOPIC,
+        on_message: Callable[[TopicMessage, Taken | Outranked], object] = lambda _, __: None,
+        on_standing: Callable[[TopicStanding], object] = lambda _: None,
+    ) -> None:
+        self.registry = registry
+        self._check_signed, self._on_message = check_signed, on_message
+        self.reader = CompactedTopicReader(service_url, access, topic, self._take, on_standing)
+
+    @property
+    def standing(self) -> TopicStanding:
+        """How far it has read."""
+        return self.reader.standing
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether it has read to the end once and had room for all: a device that is not there is not known at all."""
+        return self.standing.was_current and not self.registry.counts.too_many
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.reader.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.reader.close()
+
+    def _take(self, message: TopicMessage) -> None:
+        became = self.registry.take(message, self._check_signed)
+        if isinstance(became, EntryRefused):
+            _LOG.warning("registry entry refused", problem=str(became))
+        elif became is not None:
+            self._on_message(message, became)

@@ -1,0 +1,164 @@
+"""Following a compacted topic of Pulsar in a thread: what it holds of each key, then what comes, for as long as we run.
+
+Knows nothing of what the messages say. A topic that cannot be reached is tried again, for ever; what was read before
+stays, and `standing` says since when nothing could be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from runtime.backoff import Backoff
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = ["CompactedTopicReader", "TopicMessage", "TopicStanding"]
+
+_LOG = structlog.get_logger("topic")
+_WAIT_MS: Final = 500
+_RECEIVER_QUEUE: Final = 1000
+"""Messages that the client holds for us: with the largest that a topic takes, the bound of its memory."""
+_OPERATION_S: Final = 5
+_CLOSE_S: Final = 5.0
+
+
+class TopicMessage(NamedTuple):
+    """One message. `published_ms`: since 1970, by the cluster's clock. A key or property that is no text is missing."""
+
+    key: str | None
+    body: bytes
+    properties: Mapping[str, str]
+    published_ms: int
+
+
+class TopicStanding(NamedTuple):
+    """How far the reading is.
+
+    `is_current`: it has read to the end, and is connected, so nothing is there that it does not know, but what is on
+    its way. `unreachable_since_s`: the wall clock when it lost the topic, None while it has it. `messages`: read since
+    the start. `problem`: why it is not connected.
+    """
+
+    is_current: bool = False
+    was_current: bool = False
+    unreachable_since_s: float | None = None
+    messages: int = 0
+    problem: str = ""
+
+
+OpenClient = Callable[[], "pulsar.Client"]
+
+
+class CompactedTopicReader:
+    """Calls `on_message` for each message, and `on_standing` when it is current for the first time or again, or not.
+
+    Both are called in the reader's thread, which ends if they raise; `is_running` says so. `start` begins.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        access: PulsarAccess,
+        topic: str,
+        on_message: Callable[[TopicMessage], object],
+        on_standing: Callable[[TopicStanding], object] = lambda _: None,
+        *,
+        backoff_max_s: float = 5.0,
+    ) -> None:
+        self.topic = topic
+        self._open = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
+        self._on_message, self._on_standing = on_message, on_standing
+        self._backoff = Backoff(0.1, backoff_max_s, random.random)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reads {topic.rpartition('/')[2]}", daemon=True)
+        self._last: Any = None
+        self.standing = TopicStanding(unreachable_since_s=time.time(), problem="not connected yet")
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Stop reading; what the client takes longer for is left to the end of the process."""
+        self._stop.set()
+        self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        import pulsar  # noqa: PLC0415 - an agent is installed without it
+
+        while not self._stop.is_set():
+            try:
+                self._follow(pulsar)
+            except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
+                self._note_lost(f"{type(error).__name__}: {error}")
+                self._stop.wait(self._backoff.take_delay_s())
+
+    def _follow(self, pulsar: Any) -> None:
+        client: Any = self._open()
+        try:
+            start = pulsar.MessageId.earliest if self._last is None else self._last
+            # Whose thing it is says the cluster: a reader of ours leaves no subscription behind.
+            reader = client.create_reader(
+                self.topic, start, is_read_compacted=True, receiver_queue_size=_RECEIVER_QUEUE
+            )
+            self._backoff.reset()
+            while not self._stop.is_set():
+                self._look(pulsar, reader)
+        finally:
+            with contextlib.suppress(pulsar.PulsarException):
+                client.close()
+
+    def _look(self, pulsar: Any, reader: Any) -> None:
+        if not reader.is_connected():
+            self._note_lost("the connection to the cluster is lost")
+        elif not self.standing.is_current and not reader.has_message_available():
+            self._note_current()
+        try:
+            message = reader.read_next(_WAIT_MS)
+        except pulsar.Timeout:
+            return
+        self._last = message.message_id()
+        self.standing = self.standing._replace(messages=self.standing.messages + 1)
+        self._on_message(_read(message))
+
+    def _note_current(self) -> None:
+        self._note(TopicStanding(True, True, None, self.standing.messages, ""))
+
+    def _note_lost(self, problem: str) -> None:
+        before = self.standing
+        since_s = before.unreachable_since_s or time.time()
+        self._note(before._replace(is_current=False, unreachable_since_s=since_s, problem=problem))
+
+    def _note(self, standing: TopicStanding) -> None:
+        before, self.standing = self.standing, standing
+        if before.is_current != standing.is_current or before.problem != standing.problem:
+            _LOG.info("topic", topic=self.topic, current=standing.is_current, problem=standing.problem)
+            self._on_standing(standing)
+
+
+def _read(message: Any) -> TopicMessage:
+    return TopicMessage(
+        _text(message.partition_key), message.data(), _text(message.properties) or {}, message.publish_timestamp()
+    )
+
+
+def _text(ask: Callable[[], Any]) -> Any:
+    """What the client answers; None where it stumbles over bytes that are no UTF-8."""
+    try:
+        return ask()
+    except UnicodeDecodeError:
+        return None

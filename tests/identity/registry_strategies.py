@@ -1,0 +1,41 @@
+"""Devices of the registry for tests: changes, entries, and sequences of what operators ask for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import strategies as st
+
+from identity.publication_id import RANDOM_BITS, next_publication_id
+from identity.registry import Change, Claim, DeviceCertificate, DeviceEntry, expect
+from identity.registry_messages import DevicePublication
+
+MOMENT = datetime(2026, 11, 23, 12, tzinfo=UTC)
+CLAIM = Claim(id="token-0123456789abcdef", password_hash="$7$101$c2FsdA==$aGFzaA==")
+CERTIFICATE = DeviceCertificate(issuer="Waybill regional authority eu", serial="abc1", not_after=MOMENT)
+CHANGE = Change(MOMENT, "anna", "because")
+
+
+def change(seconds: int = 0, reason: str = "because") -> Change:
+    return Change(MOMENT + timedelta(seconds=seconds), "anna", reason)
+
+
+def expected(tenant: str = "acme", device: str = "bus-1", *, claim: Claim | None = CLAIM) -> DeviceEntry:
+    return expect(tenant, device, region="eu", claim=claim, change=CHANGE)
+
+
+def active(tenant: str = "acme", device: str = "bus-1") -> DeviceEntry:
+    return expected(tenant, device, claim=None)
+
+
+def published(entry: DeviceEntry, random_bits: int = 0) -> DevicePublication:
+    return DevicePublication(entry, next_publication_id(None, int(MOMENT.timestamp() * 1000), random_bits))
+
+
+changes = st.builds(
+    lambda seconds, by, reason: Change(MOMENT + timedelta(seconds=seconds), by, reason),
+    st.integers(0, 10**8),
+    st.sampled_from(["anna", "ben", "access@eu"]),
+    st.text(max_size=20),
+)
+random_bits = st.integers(0, (1 << RANDOM_BITS) - 1)

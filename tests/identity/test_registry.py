@@ -1,0 +1,166 @@
+"""The device registry: what may become of a device, and what holds when two change it at once."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from identity import NameRefused
+from identity.registry import (
+    ENDED,
+    Beginning,
+    Change,
+    ChangeRefused,
+    DeviceEntry,
+    DeviceState,
+    enrol,
+    expect,
+    move,
+    precedence,
+    replace,
+    resume,
+    revoke,
+    suspend,
+)
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, active, change, changes, expected, published
+
+REFUSED = pytest.raises(ChangeRefused)
+
+
+class DeviceMachine(RuleBasedStateMachine):
+    """One vehicle, whatever operators and the access daemon try with its devices, in whichever order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: dict[str, DeviceEntry] = {}
+        self.past: dict[str, list[DeviceEntry]] = {}
+        self.count = 0
+        self._put(expected())
+
+    def _put(self, entry: DeviceEntry) -> None:
+        self.entries[entry.name] = entry
+        self.past.setdefault(entry.name, []).append(entry)
+
+    @rule(data=st.data(), what=st.sampled_from([suspend, resume, revoke]), how=changes)
+    def change(self, data: Any, what: Any, how: Change) -> None:
+        entry = data.draw(st.sampled_from(sorted(self.entries.values(), key=lambda one: one.name)))
+        try:
+            self._put(what(entry, how))
+        except ChangeRefused:
+            assert entry.is_ended or what is not revoke
+
+    @rule(data=st.data(), how=changes)
+    def enrol(self, data: Any, how: Change) -> None:
+        entry = data.draw(st.sampled_from(sorted(self.entries.values(), key=lambda one: one.name)))
+        try:
+            self._put(enrol(entry, CERTIFICATE, how))
+        except ChangeRefused:
+            assert entry.state is not DeviceState.EXPECTED
+
+    @precondition(lambda self: len(self.entries) < 6)
+    @rule(data=st.data(), how=changes, moves=st.booleans())
+    def succeed(self, data: Any, how: Change, moves: bool) -> None:
+        entry = data.draw(st.sampled_from(sorted(self.entries.values(), key=lambda one: one.name)))
+        self.count += 1
+        try:
+            if moves:
+                ended, begun = move(entry, f"tenant-{self.count}", Beginning(CLAIM), how)
+            else:
+                ended, begun = replace(entry, f"bus-{self.count + 1}", Beginning(CLAIM), how)
+        except ChangeRefused:
+            assert entry.is_ended
+            return
+        assert ended.successor == begun.name
+        self._put(ended)
+        self._put(begun)
+
+    @invariant()
+    def each_change_is_one_version_more(self) -> None:
+        for past in self.past.values():
+            assert [entry.version for entry in past] == list(range(1, len(past) + 1))
+
+    @invariant()
+    def what_ended_stays_ended_and_what_was_revoked_revoked(self) -> None:
+        for past in self.past.values():
+            states = [entry.state for entry in past if entry.state in ENDED]
+            assert len({*states}) <= 1
+            assert [entry.state for entry in past][len(past) - len(states) :] == states
+
+    @invariant()
+    def all_of_them_are_in_one_vehicle_and_at_most_one_goes_on(self) -> None:
+        assert {entry.vehicle for entry in self.entries.values()} == {"acme/bus-1"}
+        assert sum(not entry.is_ended for entry in self.entries.values()) <= 1
+
+    @invariant()
+    def no_device_is_enrolled_twice(self) -> None:
+        assert all(len(entry.certificates) <= 1 for entry in self.entries.values())
+
+
+TestDeviceMachine = DeviceMachine.TestCase
+TestDeviceMachine.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+
+
+def test_a_device_without_a_claim_is_active_and_one_with_a_claim_is_expected() -> None:
+    assert expected(claim=None).state is DeviceState.ACTIVE
+    assert expected().state is DeviceState.EXPECTED
+
+
+def test_a_lost_token_is_replaced_by_another_while_the_device_is_expected_and_never_after() -> None:
+    again = expect("acme", "bus-1", region="eu", claim=CLAIM, change=CHANGE, held=expected())
+    assert again.version == 2
+    with REFUSED as refused:
+        expect("acme", "bus-1", region="eu", claim=CLAIM, change=CHANGE, held=active())
+    assert (refused.value.device, refused.value.change) == ("acme/bus-1", "expect")
+
+
+def test_what_is_resumed_goes_on_as_it_was() -> None:
+    for entry in (expected(), active(), enrol(expected(), CERTIFICATE, CHANGE)):
+        assert resume(suspend(entry, CHANGE), CHANGE).state is entry.state
+
+
+def test_a_revoked_device_is_replaced_once_and_stays_revoked() -> None:
+    stolen = revoke(active(), CHANGE)
+    ended, begun = replace(stolen, "bus-1b", Beginning(CLAIM), CHANGE)
+    assert (ended.state, ended.successor) == (DeviceState.REVOKED, "acme/bus-1b")
+    assert (begun.state, begun.vehicle) == (DeviceState.EXPECTED, "acme/bus-1")
+    with REFUSED:
+        replace(ended, "bus-1c", Beginning(CLAIM), CHANGE)
+
+
+def test_a_move_that_was_begun_and_not_ended_is_ended_by_the_same_command() -> None:
+    _, begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)
+    ended, again = move(active(), "zeta", Beginning(CLAIM, held=begun), CHANGE)
+    assert (ended.state, again.version) == (DeviceState.MOVED, 2)
+
+
+def test_a_name_of_another_vehicle_is_not_taken_over() -> None:
+    with REFUSED:
+        replace(active(), "bus-2", Beginning(CLAIM, held=expected("acme", "bus-2")), CHANGE)
+    with REFUSED:
+        move(active(), "acme", Beginning(CLAIM), CHANGE)
+
+
+def test_a_name_that_fits_no_certificate_is_refused() -> None:
+    with pytest.raises(NameRefused):
+        expected("a" * 40, "b" * 40)
+
+
+@given(st.lists(st.sampled_from([suspend, revoke]), min_size=1, max_size=2), changes)
+def test_of_two_changes_at_once_the_stricter_one_holds_in_whichever_order(others: list[Any], how: Change) -> None:
+    start = expected()
+    rivals = [published(enrol(start, CERTIFICATE, how), 5), *(published(one(start, how), 3) for one in others)]
+    for order in permutations(rivals):
+        holds = max(order, key=lambda one: one.precedence)
+        assert holds.entry.state is (DeviceState.REVOKED if revoke in others else DeviceState.SUSPENDED)
+
+
+def test_what_ended_is_not_brought_back_by_a_higher_version() -> None:
+    revoked = published(revoke(active(), CHANGE))
+    late = published(resume(suspend(active(), change(1)), change(2)))
+    assert late.entry.version > revoked.entry.version
+    assert revoked.precedence > precedence(late.entry, late.publication_id)

@@ -1,0 +1,112 @@
+"""Messages of the device registry: what is an entry, what is none, and what holds of two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from identity import IdentityError
+from identity.publication_id import PROPERTY
+from identity.registry import DeviceEntry, DeviceState, Precedence, enrol, revoke, suspend
+from identity.registry_messages import MAX_ENTRY_BYTES, DevicePublication, EntryRefused, entry_body, read_entry
+from identity.registry_reader import DeviceRegistry, Outranked, Taken
+from runtime.compacted_topic import TopicMessage
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
+
+NOW_MS = int(MOMENT.timestamp() * 1000)
+
+
+def message(entry: DeviceEntry, bits: int = 0, key: str | None = None, **more: Any) -> TopicMessage:
+    properties = {PROPERTY: published(entry, bits).publication_id}
+    return TopicMessage(entry.name if key is None else key, more.get("body", entry_body(entry)), properties, NOW_MS)
+
+
+def registry(**more: Any) -> DeviceRegistry[DeviceState]:
+    return DeviceRegistry(lambda publication, _: publication.entry.state, **more)
+
+
+def test_an_entry_comes_back_as_it_was_published() -> None:
+    entry = enrol(expected(), CERTIFICATE, CHANGE)
+    key, body, properties, at_ms = message(entry)
+    assert read_entry(key, body, properties, at_ms) == published(entry)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "not-json"),
+        (b"[]", "entry"),
+        (b"{" * 100, "deep"),
+        (b" " * (MAX_ENTRY_BYTES + 1), "bytes"),
+        (json.dumps(json.loads(entry_body(active())) | {"state": "free"}).encode(), "state"),
+        (json.dumps(json.loads(entry_body(active())) | {"version": 0}).encode(), "version"),
+        (json.dumps(json.loads(entry_body(active())) | {"admin": True}).encode(), "admin"),
+        (entry_body(active("zeta")), "its body is of zeta/bus-1"),
+    ],
+)
+def test_what_is_no_entry_is_refused_by_name_and_changes_nothing(body: bytes, why: str) -> None:
+    held = registry()
+    refused = held.take(message(active(), body=body), None)
+    assert isinstance(refused, EntryRefused)
+    assert why in str(refused)
+    assert (held.counts.refused, len(held), held.last_refused) == (1, 0, str(refused))
+
+
+@given(st.binary(max_size=300), st.dictionaries(st.text(max_size=20), st.text(max_size=20)), st.none() | st.text())
+def test_whatever_comes_is_an_entry_or_refused(body: bytes, properties: dict[str, str], key: str | None) -> None:
+    with pytest.raises(EntryRefused):
+        read_entry(key, body, properties, NOW_MS)
+
+
+def test_a_publication_of_a_clock_far_ahead_is_none() -> None:
+    key, body, properties, at_ms = message(active())
+    with pytest.raises(EntryRefused, match="publication_id"):
+        read_entry(key, body, properties, at_ms - 2 * 86_400_000)
+
+
+def test_what_is_not_signed_by_who_may_is_refused() -> None:
+    def check(found: DevicePublication, body: bytes, properties: Mapping[str, str]) -> None:
+        raise IdentityError(f"nobody signed {found.entry.name}")
+
+    held = registry()
+    assert isinstance(held.take(message(active()), check), EntryRefused)
+    assert held.last_refused.endswith("nobody signed acme/bus-1")
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_the_same_publication_holds_in_whichever_order_they_come(order: tuple[int, ...]) -> None:
+    start = active()
+    messages = [message(start), message(suspend(start, CHANGE), 7), message(revoke(start, CHANGE), 1)]
+    held = registry()
+    became = [held.take(messages[index], None) for index in order]
+    assert held.get("acme/bus-1") is DeviceState.REVOKED
+    after = became[order.index(2) + 1 :]
+    assert all(isinstance(one, Outranked) for one in after)
+    assert held.counts.outranked == sum(isinstance(one, Outranked) for one in became)
+
+
+def test_a_message_that_comes_again_is_nothing_new() -> None:
+    held = registry()
+    assert isinstance(held.take(message(active()), None), Taken)
+    assert held.take(message(active()), None) is None
+    assert held.counts.outranked == 0
+
+
+def test_there_is_room_for_so_many_devices_and_those_above_are_counted() -> None:
+    held = registry(max_devices=2)
+    for number in range(4):
+        held.take(message(active("acme", f"bus-{number}")), None)
+    assert (len(held), held.counts.too_many) == (2, 2)
+    held.take(message(revoke(active("acme", "bus-0"), CHANGE)), None)
+    assert held.get("acme/bus-0") is DeviceState.REVOKED, "who has a place keeps it"
+
+
+def test_ranks_are_compared_by_end_then_version_then_strictness() -> None:
+    assert Precedence(True, 1, 0, "") > Precedence(False, 9, 9, "z")
+    assert Precedence(False, 2, 0, "") > Precedence(False, 1, 9, "z")
