@@ -21,7 +21,6 @@ from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_LEAD
-from cloud_jobs.publication_id import is_far_ahead
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference_messages import (
     NAMESPACE,
@@ -34,6 +33,7 @@ from cloud_jobs.reference_messages import (
     read_messages,
 )
 from cloud_jobs.reference_note import note_taken
+from identity.publication_id import is_far_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from cloud_jobs.lake.beginning import instant_text
-from cloud_jobs.publication_id import PROPERTY, is_far_ahead, is_publication_id
 from geo.spatial.geojson import named
+from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
 from telemetry import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account", "legal_entity", "exchange_rate"]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pulsar
 
 from cloud_jobs.errors import ReferenceNotPublished
-from cloud_jobs.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
 from cloud_jobs.reference_files import ReferenceVersion
 from cloud_jobs.reference_messages import NAMESPACE, TOPICS
+from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _TIMEOUT_S = 10

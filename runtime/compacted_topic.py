@@ -11,15 +11,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from runtime.backoff import Backoff
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
-
-if TYPE_CHECKING:
-    import pulsar
 
 __all__ = ["CompactedTopicReader", "TopicMessage", "TopicStanding"]
 
@@ -55,9 +52,6 @@ class TopicStanding(NamedTuple):
     problem: str = ""
 
 
-OpenClient = Callable[[], "pulsar.Client"]
-
-
 class CompactedTopicReader:
     """Calls `on_message` for each message, and `on_standing` when it is current for the first time or again, or not.
 
@@ -75,7 +69,7 @@ class CompactedTopicReader:
         backoff_max_s: float = 5.0,
     ) -> None:
         self.topic = topic
-        self._open = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
+        self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
         self._on_message, self._on_standing = on_message, on_standing
         self._backoff = Backoff(0.1, backoff_max_s, random.random)
         self._stop = threading.Event()

@@ -28,9 +28,9 @@ from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, next_number
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.proximity.job import compute_encounters
-from cloud_jobs.publication_id import next_publication_id
 from cloud_jobs.spark import SparkSettings, start_spark
 from geo.spatial import TrackSettings
+from identity.publication_id import next_publication_id
 
 START_MS = 1_767_603_600_000  # 2026-01-05T09:00:00Z
 DEGREE_M = 111_195.0

@@ -27,7 +27,7 @@ __all__ = ["MAX_CONFIRMED", "AccessCore", "Confirmation", "KnownDevice", "Step"]
 MAX_CONFIRMED: Final = 1000
 """Changes that one message confirms; of more at once, as after a start, those that were made last."""
 MAX_ENDED: Final = 2000
-"""Sessions that end in one step, the last ones first; the rest in the next: what comes meanwhile waits for no backlog."""
+"""Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
 MAX_LOOKS: Final = 10_000
 _PRUNE_S: Final = 3600.0
 SETTLE_AT_MOST: Final = 5
@@ -244,7 +244,7 @@ class AccessCore:
         assert entry is None or entry.may_connect == (known is None)
 
     def _prune(self, now_s: float) -> None:
-        """A certificate that has ended needs no list. It is kept on it for an hour more, for brokers with a slow clock."""
+        """What has ended needs no list. It is kept on it for an hour more, for brokers with a slow clock."""
         before_s = now_s - _PRUNE_S
         if self._pruned_s > before_s:
             return

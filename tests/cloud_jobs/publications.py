@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.publication_id import PROPERTY, next_publication_id
 from cloud_jobs.reference import store
 from cloud_jobs.reference_messages import Kind, read_messages, stated_version
+from identity.publication_id import PROPERTY, next_publication_id
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 

@@ -21,10 +21,10 @@ from cloud_jobs.lake import shared_append
 from cloud_jobs.lake.schemas import REFERENCE, without
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.publication_id import PROPERTY, next_publication_id
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference import publications_in, quarantined_messages, store
 from cloud_jobs.reference_messages import read_messages
+from identity.publication_id import PROPERTY, next_publication_id
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, tariff
 
 Message = dict[str, Any]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud_jobs.publication_id import PROPERTY
 from cloud_jobs.reference_files import make_version
 from cloud_jobs.reference_messages import MAX_BYTES, Kind, named_message, read_messages
+from identity.publication_id import PROPERTY
 from tests.cloud_jobs.publications import AT, message_of, publication_id
 
 GOOD = message_of("fence", {"type": "Feature", "id": "fence-1"})

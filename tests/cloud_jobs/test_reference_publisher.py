@@ -17,10 +17,10 @@ from cloud_jobs import reference_publisher
 from cloud_jobs.__main__ import app
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.publication_id import PROPERTY
 from cloud_jobs.reference import store
 from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
+from identity.publication_id import PROPERTY
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
 

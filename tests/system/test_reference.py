@@ -19,11 +19,11 @@ from cloud_jobs.__main__ import app
 from cloud_jobs.billing.contracts import Tariff, usable_contract
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.publication_id import PROPERTY, next_publication_id
 from cloud_jobs.reference import CollectedReference, collect, publications_in, quarantined_messages
 from cloud_jobs.reference_files import make_version
 from cloud_jobs.reference_publisher import publish
 from deploy.local import LocalStack
+from identity.publication_id import PROPERTY, next_publication_id
 from tests.pulsar_clients import open_client
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

@@ -21,7 +21,7 @@ from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, what_if
 from cloud_jobs.billing.contracts.zones_of_prices import faults_of_zones
 from cloud_jobs.billing.errors import BadPeriod
-from cloud_jobs.publication_id import next_publication_id
+from identity.publication_id import next_publication_id
 
 MAX_MONTHS: Final = 24
 """So many months in which a stated version begins are looked at, the earliest ones."""
