@@ -69,7 +69,9 @@ class DeviceState(StrEnum):
     """Its successor is in its vehicle now."""
 
 
+# A name is used once: what ended under it is in records and bills, and must not mean another device.
 ENDED = frozenset({DeviceState.REVOKED, DeviceState.MOVED, DeviceState.REPLACED})
+# Of two changes at once the one that lets in less holds: the other one can be asked for again.
 _STRICTNESS = (
     DeviceState.EXPECTED,
     DeviceState.ACTIVE,
@@ -211,6 +213,7 @@ def expect(
 
     One that is expected already may get another claim: a token may be lost. Raises ChangeRefused, NameRefused.
     """
+    # First, so that a name that fits no certificate never gets into the registry.
     name = device_name(tenant, device)
     if held is not None and held.state is not DeviceState.EXPECTED:
         raise ChangeRefused(name, held.state, "expect", f"it is known already, and {held.state}")
@@ -246,6 +249,7 @@ def resume(entry: DeviceEntry, change: Change) -> DeviceEntry:
     """It may go on as before it was suspended. Raises ChangeRefused."""
     if entry.state is not DeviceState.SUSPENDED:
         raise _refused(entry, "resume", "only what is suspended is resumed")
+    # Who was suspended before it was enrolled has still to show its claim.
     is_open = entry.claim is not None and not entry.certificates
     return _changed(entry, DeviceState.EXPECTED if is_open else DeviceState.ACTIVE, change)
 
@@ -272,6 +276,7 @@ def replace(entry: DeviceEntry, device: str, beginning: Beginning, change: Chang
     """
     if entry.is_ended and (entry.state is not DeviceState.REVOKED or entry.successor):
         raise _refused(entry, "replace")
+    # Stolen first, replaced later: nothing may soften what was said of the old one.
     state = DeviceState.REVOKED if entry.state is DeviceState.REVOKED else DeviceState.REPLACED
     begun = _begin(entry, "replace", (entry.tenant, device), beginning, change)
     return _changed(entry, state, change, successor=begun.name), begun
@@ -297,6 +302,7 @@ def _changed(
     certificates: tuple[DeviceCertificate, ...] | None = None,
     successor: str | None = None,
 ) -> DeviceEntry:
+    # Validated anew: a reason or a name may come from a command line.
     facts = entry.model_dump() | {
         "state": state,
         "version": entry.version + 1,

@@ -76,6 +76,7 @@ def read_entry(
 ) -> DevicePublication:
     """What a message says, published at a moment (milliseconds since 1970). Raises EntryRefused, and nothing else."""
     key = key or ""
+    # Before the body: what has no place in the order of publications is not worth reading.
     publication_id = properties.get(PROPERTY, "")
     if not is_publication_id(publication_id) or is_far_ahead(publication_id, published_ms):
         raise EntryRefused(key, f"its property {PROPERTY} is to be a UUID of version 7, of its time")
@@ -85,11 +86,14 @@ def read_entry(
     except InvalidJson as error:
         raise EntryRefused(key, str(error)) from error
     except ValidationError as error:
+        # One is enough to find it; an attacker may have made thousands.
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise EntryRefused(key, f"{where or 'entry'}: {first['msg']}") from error
+    # Compaction goes by the key, everybody else by the body.
     if entry.name != key:
         raise EntryRefused(key, f"its body is of {entry.name}")
+    # Last: a signature costs more than all the rest, and garbage needs none.
     found = DevicePublication(entry, publication_id)
     try:
         if check_signed is not None:

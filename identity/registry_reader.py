@@ -87,10 +87,12 @@ class DeviceRegistry(Generic[T]):
         name, rank = made.entry.name, made.precedence
         held = self._held.get(name)
         if held is not None and rank <= held.precedence:
+            # A reader that connects again may get the last message twice.
             if rank == held.precedence:
                 return None
             self.counts.outranked += 1
             return Outranked(made)
+        # A device that is known keeps its place: a flood of new names must not hide a revocation.
         if held is None and len(self._held) >= self._max_devices:
             self.counts.too_many += 1
             return None

@@ -119,12 +119,14 @@ class CompactedTopicReader:
     def _look(self, pulsar: Any, reader: Any) -> None:
         if not reader.is_connected():
             self._note_lost("the connection to the cluster is lost")
+        # Asked until it is current: the question goes to the broker, and each message would wait for it.
         elif not self.standing.is_current and not reader.has_message_available():
             self._note_current()
         try:
             message = reader.read_next(_WAIT_MS)
         except pulsar.Timeout:
             return
+        # Before it is handed over: one that its owner cannot handle must not come again for ever.
         self._last = message.message_id()
         self.standing = self.standing._replace(messages=self.standing.messages + 1)
         self._on_message(_read(message))

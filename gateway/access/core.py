@@ -118,6 +118,7 @@ class AccessCore:
         entry = publication.entry
         name = entry.name
         if entry.may_connect:
+            # Resumed before its session was ended: nothing is to be ended any more.
             self._closed.pop(name, None)
             self._to_end.pop(name, None)
             self._looks.pop(name, None)
@@ -136,6 +137,7 @@ class AccessCore:
         if not_after_s <= now_s:
             return
         self._issued.setdefault(name, {})[serial] = not_after_s
+        # Signed while it was revoked, or found after a start: it goes on the list at once.
         if name in self._closed:
             self._put_on_list(name, None)
             self._change(now_s)
@@ -183,6 +185,7 @@ class AccessCore:
             return None
         self._first_s = None
         self._prune(now_s)
+        # The last ones first: what was denied long ago is on the lists of all regions.
         named = sorted(self._named(now_s), key=lambda name: self._closed[name].changed_s, reverse=True)
         denied = named[:MAX_DENIED]
         self._forget_at_s = self._next_forgotten_s(denied)
@@ -199,6 +202,7 @@ class AccessCore:
 
     def on_failed(self, step: Step, now_s: float) -> None:
         """The step could not be done to its end: all of it is due again."""
+        # Who was resumed meanwhile keeps its session.
         self._to_end |= dict.fromkeys(name for name in step.end if name in self._closed)
         for device, publication_id in step.confirm:
             self._to_confirm.setdefault(device, publication_id)
@@ -218,6 +222,7 @@ class AccessCore:
     def _step_at_s(self) -> float | None:
         if not self.is_ready or self._first_s is None:
             return None
+        # Bounded: a stream of changes must not put off the first of them for ever.
         settle_s = self._settings.settle_s
         return min(self._last_s + settle_s, self._first_s + SETTLE_AT_MOST * settle_s)
 
@@ -236,6 +241,7 @@ class AccessCore:
         """Puts a device's certificates on the region's own list, or takes them from it."""
         issued = self._issued.get(name, {})
         known = self._closed.get(name)
+        # Taken off first: its reason may be another one now.
         for serial in issued:
             self._revoked.pop(serial, None)
             if known is not None:

@@ -74,6 +74,7 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
         raise ListRefused(issuer, f"{len(body)} bytes, at most {MAX_LIST_BYTES} are taken")
     try:
         certificate = read_certificates(body)[0]
+        # The root's word: else anybody who may publish here could lock devices out.
         certificate.verify_directly_issued_by(root)
         found = _read(body[body.index(b"-----BEGIN X509 CRL-----") :], certificate)
     except (ValueError, TypeError, InvalidSignature, NotAnAuthority) as error:

@@ -26,6 +26,7 @@ def broker_rules(version: int, region: str, gateways: Iterable[str], denied: Col
     """The file's text; `gateways`: their names. `denied`: devices that may nothing, at most MAX_DENIED."""
     assert len(denied) <= MAX_DENIED, len(denied)
     lines = [f"# waybill rules, version {version}: written by the access daemon of {region}, and written over"]
+    # A rule for a user comes before the patterns, and # is every topic that is not of the broker itself.
     for name in sorted(denied):
         lines += [f"user {name}", "topic deny #"]
     for gateway in sorted(set(gateways)):
