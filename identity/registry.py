@@ -29,12 +29,12 @@ __all__ = [
     "ENDED",
     "MAX_CERTIFICATES",
     "Beginning",
-    "Change",
     "ChangeRefused",
     "Claim",
-    "DeviceCertificate",
+    "DeviceChange",
     "DeviceEntry",
     "DeviceState",
+    "EnrolledCertificate",
     "Precedence",
     "enrol",
     "expect",
@@ -90,7 +90,7 @@ class ChangeRefused(IdentityError):
         self.device, self.state, self.change = device, state, change
 
 
-class Change(NamedTuple):
+class DeviceChange(NamedTuple):
     """Who changes an entry, when, and why."""
 
     at: datetime
@@ -129,7 +129,7 @@ class Claim(Settings):
         return self.password_hash is not None
 
 
-class DeviceCertificate(Settings):
+class EnrolledCertificate(Settings):
     """An operational certificate that a device got when it was enrolled. `serial`: in hexadecimal digits."""
 
     issuer: Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -150,7 +150,7 @@ class DeviceEntry(Settings):
     region: _Name
     vehicle: _FullName
     claim: Claim | None = None
-    certificates: Annotated[tuple[DeviceCertificate, ...], Field(max_length=MAX_CERTIFICATES)] = ()
+    certificates: Annotated[tuple[EnrolledCertificate, ...], Field(max_length=MAX_CERTIFICATES)] = ()
     successor: _FullName | None = None
     changed_at: _Moment
     changed_by: Annotated[str, StringConstraints(min_length=1, max_length=_CHANGED_BY_CHARACTERS)]
@@ -205,7 +205,7 @@ def expect(
     *,
     region: str,
     claim: Claim | None,
-    change: Change,
+    change: DeviceChange,
     held: DeviceEntry | None = None,
     vehicle: str | None = None,
 ) -> DeviceEntry:
@@ -231,21 +231,21 @@ def expect(
     )
 
 
-def enrol(entry: DeviceEntry, certificate: DeviceCertificate, change: Change) -> DeviceEntry:
+def enrol(entry: DeviceEntry, certificate: EnrolledCertificate, change: DeviceChange) -> DeviceEntry:
     """Its claim was used, and it has a certificate. Raises ChangeRefused, the second time too."""
     if entry.state is not DeviceState.EXPECTED:
         raise _refused(entry, "enrol", "a claim is good once, for a device that is expected")
     return _changed(entry, DeviceState.ACTIVE, change, certificates=(*entry.certificates, certificate))
 
 
-def suspend(entry: DeviceEntry, change: Change) -> DeviceEntry:
+def suspend(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
     """It may not connect until it is resumed. Raises ChangeRefused."""
     if not entry.may_connect:
         raise _refused(entry, "suspend")
     return _changed(entry, DeviceState.SUSPENDED, change)
 
 
-def resume(entry: DeviceEntry, change: Change) -> DeviceEntry:
+def resume(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
     """It may go on as before it was suspended. Raises ChangeRefused."""
     if entry.state is not DeviceState.SUSPENDED:
         raise _refused(entry, "resume", "only what is suspended is resumed")
@@ -254,14 +254,16 @@ def resume(entry: DeviceEntry, change: Change) -> DeviceEntry:
     return _changed(entry, DeviceState.EXPECTED if is_open else DeviceState.ACTIVE, change)
 
 
-def revoke(entry: DeviceEntry, change: Change) -> DeviceEntry:
+def revoke(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
     """It may never connect again. Raises ChangeRefused for a name that is at its end."""
     if entry.is_ended:
         raise _refused(entry, "revoke")
     return _changed(entry, DeviceState.REVOKED, change)
 
 
-def move(entry: DeviceEntry, tenant: str, beginning: Beginning, change: Change) -> tuple[DeviceEntry, DeviceEntry]:
+def move(
+    entry: DeviceEntry, tenant: str, beginning: Beginning, change: DeviceChange
+) -> tuple[DeviceEntry, DeviceEntry]:
     """The end of it here, and its beginning at another tenant. Raises ChangeRefused, NameRefused."""
     if entry.is_ended or tenant == entry.tenant:
         raise _refused(entry, "move", f"it belongs to {tenant} already" if tenant == entry.tenant else "")
@@ -269,7 +271,9 @@ def move(entry: DeviceEntry, tenant: str, beginning: Beginning, change: Change) 
     return _changed(entry, DeviceState.MOVED, change, successor=begun.name), begun
 
 
-def replace(entry: DeviceEntry, device: str, beginning: Beginning, change: Change) -> tuple[DeviceEntry, DeviceEntry]:
+def replace(
+    entry: DeviceEntry, device: str, beginning: Beginning, change: DeviceChange
+) -> tuple[DeviceEntry, DeviceEntry]:
     """The end of it, and the beginning of the device that is in its vehicle now. Raises ChangeRefused, NameRefused.
 
     One that was revoked stays revoked, and may be replaced once.
@@ -283,7 +287,7 @@ def replace(entry: DeviceEntry, device: str, beginning: Beginning, change: Chang
 
 
 def _begin(
-    entry: DeviceEntry, what: str, successor: tuple[str, str], beginning: Beginning, change: Change
+    entry: DeviceEntry, what: str, successor: tuple[str, str], beginning: Beginning, change: DeviceChange
 ) -> DeviceEntry:
     name, (claim, region, held) = device_name(*successor), beginning
     # What began this way before its end was published may begin again: a command may be killed between the two.
@@ -297,9 +301,9 @@ def _begin(
 def _changed(
     entry: DeviceEntry,
     state: DeviceState,
-    change: Change,
+    change: DeviceChange,
     *,
-    certificates: tuple[DeviceCertificate, ...] | None = None,
+    certificates: tuple[EnrolledCertificate, ...] | None = None,
     successor: str | None = None,
 ) -> DeviceEntry:
     # Validated anew: a reason or a name may come from a command line.

@@ -15,7 +15,7 @@ from settings import Settings
 
 
 class GuardedBroker(Settings):
-    """The region's broker: the files that it reads, how it is told to, and where its sessions are ended.
+    """The region's broker: the files that it reads, how it is made to, and where its sessions are ended.
 
     One of `pid` and `pid_file`. `program`: what the process must be called, or no signal is sent to it.
     """

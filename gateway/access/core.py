@@ -1,6 +1,6 @@
 """The access daemon without files, signals and sockets: what it knows in, what is to be done out. One thread, no clock.
 
-    a device changed ──▶ (settle) ──▶ Step: rules, lists ──▶ reload ──▶ sessions ended ──▶ confirmed ──▶ looked at again
+    a device changed ──▶ (settle) ──▶ step: rules, lists ──▶ reload ──▶ sessions ended ──▶ confirmed ──▶ looked at again
 
 What the broker is to have follows from the registry and the lists alone, never from the way there: whoever is killed in
 the middle of a step makes the whole of it again. Nothing is denied or allowed before the registry was read to its end.
@@ -22,7 +22,7 @@ from identity import Revoked
 from identity.registry import DeviceEntry, DeviceState
 from identity.registry_messages import DevicePublication
 
-__all__ = ["MAX_CONFIRMED", "AccessCore", "Confirmation", "KnownDevice", "Step"]
+__all__ = ["MAX_CONFIRMED", "AccessCore", "BrokerStep", "Confirmation", "KnownDevice"]
 
 MAX_CONFIRMED: Final = 1000
 """Changes that one message confirms; of more at once, as after a start, those that were made last."""
@@ -54,7 +54,7 @@ class Confirmation(NamedTuple):
     publication_id: str
 
 
-class Step(NamedTuple):
+class BrokerStep(NamedTuple):
     """What the broker is to have now, and which sessions are to end.
 
     `denied`: by name in the rules. `revoked`: on the region's own list, by serial. `lists`: of other issuers.
@@ -176,7 +176,7 @@ class AccessCore:
         looks = next(iter(self._looks.values()), None)
         return min((at for at in (self._step_at_s(), looks, self._forget_at_s) if at is not None), default=None)
 
-    def take_step(self, now_s: float) -> Step | None:
+    def take_step(self, now_s: float) -> BrokerStep | None:
         """The step that is due; None: none is. It counts as done until `on_failed` says otherwise."""
         if self._forget_at_s is not None and now_s >= self._forget_at_s:
             self._change(now_s)
@@ -198,9 +198,9 @@ class AccessCore:
             self._looks[name] = now_s + self._settings.look_after_s
             self._looks.move_to_end(name)
         lists = tuple(self._lists[issuer] for issuer in sorted(self._lists))
-        return Step(frozenset(denied), dict(self._revoked), lists, end, confirm, len(named) - len(denied))
+        return BrokerStep(frozenset(denied), dict(self._revoked), lists, end, confirm, len(named) - len(denied))
 
-    def on_failed(self, step: Step, now_s: float) -> None:
+    def on_failed(self, step: BrokerStep, now_s: float) -> None:
         """The step could not be done to its end: all of it is due again."""
         # Who was resumed meanwhile keeps its session.
         self._to_end |= dict.fromkeys(name for name in step.end if name in self._closed)

@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from identity.publication_id import RANDOM_BITS, next_publication_id
-from identity.registry import Change, Claim, DeviceCertificate, DeviceEntry, expect
+from identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, expect
 from identity.registry_messages import DevicePublication
 
 MOMENT = datetime(2026, 11, 23, 12, tzinfo=UTC)
 CLAIM = Claim(id="token-0123456789abcdef", password_hash="$7$101$c2FsdA==$aGFzaA==")
-CERTIFICATE = DeviceCertificate(issuer="Waybill regional authority eu", serial="abc1", not_after=MOMENT)
-CHANGE = Change(MOMENT, "anna", "because")
+CERTIFICATE = EnrolledCertificate(issuer="Waybill regional authority eu", serial="abc1", not_after=MOMENT)
+CHANGE = DeviceChange(MOMENT, "anna", "because")
 
 
-def change(seconds: int = 0, reason: str = "because") -> Change:
-    return Change(MOMENT + timedelta(seconds=seconds), "anna", reason)
+def change(seconds: int = 0, reason: str = "because") -> DeviceChange:
+    return DeviceChange(MOMENT + timedelta(seconds=seconds), "anna", reason)
 
 
 def expected(tenant: str = "acme", device: str = "bus-1", *, claim: Claim | None = CLAIM) -> DeviceEntry:
@@ -33,7 +33,7 @@ def published(entry: DeviceEntry, random_bits: int = 0) -> DevicePublication:
 
 
 changes = st.builds(
-    lambda seconds, by, reason: Change(MOMENT + timedelta(seconds=seconds), by, reason),
+    lambda seconds, by, reason: DeviceChange(MOMENT + timedelta(seconds=seconds), by, reason),
     st.integers(0, 10**8),
     st.sampled_from(["anna", "ben", "access@eu"]),
     st.text(max_size=20),

@@ -14,8 +14,8 @@ from identity import NameRefused
 from identity.registry import (
     ENDED,
     Beginning,
-    Change,
     ChangeRefused,
+    DeviceChange,
     DeviceEntry,
     DeviceState,
     enrol,
@@ -47,7 +47,7 @@ class DeviceMachine(RuleBasedStateMachine):
         self.past.setdefault(entry.name, []).append(entry)
 
     @rule(data=st.data(), what=st.sampled_from([suspend, resume, revoke]), how=changes)
-    def change(self, data: Any, what: Any, how: Change) -> None:
+    def change(self, data: Any, what: Any, how: DeviceChange) -> None:
         entry = data.draw(st.sampled_from(sorted(self.entries.values(), key=lambda one: one.name)))
         try:
             self._put(what(entry, how))
@@ -55,7 +55,7 @@ class DeviceMachine(RuleBasedStateMachine):
             assert entry.is_ended or what is not revoke
 
     @rule(data=st.data(), how=changes)
-    def enrol(self, data: Any, how: Change) -> None:
+    def enrol(self, data: Any, how: DeviceChange) -> None:
         entry = data.draw(st.sampled_from(sorted(self.entries.values(), key=lambda one: one.name)))
         try:
             self._put(enrol(entry, CERTIFICATE, how))
@@ -64,7 +64,7 @@ class DeviceMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.entries) < 6)
     @rule(data=st.data(), how=changes, moves=st.booleans())
-    def succeed(self, data: Any, how: Change, moves: bool) -> None:
+    def succeed(self, data: Any, how: DeviceChange, moves: bool) -> None:
         entry = data.draw(st.sampled_from(sorted(self.entries.values(), key=lambda one: one.name)))
         self.count += 1
         try:
@@ -151,7 +151,7 @@ def test_a_name_that_fits_no_certificate_is_refused() -> None:
 
 
 @given(st.lists(st.sampled_from([suspend, revoke]), min_size=1, max_size=2), changes)
-def test_of_two_changes_at_once_the_stricter_one_holds_in_whichever_order(others: list[Any], how: Change) -> None:
+def test_of_two_changes_at_once_the_stricter_one_holds_in_whichever_order(others: list[Any], how: DeviceChange) -> None:
     start = expected()
     rivals = [published(enrol(start, CERTIFICATE, how), 5), *(published(one(start, how), 3) for one in others)]
     for order in permutations(rivals):
