@@ -39,6 +39,8 @@ __all__ = [
 
 CLOCK_SKEW = timedelta(minutes=5)
 """A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""
+MAX_PEM_BYTES = 64 << 10
+"""Of certificates that are read together: a chain has one of 2 kB for each authority."""
 SERIAL_BITS = 159
 """Of a random serial: positive, and at most 20 bytes (RFC 5280, 4.1.2.2)."""
 
@@ -197,11 +199,19 @@ def common_name(name: x509.Name) -> str:
 
 
 def read_certificates(pem: bytes) -> list[x509.Certificate]:
-    """The certificates of a PEM file, in its order. Raises NotAnAuthority where there is none."""
+    """The certificates of a PEM file, in its order. Raises NotAnAuthority where there is none that can be read.
+
+    Each is read as a whole: the library looks at a name or a key only when it is asked for, and would refuse it there.
+    """
+    if len(pem) > MAX_PEM_BYTES:
+        raise NotAnAuthority(f"certificates of {len(pem)} bytes, and at most {MAX_PEM_BYTES} are read")
     try:
-        return x509.load_pem_x509_certificates(pem)
-    except (ValueError, x509.InvalidVersion) as error:
-        raise NotAnAuthority(f"no certificates in PEM: {error}") from error
+        found = x509.load_pem_x509_certificates(pem)
+        for one in found:
+            _ = one.subject, one.issuer, one.public_key(), one.extensions, one.not_valid_before_utc, one.serial_number
+    except Exception as error:  # of half a dozen kinds
+        raise NotAnAuthority(f"no certificates in PEM: {error!s:.200}") from error
+    return found
 
 
 def _issue(

@@ -21,9 +21,14 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
+MAX_ERROR_CHARACTERS = 1000
+
 
 class IdentityError(Exception):
-    """Base of everything this package raises."""
+    """Base of everything this package raises. Its text is bounded, for it quotes what strangers sent."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[:MAX_ERROR_CHARACTERS]}...")
 
 
 class NameRefused(IdentityError, ValueError):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from hypothesis import given
@@ -201,3 +202,26 @@ def test_a_revocation_list_names_whom_it_was_given_and_is_its_authority_s(
     assert read.issuer == REGIONAL.certificate.subject
     assert read.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == number
     assert read.last_update_utc == NOW
+
+
+PEM = REGIONAL.certificate.public_bytes(serialization.Encoding.PEM)
+DER = REGIONAL.certificate.public_bytes(serialization.Encoding.DER)
+
+
+@given(st.integers(0, len(DER) - 1), st.binary(min_size=1, max_size=4))
+def test_a_certificate_is_refused_where_it_is_read_or_can_be_looked_at_in_every_part(at: int, over: bytes) -> None:
+    spoilt = DER[:at] + over + DER[at + len(over) :]
+    lines = base64.encodebytes(spoilt)
+    try:
+        read = read_certificates(b"-----BEGIN CERTIFICATE-----\n" + lines + b"-----END CERTIFICATE-----\n")
+    except NotAnAuthority as error:
+        assert len(str(error)) < 500  # noqa: PT017 - it may be read, too
+        return
+    for one in read:
+        assert isinstance(common_name(one.subject) + common_name(one.issuer), str)
+        list(one.extensions)
+
+
+def test_certificates_of_more_bytes_than_a_chain_has_are_refused_before_they_are_read() -> None:
+    with pytest.raises(NotAnAuthority, match="at most"):
+        read_certificates(PEM * 200)

@@ -106,3 +106,10 @@ def test_a_key_with_a_passphrase_is_refused_with_a_reason() -> None:
     )
     with pytest.raises(KeyRefused, match="without a passphrase"):
         KeyPair.from_pem(pem)
+
+
+def test_what_is_said_of_a_request_is_bounded_however_much_of_it_is_quoted() -> None:
+    label = b"X" * 7000
+    with pytest.raises(RequestRefused) as caught:
+        read_request(b"-----BEGIN " + label + b"-----\nAA==\n-----END CERTIFICATE-----\n")
+    assert len(str(caught.value)) < 1100

@@ -28,6 +28,8 @@ Value = int | bytes
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
+_FIELDS = 1024
+"""Numbers of fields from here on are passed over: Pulsar has none, and a producer could fill the memory with them."""
 _BATCH, _UUID, _CHUNKS, _CHUNK = 11, 26, 27, 29
 
 
@@ -59,14 +61,17 @@ def decode(data: bytes) -> dict[int, Value]:
         tag, offset = _read_varint(data, offset)
         number, kind = tag >> 3, tag & 7
         if kind == _VARINT:
-            fields[number], offset = _read_varint(data, offset)
+            value, offset = _read_varint(data, offset)
+            if number < _FIELDS:
+                fields[number] = value
             continue
         length = {_FIXED_64: 8, _FIXED_32: 4}.get(kind)
         if kind == _BYTES:
             length, offset = _read_varint(data, offset)
         if length is None or offset + length > len(data):
             raise ValueError(f"no protobuf at byte {offset}")
-        fields[number] = data[offset : offset + length]
+        if number < _FIELDS:
+            fields[number] = data[offset : offset + length]
         offset += length
     return fields
 
@@ -121,6 +126,8 @@ _PROTOCOL_VERSION = 15
 _PERMITS = 5000
 _MAX_FRAME_BYTES = 256 << 20
 _MAX_HEAD_BYTES = 1 << 20
+_MAX_METADATA_BYTES = 8 << 20
+"""A message of Pulsar has 5 MiB with its properties, where nothing else is set."""
 _CHECKSUM_MAGIC, _CHECKSUM_BYTES = b"\x0e\x01", 6
 _READ_BYTES = 256 << 10
 _IDLE_TIMEOUT_S = 2.0
@@ -207,7 +214,7 @@ class EntryStream:
             start = start[_CHECKSUM_BYTES:] + self._read_exactly(_CHECKSUM_BYTES)
             skipped += _CHECKSUM_BYTES
         length = int.from_bytes(start[-4:])
-        if skipped + length > left:
+        if skipped + length > left or length > _MAX_METADATA_BYTES:
             raise ValueError(f"{length} bytes of metadata in an entry of {left}")
         metadata = self._read_exactly(length)
         self._skip(left - skipped - length)

@@ -1,13 +1,23 @@
 """What is read of Pulsar's own protocol: right where it is right, a ValueError where it is anything else."""
 
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.pulsar_source.reading.entry_store import EntryMetadata, decode, encode, entry_metadata, frame, numbers
+from cloud_jobs.pulsar_source.reading.entry_store import (
+    EntryMetadata,
+    EntryStream,
+    decode,
+    encode,
+    entry_metadata,
+    frame,
+    numbers,
+)
 from tests.cloud_jobs.pulsar_source.raw import fields_of, message, metadata
+from tests.fuzz.targets.broker_frames import CLUSTER, LAST, BrokerConnection
 
 FIELDS = st.dictionaries(st.integers(1, 200), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300)))
 
@@ -44,3 +54,18 @@ def test_a_command_has_its_lengths_before_it():
     assert data[:4] == (len(data) - 4).to_bytes(4)
     assert data[4:8] == (len(data) - 8).to_bytes(4)
     assert decode(data[8:]) == {1: 11, 11: encode({1: 1, 2: 1000})}
+
+
+def test_fields_that_pulsar_does_not_have_fill_no_memory() -> None:
+    many = b"".join(encode({number: 1}) for number in range(1, 20_000))
+    assert decode(many).keys() == set(range(1, 1024))
+    assert decode(many + encode({11: 7, 5000: b"text"}))[11] == 7
+
+
+def test_an_entry_that_announces_more_metadata_than_a_message_may_have_is_refused_before_it_is_read() -> None:
+    length = 100 << 20
+    command = frame(9, {1: 1})[8:]
+    start = (4 + len(command) + 4 + length).to_bytes(4) + len(command).to_bytes(4) + command + length.to_bytes(4)
+    stream = EntryStream(cast("Any", BrokerConnection(start)), CLUSTER, "persistent://a/b/c")
+    with pytest.raises(ValueError, match="bytes of metadata in an entry"):
+        list(stream.receive_entries(LAST))
