@@ -1,0 +1,288 @@
+"""Devices that cost little: packets made beforehand, a few hundred TLS connections, one thread, and it ends by itself.
+
+Each device has its batches ready as PUBLISH packets and sends them in turn, again and again. It counts what the gateway
+acknowledges to it: a batch is done when its records are, not when the broker has it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import socket
+import ssl
+import struct
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from telemetry import Batch, DeviceChannel, Raw, Record, device_topic, encode
+
+TENANT = "acme"
+RECORDS = 20
+READY = 32
+"""Batches that a device has ready; its window is smaller, so that none is under way twice."""
+_OVERHEAD_BYTES = 150
+_CONNECT, _PUBLISH, _PUBACK, _SUBACK = 0x10, 3, 4, 9
+_ACK_QOS_1 = b"\x40\x02"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """What to send. `window`: batches under way of each device. `rate`: batches a second of all; 0: as many as go."""
+
+    port: int
+    certificates: list[tuple[str, str, str]]
+    """For each device: CA, certificate and key (PEM files); empty strings: plain TCP."""
+    batch_bytes: int
+    seconds: float
+    window: int = 4
+    rate: float = 0.0
+    skip_s: float = 0.0
+    """Latencies count from then on."""
+    name: str = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What the devices saw: batches of which all records were acknowledged, and how long that took."""
+
+    acknowledged: int
+    messages: int
+    p50_ms: float
+    p99_ms: float
+    left: int
+
+
+def device_name(name: str, number: int) -> str:
+    return f"{name}-{number:04d}"
+
+
+def packets(device: str, batch_bytes: int, seed: int) -> list[bytes]:
+    """READY different batches of about that size that do not compress, as PUBLISH packets with packet ids from 1."""
+    draw = random.Random(seed)
+    topic = device_topic(TENANT, device, DeviceChannel.BATCH).encode()
+    size = (batch_bytes - _OVERHEAD_BYTES) // RECORDS - 3
+    made = []
+    for number in range(READY):
+        first = 1 + number * RECORDS
+        records = tuple(
+            Record(seq, 1_767_614_400_000_000 + seq * 1_000_003, Raw(topic="can/0", payload=draw.randbytes(size)))
+            for seq in range(first, first + RECORDS)
+        )
+        batch = encode(Batch(device, 7, READY * RECORDS, records))
+        body = _text(topic) + struct.pack(">H", number + 1) + b"\x00" + batch
+        made.append(_packet(0x32, body))
+    return made
+
+
+class Device:
+    """One connection. `sent_s` has when each batch that is under way was to be sent, the oldest first."""
+
+    def __init__(self, settings: LoadSettings, number: int) -> None:
+        device = device_name(settings.name, number)
+        self.packets = packets(device, settings.batch_bytes, number)
+        self.socket = _connected(settings, number)
+        self.socket.sendall(_connect(f"{TENANT}/{device}"))
+        self.socket.sendall(_subscribe(device_topic(TENANT, device, DeviceChannel.ACK)))
+        self._received = b""
+        self.outgoing = bytearray()
+        self.is_ready = False
+        self.messages = 0
+        self.sent_s: deque[float] = deque()
+        self._next = 0
+        self._part = 0
+
+    def send(self, now_s: float) -> None:
+        """Queue the next batch; `now_s`: when it is, or was, due."""
+        self.outgoing += self.packets[self._next]
+        self._next = (self._next + 1) % READY
+        self.sent_s.append(now_s)
+
+    def flush(self) -> bool:
+        """Send what waits; whether all of it went."""
+        try:
+            while self.outgoing:
+                sent = self.socket.send(self.outgoing)
+                del self.outgoing[:sent]
+        except (ssl.SSLWantWriteError, BlockingIOError):
+            return False
+        return True
+
+    def receive(self) -> int:
+        """Read what has come, once; how many batches it acknowledges."""
+        try:
+            received = self.socket.recv(16 << 10)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return 0
+        if not received:
+            raise ConnectionError("the broker closed the connection of a device")
+        data = self._received + received if self._received else received
+        at, done = 0, 0
+        while at + 2 <= len(data):
+            begin, length = at + 2, data[at + 1]
+            if length > 0x7F:  # two bytes are enough for anything that a device gets here
+                if at + 3 > len(data):
+                    break
+                begin, length = at + 3, length & 0x7F | data[at + 2] << 7
+            if begin + length > len(data):
+                break
+            kind = data[at] >> 4
+            if kind == _PUBLISH:
+                done += self._on_ack(data, at, begin, begin + length)
+            elif kind == _SUBACK:
+                self.is_ready = True
+            at = begin + length
+        self._received = data[at:]
+        return done
+
+    def _on_ack(self, data: bytes, at: int, begin: int, end: int) -> int:
+        topic_bytes = data[begin] << 8 | data[begin + 1]
+        body = begin + 2 + topic_bytes
+        if data[at] & 6:
+            self.outgoing += _ACK_QOS_1 + data[body : body + 2]
+            body += 2
+        ack = msgpack.unpackb(data[body + 1 + data[body] : end])
+        assert "refused" not in ack, ack
+        self.messages += 1
+        self._part += sum(last - first + 1 for first, last in ack["ranges"])
+        done, self._part = divmod(self._part, RECORDS)
+        return done
+
+
+class Fleet:
+    """All devices, and the loop that serves them."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        self._settings = settings
+        self._devices = [Device(settings, number) for number in range(len(settings.certificates))]
+        self._poll = select.epoll()
+        self._by_fd = {}
+        for device in self._devices:
+            device.socket.setblocking(False)
+            self._by_fd[device.socket.fileno()] = device
+            self._poll.register(device.socket, select.EPOLLIN)
+        self._done = 0
+        self._latencies: list[float] = []
+        self._blocked: set[int] = set()
+
+    def run(self) -> LoadResult:
+        """Subscribe, send for `seconds`, then wait a little for what is under way."""
+        while not all(device.is_ready for device in self._devices):
+            self._turn(1.0, sends=False)
+        print("ready", flush=True)
+        began_s = time.monotonic()
+        end_s = began_s + self._settings.seconds
+        if not self._settings.rate:
+            self._fill()
+        due = 0
+        while (now_s := time.monotonic()) < end_s:
+            timeout_s = end_s - now_s
+            if self._settings.rate:
+                due = self._send_due(began_s, now_s, due)
+                timeout_s = max(0.0, began_s + (due + 1) / self._settings.rate - time.monotonic())
+            self._turn(timeout_s, sends=not self._settings.rate, counts=now_s >= began_s + self._settings.skip_s)
+        acknowledged = self._done
+        until_s = time.monotonic() + 5
+        while any(device.sent_s for device in self._devices) and time.monotonic() < until_s:
+            self._turn(0.1, sends=False)
+        ordered = sorted(self._latencies) or [float("nan")]
+        return LoadResult(
+            acknowledged=acknowledged,
+            messages=sum(device.messages for device in self._devices),
+            p50_ms=ordered[len(ordered) // 2] * 1000,
+            p99_ms=ordered[int(len(ordered) * 0.99)] * 1000,
+            left=sum(len(device.sent_s) for device in self._devices),
+        )
+
+    def _fill(self) -> None:
+        for device in self._devices:
+            for _ in range(self._settings.window):
+                device.send(time.monotonic())
+            self._flush(device)
+
+    def _send_due(self, began_s: float, now_s: float, sent: int) -> int:
+        due = int((now_s - began_s) * self._settings.rate)
+        for number in range(sent, due):
+            device = self._devices[number % len(self._devices)]
+            if len(device.sent_s) < READY - 1:  # else it falls behind: shown by what is acknowledged
+                device.send(began_s + number / self._settings.rate)
+                self._flush(device)
+        return max(sent, due)
+
+    def _turn(self, timeout_s: float, *, sends: bool, counts: bool = False) -> None:
+        events = self._poll.poll(timeout_s)
+        now_s = time.monotonic()
+        for fd, event in events:
+            device = self._by_fd[fd]
+            if event & ~select.EPOLLOUT:
+                done = device.receive()
+                self._done += done
+                for _ in range(done):
+                    took_s = now_s - device.sent_s.popleft()
+                    if counts:
+                        self._latencies.append(took_s)
+                    if sends:
+                        device.send(now_s)
+            if device.outgoing:
+                self._flush(device)
+
+    def _flush(self, device: Device) -> None:
+        fd = device.socket.fileno()
+        if device.flush():
+            if fd in self._blocked:
+                self._blocked.discard(fd)
+                self._poll.modify(fd, select.EPOLLIN)
+        elif fd not in self._blocked:
+            self._blocked.add(fd)
+            self._poll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
+
+
+def _connected(settings: LoadSettings, number: int) -> Any:
+    plain = socket.create_connection(("127.0.0.1", settings.port), timeout=30)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ca, certificate, key = settings.certificates[number]
+    if not ca:
+        return plain
+    context = ssl.create_default_context(cafile=ca)
+    context.load_cert_chain(certificate, key)
+    return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def _connect(client_id: str) -> bytes:
+    # MQTT 5, a new session that ends with the connection; no ping is due within the benchmark.
+    return _packet(
+        _CONNECT, _text(b"MQTT") + b"\x05\x02" + struct.pack(">H", 3600) + b"\x00" + _text(client_id.encode())
+    )
+
+
+def _subscribe(topic: str) -> bytes:
+    return _packet(0x82, struct.pack(">H", 1) + b"\x00" + _text(topic.encode()) + b"\x01")
+
+
+def _text(data: bytes) -> bytes:
+    return struct.pack(">H", len(data)) + data
+
+
+def _packet(first: int, body: bytes) -> bytes:
+    length, digits = len(body), bytearray()
+    while True:
+        length, digit = length >> 7, length & 0x7F
+        digits.append(digit | 0x80 if length else digit)
+        if not length:
+            return bytes([first]) + bytes(digits) + body
+
+
+def main() -> None:
+    """The program: a file of settings, and the result as one line of JSON."""
+    raw = json.loads(Path(sys.argv[1]).read_text())
+    print(json.dumps(asdict(Fleet(LoadSettings(**raw)).run())), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`make bench-gateway`: the memory and the processor time of one gateway with 100,000 devices.
+
+The parts of a real gateway process (engine, acknowledgements, counters, devices, drain limit) in the order in which its
+loop turns them, with Pulsar and the broker answering at once. Each device sends two batches of 20 positions.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+
+import psutil
+
+from gateway import Engine, GatewaySettings, Produce, Service
+from gateway.devices import DevicesHeard
+from gateway.metrics import GatewayMetrics
+from telemetry import Batch, DeviceChannel, Position, Record, device_topic, encode, encode_ack
+
+DEVICES = 100_000
+RECORDS = 20
+ROUNDS = 2
+WINDOW = 256
+LIMIT_MIB = 150
+
+
+def resident_mib() -> float:
+    return float(psutil.Process().memory_info().rss) / (1 << 20)
+
+
+def batch(device: str, number: int) -> bytes:
+    first = 1 + number * RECORDS
+    records = tuple(
+        Record(
+            seq, 1_700_000_000_000_000 + seq * 1_000_000, Position(latitude=50 + seq * 1e-5, longitude=8.5), boot="b"
+        )
+        for seq in range(first, first + RECORDS)
+    )
+    return encode(Batch(device, 7, first + RECORDS - 1, records))
+
+
+def windows(names: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), WINDOW):
+        yield names[start : start + WINDOW]
+
+
+def turn(
+    engine: Engine, metrics: GatewayMetrics, devices: DevicesHeard, names: list[str], payloads: list[bytes]
+) -> int:
+    """One window of batches from the broker to Pulsar and back; how many acknowledgements were made."""
+    now_s = time.monotonic()
+    tokens = []
+    for mid, (name, payload) in enumerate(zip(names, payloads, strict=True), start=1):
+        order = engine.on_batch(device_topic("fleet", name, DeviceChannel.BATCH), payload, mid, now_s)
+        assert isinstance(order, Produce)
+        tokens.append(order.token)
+    for token in tokens:
+        delivery = engine.on_persisted(token, now_s)
+        metrics.on_persisted(delivery, now_s)
+        devices.on_heard(delivery.sender, now_s)
+    messages = engine.take_due_acks(now_s, len(tokens))
+    for message in messages:
+        encode_ack(message.ack)
+        metrics.on_acked(message.ack)
+    assert len(engine.release()) == len(tokens)
+    return len(messages)
+
+
+def main() -> None:
+    settings = GatewaySettings.model_validate(
+        {
+            "name": "gateway-eu-1",
+            "region": "eu",
+            "mqtt": {"host": "127.0.0.1", "receive_maximum": WINDOW},
+            "pulsar": {"service_url": "pulsar://127.0.0.1:6650"},
+            "drain": {"max_records_per_s": 1_000_000},
+        }
+    )
+    process = Service(settings, lambda: settings.drain)  # the whole process: its imports and its parts
+    assert process is not None
+    now_s = time.monotonic()
+    engine = Engine(settings, jitter=lambda: 0.5)
+    metrics, devices = GatewayMetrics(), DevicesHeard(settings.status.max_devices)
+    names = [f"vehicle-{number:06d}" for number in range(DEVICES)]
+    before, spent_s, batches = resident_mib(), 0.0, 0
+    for number in range(ROUNDS):
+        for window in windows(names):
+            payloads = [batch(name, number) for name in window]
+            began = time.process_time()
+            batches += turn(engine, metrics, devices, window, payloads)
+            spent_s += time.process_time() - began
+    assert batches == ROUNDS * DEVICES
+    began = time.process_time()
+    devices.list_silent(now_s + 1e6, 1.0)
+    silent_ms = (time.process_time() - began) * 1000
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    met = "met" if peak < LIMIT_MIB else "NOT MET"
+    print(f"{DEVICES:,} devices, {batches:,} batches of {RECORDS} records")
+    print(f"  largest resident memory     {peak:8.1f} MiB   asked < {LIMIT_MIB} MiB   {met}")
+    print(f"  resident before the devices {before:8.1f} MiB")
+    print(f"  processor time per batch    {spent_s / batches * 1e6:8.1f} us")
+    print(f"  list of silent devices      {silent_ms:8.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""`pulsar-perf produce`, Pulsar's own benchmark, from the server's distribution."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from deploy.local.jvm import java, pulsar_home
+
+
+def perf_rate(service_url: str, topic: str, size: int, seconds: int) -> float:
+    """Messages a second of that size, as many as go, with Pulsar's own settings for batching."""
+    home = pulsar_home()
+    packages = ("java.base/java.nio", "java.base/jdk.internal.misc")
+    opened = [word for package in packages for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
+    arguments = [
+        "--service-url",
+        service_url,
+        "--size",
+        str(size),
+        "--rate",
+        "1000000",
+        "--test-duration",
+        str(seconds),
+    ]
+    done = subprocess.run(
+        [
+            *(java(), "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", *opened),
+            "-Dio.netty.tryReflectionSetAccessible=true",
+            "-Dorg.apache.pulsar.shade.io.netty.tryReflectionSetAccessible=true",
+            f"-Dlog4j.configurationFile={home / 'conf/log4j2.yaml'}",
+            "-Dpulsar.log.appender=Console",
+            *(
+                "-cp",
+                f"{home}/lib/*",
+                "org.apache.pulsar.testclient.PulsarPerfTestTool",
+                str(home / "conf/client.conf"),
+            ),
+            *("produce", *arguments, topic),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    rates = re.findall(r"Throughput produced:.*?--- +([\d.]+) msg/s", done.stdout)
+    if not rates:
+        raise RuntimeError(f"pulsar-perf says nothing of its rate:\n{(done.stdout + done.stderr)[-2000:]}")
+    # It prints the rate of each ten seconds: the first ones are those in which the JVM becomes fast.
+    return max(float(rate) for rate in rates)

@@ -1,0 +1,147 @@
+"""The real servers of the benchmark on loopback, and what their processes have spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+from benchmarks.gateway.certificates import Certificates
+from deploy.local import (
+    DaemonProcess,
+    MosquittoBroker,
+    MosquittoSettings,
+    PulsarCluster,
+    PulsarSettings,
+    Server,
+    free_port,
+    http_health,
+)
+
+PARTITIONS = 2
+REGION = "eu"
+
+
+@dataclass(slots=True)
+class Region:
+    """One region: a broker, a cluster, and gateways that are started and stopped."""
+
+    folder: Path
+    mqtt: MosquittoBroker
+    pulsar: PulsarCluster
+    certificates: Certificates | None
+    gateways: list[Gateway] = field(default_factory=list)
+
+    def new_topic(self, name: str) -> str:
+        """A topic of as many partitions as a region's batches have."""
+        path = f"persistent/fleet/telemetry-{REGION}/{name}/partitions"
+        answer = httpx.put(f"{self.pulsar.admin_url}/admin/v2/{path}", json=PARTITIONS, timeout=20)
+        assert answer.is_success, answer.text
+        return f"persistent://fleet/telemetry-{REGION}/{name}"
+
+    def files_of(self, name: str) -> tuple[str, str, str]:
+        """Paths of CA, certificate and key of that name; empty without TLS."""
+        if self.certificates is None:
+            return "", "", ""
+        files = self.certificates.issue(name)
+        return str(files.ca), str(files.certificate), str(files.key)
+
+    @contextmanager
+    def running(self, count: int) -> Iterator[list[Gateway]]:
+        """So many gateways, subscribed."""
+        gateways = [Gateway(self, f"gateway-{number}") for number in range(1, count + 1)]
+        with ExitStack() as stack:
+            for gateway in gateways:
+                gateway.process.start()
+                stack.callback(gateway.process.stop)
+            for gateway in gateways:
+                gateway.process.wait()
+            yield gateways
+
+
+class Gateway:
+    """One gateway process with the settings of its documentation."""
+
+    def __init__(self, region: Region, name: str) -> None:
+        port = free_port()
+        config = region.folder / f"{name}.toml"
+        text = f'name = "{name}"\nregion = "{REGION}"\n[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
+        text += f'[status]\nport = {port}\n[mqtt]\nhost = "127.0.0.1"\nport = {region.mqtt.port}\n'
+        ca, certificate, key = region.files_of(f"gateway:{name}")
+        if ca:
+            text += f'[mqtt.tls]\nca = "{ca}"\ncertificate = "{certificate}"\nkey = "{key}"\n'
+        config.write_text(text)
+        self._url = f"http://127.0.0.1:{port}"
+        self.process = DaemonProcess.python(
+            name,
+            "gateway",
+            ["run", "--config", str(config)],
+            region.folder / name,
+            env={"PYTHONPATH": str(Path.cwd())},
+            healthy_when=http_health(f"{self._url}/health"),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of `/metrics`, by its name and labels."""
+        lines = httpx.get(f"{self._url}/metrics", timeout=10).text.splitlines()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[:1] != "#"}
+
+
+@contextmanager
+def region(folder: Path, *, encrypted: bool = True) -> Iterator[Region]:
+    """The servers, started; with mutual TLS at the broker unless `encrypted` is False."""
+    certificates = Certificates(folder / "certificates") if encrypted else None
+    mqtt = MosquittoBroker(
+        REGION,
+        folder / "mqtt",
+        settings=MosquittoSettings(tls=certificates.issue("localhost") if certificates else None),
+    )
+    # 768 MB and the whole compiler: the same cluster serves pulsar-perf.
+    settings = PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)
+    pulsar = PulsarCluster(REGION, folder / "pulsar", settings=settings)
+    servers: list[Server] = [mqtt, pulsar]
+    with ExitStack() as stack:
+        for server in servers:
+            server.start()
+            stack.callback(server.stop)
+        for server in servers:
+            server.wait()
+        _make_namespace(pulsar)
+        made = Region(folder, mqtt, pulsar, certificates)
+        made.new_topic("batches")
+        yield made
+
+
+def _make_namespace(pulsar: PulsarCluster) -> None:
+    admin = f"{pulsar.admin_url}/admin/v2"
+    for path, body in (
+        ("tenants/fleet", {"allowedClusters": [REGION]}),
+        (f"namespaces/fleet/telemetry-{REGION}", {"bundles": {"numBundles": 1}}),
+    ):
+        answer = httpx.put(f"{admin}/{path}", json=body, timeout=20)
+        assert answer.is_success, answer.text
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Processor seconds, user and system, of each process by its name, at a moment."""
+
+    at_s: float
+    cpu_s: dict[str, float]
+
+    @classmethod
+    def now(cls, pids: dict[str, int]) -> Spent:
+        spent = {}
+        for name, pid in pids.items():
+            times = psutil.Process(pid).cpu_times()
+            spent[name] = times.user + times.system
+        return cls(time.monotonic(), spent)
+
+    def since(self, before: Spent) -> Spent:
+        """The seconds, and what was spent, in between."""
+        return Spent(self.at_s - before.at_s, {name: spent - before.cpu_s[name] for name, spent in self.cpu_s.items()})
