@@ -25,12 +25,19 @@ class IntervalSet:
 
         Raises ValueError for a pair whose last is before its first.
         """
-        self._ranges = _normalised(ranges)
+        self._ranges = _normalised(ranges) if ranges else ()
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> IntervalSet:
         """The set of single numbers."""
         return cls((number, number) for number in numbers)
+
+    @classmethod
+    def of_ascending(cls, ranges: Iterable[Range]) -> IntervalSet:
+        """The set of ranges that are known to be ascending and apart, as `ranges` has them: it is not looked at."""
+        made = cls.__new__(cls)
+        made._ranges = tuple(ranges)  # noqa: SLF001 - a second constructor of the same class
+        return made
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -40,6 +47,9 @@ class IntervalSet:
     @property
     def count(self) -> int:
         """How many numbers are in the set."""
+        # Nearly every set that a gateway meets is one range.
+        if len(self._ranges) == 1:
+            return self._ranges[0][1] - self._ranges[0][0] + 1
         return sum(last - first + 1 for first, last in self._ranges)
 
     @property
@@ -60,10 +70,10 @@ class IntervalSet:
         return IntervalSet((*self._ranges, *other._ranges))
 
     def __sub__(self, other: IntervalSet) -> IntervalSet:
-        return _trusted(_subtract(self._ranges, other._ranges))
+        return IntervalSet.of_ascending(_subtract(self._ranges, other._ranges))
 
     def __and__(self, other: IntervalSet) -> IntervalSet:
-        return _trusted(_intersect(self._ranges, other._ranges))
+        return IntervalSet.of_ascending(_intersect(self._ranges, other._ranges))
 
     def gaps(self, first: int, last: int) -> IntervalSet:
         """The numbers from `first` to `last`, both included, that are not in the set."""
@@ -92,13 +102,6 @@ class IntervalSet:
     def __repr__(self) -> str:
         inside = ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in self._ranges)
         return f"IntervalSet({inside})"
-
-
-def _trusted(ranges: Iterable[Range]) -> IntervalSet:
-    """A set from ranges that are known to be ascending and apart."""
-    made = IntervalSet()
-    made._ranges = tuple(ranges)  # noqa: SLF001 - a second constructor of the same class
-    return made
 
 
 def _normalised(ranges: Iterable[tuple[int, int] | list[int]]) -> tuple[Range, ...]:

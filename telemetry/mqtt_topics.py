@@ -13,6 +13,7 @@ Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from telemetry.record import DEVICE_PATTERN
@@ -21,6 +22,8 @@ _VERSION = ("waybill", "1")
 _SHARE = "$share/gateway"
 _VEHICLE = "vehicle"
 _LEVELS = 5
+_TOPICS_KNOWN = 4096
+"""A gateway meets the same topic several times for each message of a device, and with the next one again."""
 
 
 class DeviceChannel(StrEnum):
@@ -50,6 +53,7 @@ def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     return "/".join((*_VERSION, tenant, device, channel))
 
 
+@lru_cache(maxsize=_TOPICS_KNOWN)
 def parse_device_topic(topic: str) -> DeviceTopic | None:
     """What the topic says; None for a topic that is not a device's."""
     levels = topic.split("/", _LEVELS)  # bounded: a publisher may send 65,535 slashes

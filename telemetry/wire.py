@@ -42,6 +42,7 @@ from telemetry.errors import (
 from telemetry.intervals import IntervalSet
 from telemetry.layout import MAX_CONTENT_BYTES, Column, Content, read_content
 from telemetry.packing import IntegerColumn
+from telemetry.recognition import is_surely_readable
 from telemetry.record import (
     DEVICE_PATTERN,
     MAX_DEVICE_TIME_US,
@@ -61,7 +62,10 @@ _MAGIC = b"WB"
 _PREFIX = struct.Struct(">2sBBIII")
 _PLAIN, _ZLIB = 0, 1
 _LEVEL = 6
+_LEAST_SAVED = 16
+"""Content travels compressed if that saves more than one byte of so many."""
 _HEADER_FIELDS = 6
+_SHORT_HEADER_BYTES = 1 << 10
 
 
 def encode(batch: Batch) -> bytes:
@@ -74,8 +78,9 @@ def encode(batch: Batch) -> bytes:
     packed_header = _packed_header(header)
     content = _packed_content(batch) if batch.records else b""
     squeezed = zlib.compress(content, _LEVEL)
-    # Very few records may grow by what zlib adds itself.
-    compression, travelling = (_ZLIB, squeezed) if len(squeezed) < len(content) else (_PLAIN, content)
+    # Every reader unpacks it: for a few bytes in a hundred, as of pictures or random numbers, that is too dear.
+    is_worth_it = len(squeezed) < len(content) - len(content) // _LEAST_SAVED
+    compression, travelling = (_ZLIB, squeezed) if is_worth_it else (_PLAIN, content)
     return _frame(packed_header, compression, travelling)
 
 
@@ -94,7 +99,11 @@ def read_header(data: bytes) -> Header:
 
 def validate(data: bytes) -> Header:
     """The header of a batch, judged whole: `decode` and `decode_columns` read it. Raises WireError where they do."""
-    return open_frame(data)[0]
+    header, content = _unframe(data)
+    count = header.record_seqs.count
+    if content is not None and not is_surely_readable(content, count):
+        read_content(content, count)
+    return header
 
 
 def decode(data: bytes) -> Batch:
@@ -106,13 +115,18 @@ def decode(data: bytes) -> Batch:
 
 def open_frame(data: bytes, column: Column = IntegerColumn) -> tuple[Header, Content | None]:
     """The header and the checked content of a batch; None for one without records. Raises WireError."""
+    header, content = _unframe(data)
+    return header, None if content is None else read_content(content, header.record_seqs.count, column)
+
+
+def _unframe(data: bytes) -> tuple[Header, bytes | None]:
+    """The header and the unpacked content of a batch, which is not looked at; None for one without records."""
     header, compression, travelling = _parse(data)
     if not header.record_seqs:
         if travelling:
             raise InconsistentRanges("a batch without ranges carries content")
         return header, None
-    content = _inflate(travelling) if compression == _ZLIB else travelling
-    return header, read_content(content, header.record_seqs.count, column)
+    return header, _inflate(travelling) if compression == _ZLIB else travelling
 
 
 def _frame(packed_header: bytes, compression: int, travelling: bytes) -> bytes:
@@ -174,22 +188,39 @@ def _checksum(compression: int, header_length: int, content_length: int, rest: b
 
 
 def _read_header(packed: bytes) -> Header:
-    # 0: no array is made but those that are opened below, each within its bound.
-    unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_HEADER_BYTES, max_array_len=0, max_map_len=0)
-    unpacker.feed(packed)
     try:
-        if unpacker.read_array_header() != _HEADER_FIELDS:
-            raise Malformed("a header is not a valid [device, epoch, head, stated, ranges, tombstones]")
-        device, epoch, head, stated_us = (unpacker.unpack() for _ in range(4))
-        steps = [unpacker.unpack() for _ in range(_length(unpacker, 2 * MAX_RECORDS, "steps"))]
-        tombstones = tuple(_read_tombstone(unpacker) for _ in range(_length(unpacker, MAX_TOMBSTONES, "tombstones")))
+        fields = _short_fields(packed) if len(packed) <= _SHORT_HEADER_BYTES else _long_fields(packed)
     except (ValueError, msgpack.UnpackException) as error:
         raise Malformed(f"header is not what the format says: {error}") from error
-    if unpacker.tell() != len(packed):
-        raise Malformed(f"{len(packed) - unpacker.tell()} bytes follow the header")
+    device, epoch, head, stated_us, steps, tombstones = fields
     header = Header(device, epoch, head, _from_steps(steps), tombstones, stated_us)
     _check(header, header.record_seqs.count)
     return header
+
+
+def _short_fields(packed: bytes) -> tuple[Any, ...]:
+    """The fields, unpacked at once: so few bytes cannot hold too much."""
+    # Of a type of its own, so that no map passes for an array.
+    fields = msgpack.unpackb(packed, raw=False, object_pairs_hook=tuple)
+    if type(fields) is not list or len(fields) != _HEADER_FIELDS or not type(fields[4]) is type(fields[5]) is list:
+        raise Malformed("a header is not a valid [device, epoch, head, stated, ranges, tombstones]")
+    if any(type(tombstone) is not list or len(tombstone) != 3 for tombstone in fields[5]):
+        raise Malformed("a tombstone is not a valid [first, last, reason]")
+    return *fields[:5], tuple(Tombstone(*tombstone) for tombstone in fields[5])
+
+
+def _long_fields(packed: bytes) -> tuple[Any, ...]:
+    # 0: no array is made but those that are opened below, each within its bound.
+    unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_HEADER_BYTES, max_array_len=0, max_map_len=0)
+    unpacker.feed(packed)
+    if unpacker.read_array_header() != _HEADER_FIELDS:
+        raise Malformed("a header is not a valid [device, epoch, head, stated, ranges, tombstones]")
+    scalars = [unpacker.unpack() for _ in range(4)]
+    steps = [unpacker.unpack() for _ in range(_length(unpacker, 2 * MAX_RECORDS, "steps"))]
+    tombstones = tuple(_read_tombstone(unpacker) for _ in range(_length(unpacker, MAX_TOMBSTONES, "tombstones")))
+    if unpacker.tell() != len(packed):
+        raise Malformed(f"{len(packed) - unpacker.tell()} bytes follow the header")
+    return *scalars, steps, tombstones
 
 
 def _length(unpacker: msgpack.Unpacker, most: int, what: str) -> int:
@@ -218,10 +249,13 @@ def _check(header: Header, records: int) -> None:
         raise Malformed(f"stated {header.stated_us} is beyond the year 9999")
     if records > MAX_RECORDS:
         raise TooLarge(f"{records} records in a batch, {MAX_RECORDS} are allowed")
-    lost = _checked_tombstones(header.tombstones) if header.tombstones else IntervalSet()
+    if not header.tombstones:
+        _check_bounds(header, header.record_seqs.ranges)
+        return
+    lost = _checked_tombstones(header.tombstones)
     if overlap := header.record_seqs & lost:
         raise InconsistentRanges(f"{overlap.first} is both delivered and declared lost")
-    _check_bounds(header, lost)
+    _check_bounds(header, header.seqs.ranges)
 
 
 def _checked_tombstones(tombstones: tuple[Tombstone, ...]) -> IntervalSet:
@@ -242,13 +276,12 @@ def _checked_tombstones(tombstones: tuple[Tombstone, ...]) -> IntervalSet:
     return IntervalSet(ascending)
 
 
-def _check_bounds(header: Header, lost: IntervalSet) -> None:
-    parts = [part for part in (header.record_seqs, lost) if part]
-    if not parts:
+def _check_bounds(header: Header, covered: tuple[tuple[int, int], ...]) -> None:
+    if not covered:
         if not header.stated_us:
             raise InconsistentRanges("a batch that accounts for nothing and states nothing")
         return
-    first, last = min(part.first or 0 for part in parts), max(part.last or 0 for part in parts)
+    first, last = covered[0][0], covered[-1][1]
     if first < 1 or last > header.head:
         raise InconsistentRanges(f"accounts for {first}–{last} outside 1 to its head, {header.head}")
 
@@ -273,7 +306,7 @@ def _from_steps(steps: Iterable[Any]) -> IntervalSet:
         bounds.append(at)
     if len(bounds) % 2:
         raise InconsistentRanges("the last range has no end")
-    return IntervalSet(zip(bounds[::2], bounds[1::2], strict=True))
+    return IntervalSet.of_ascending(zip(bounds[::2], bounds[1::2], strict=True))
 
 
 def _inflate(squeezed: bytes) -> bytes:
