@@ -158,7 +158,7 @@ class MqttSession:
             raise self._error(f"certificates or password file cannot be loaded: {error}") from error
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
-        client.on_publish = self._on_publish
+        client.on_answer = self._on_answer
         client.on_disconnect = self._on_disconnect
         return client
 
@@ -185,7 +185,7 @@ class MqttSession:
         while self._to_publish and self._unacked < self._receive_maximum:
             self._unacked += 1
             topic, payload = self._to_publish.popleft()
-            self._topics[self._client.publish(topic, payload, qos=1).mid] = topic
+            self._topics[self._client.publish_qos_1(topic, payload)] = topic
 
     def _flush(self) -> None:
         self._check_end()
@@ -214,7 +214,7 @@ class MqttSession:
         if refused:
             self._ended = f"subscription refused: {', '.join(refused)}"
 
-    def _on_publish(self, _c: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
+    def _on_answer(self, mid: int, reason: ReasonCode) -> None:
         self._published.append((self._topics.pop(mid, ""), reason))
         self._unacked -= 1
 

@@ -122,7 +122,7 @@ class MqttConnection:
             self._on_published(PublishResult(topic, f"it takes no packet of more than {self._max_packet_bytes} bytes"))
             return
         self._free -= 1
-        self._topic_of[self._client.publish(topic, payload, qos=1, retain=retain).mid] = topic
+        self._topic_of[self._client.publish_qos_1(topic, payload, retain=retain)] = topic
 
     def unsubscribe(self) -> None:
         """Leave the shared subscriptions; `is_unsubscribed` once the broker confirms. What it queued still comes."""
@@ -149,7 +149,7 @@ class MqttConnection:
         client.on_subscribe = self._on_subscribe
         client.on_unsubscribe = self._on_unsubscribe
         client.on_disconnect = self._on_disconnect
-        client.on_publish = self._on_publish
+        client.on_answer = self._on_answer
         return client
 
     def _on_connect(self, _: mqtt.Client, __: Any, ___: Any, reason: ReasonCode, properties: Properties | None) -> None:
@@ -181,7 +181,7 @@ class MqttConnection:
         # The first reason is the cause; the end of the connection follows from it.
         self.last_error = self.last_error or f"{_ENDED}{because}"
 
-    def _on_publish(self, _: mqtt.Client, __: Any, mid: int, reason: ReasonCode, ___: Any) -> None:
+    def _on_answer(self, mid: int, reason: ReasonCode) -> None:
         self._free += 1
         topic = self._topic_of.pop(mid, "")
         refusal = str(reason) if reason.is_failure else ""

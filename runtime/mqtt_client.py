@@ -2,8 +2,8 @@
 
 paho reads a packet in three system calls, makes some twenty objects of it, writes each acknowledgement by itself, and
 ends the connection over properties that it does not like, at a cost that grows with their square: one message of one
-device would stop a gateway, at every redelivery. So there is a buffer on both sides here, and PUBLISH packets are read
-without looking at what nobody needs. The rest is paho's public interface.
+device would stop a gateway, at every redelivery. So there is a buffer on both sides here, and what comes by the
+thousand (PUBLISH and PUBACK, both ways) passes paho by. What is left to it comes once a connection, or twice a minute.
 """
 
 from __future__ import annotations
@@ -13,14 +13,24 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 
 from runtime.broker_settings import BrokerSettings, read_password
+from runtime.mqtt_packets import (
+    LARGEST_PACKET,
+    MAX_MID,
+    MqttMessage,
+    Publications,
+    publish_fault,
+    read_puback,
+    read_publish,
+    remaining_length,
+)
 from runtime.tls import tls_context
 
 __all__ = [
@@ -40,8 +50,6 @@ MAX_PACKETS_BYTES = 4 << 20
 MAX_OTHER_BYTES = 8 << 10
 """Of a packet that is no PUBLISH. paho copies its properties once for each of them: 300 kB would take 6 s."""
 NEVER_EXPIRES = 0xFFFFFFFF
-LARGEST_PACKET = 0xFFFFFFF
-"""Of MQTT itself, in bytes (1.5.5)."""
 RECEIVE_MAXIMUM = 65_535
 """Of a broker that names none (3.2.2.3.3)."""
 NO_MATCHING_SUBSCRIBERS = 0x10
@@ -50,21 +58,12 @@ TRUNCATED_BYTES = 128 << 10
 """Kept of a packet that is too large while it comes: room for the longest topic."""
 TRUNCATED_PAYLOAD_BYTES = 512
 """Kept of the payload of a message that is too large."""
+SHORT_BYTES = 128 << 10
+"""Packets up to this size are read from the buffer, longer ones by paho, piece by piece."""
 _LENGTH = struct.Struct(">H")
-
-
-class MqttMessage(NamedTuple):
-    """A PUBLISH packet. Its topic is text: what is no UTF-8 in it is replaced. `missing`: bytes that were not kept.
-
-    `mid`: the packet id, 0 for QoS 0, which is not acknowledged.
-    """
-
-    mid: int
-    qos: int
-    dup: bool
-    topic: str
-    payload: bytes
-    missing: int = 0
+_PUBACK = PacketTypes.PUBACK
+_SHORT = (PacketTypes.PUBLISH, _PUBACK)
+_PUBACK_BEGIN = bytes((_PUBACK << 4, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +85,11 @@ class MqttSessionOptions:
 class MqttClient(Client):
     """paho's client with a buffer between it and the socket, and a short way for messages: they wait in `messages`.
 
-    `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`. A
-    connection ends by `on_disconnect`, never by an exception; `failure` says why this side ended it. A message is
-    acknowledged by `acknowledge` alone. A PUBLISH larger than `max_packet_bytes` ends the connection, since the broker
-    knows the limit, or is truncated (`truncates_larger`); any other packet larger than MAX_OTHER_BYTES ends it.
+    `on_connect` and its like are the owner's, and are called by `start`, `receive`, `flush` and `loop_misc`; so is
+    `on_answer`, to publications. A connection ends by `on_disconnect`, never by an exception; `failure` says why this
+    side ended it. A message is acknowledged by `acknowledge` alone, and published by `publish_qos_1`. A PUBLISH larger
+    than `max_packet_bytes` ends the connection, since the broker knows the limit, or is truncated (`truncates_larger`);
+    any other packet larger than MAX_OTHER_BYTES ends it.
     """
 
     def __init__(self, broker: BrokerSettings, options: MqttSessionOptions) -> None:
@@ -104,6 +104,12 @@ class MqttClient(Client):
         self._broker, self._options = broker, options
         self._is_truncating = False
         self.messages: list[MqttMessage] = []
+        self.on_answer: Callable[[int, ReasonCode], None] = lambda _, __: None
+        self._publications = Publications()
+        self._publication_mid = 0
+        self._has_repeated = False
+        self._is_partial = False
+        self._longest_short = min(SHORT_BYTES, options.max_packet_bytes)
         self._unread = b""
         self._at = 0
         self._outgoing = bytearray()
@@ -127,10 +133,10 @@ class MqttClient(Client):
         Publications that an earlier connection left unanswered are sent again.
         """
         # Broker and paho both send again what has no PUBACK, so bytes of the old connection are only in the way.
-        self._unread, self._at, self._is_truncating = b"", 0, False
+        self._unread, self._at, self._is_partial, self._is_truncating = b"", 0, False, False
         self._outgoing.clear()
         self.messages.clear()
-        self.is_closed_by_broker, self.failure = False, ""
+        self.is_closed_by_broker, self.failure, self._has_repeated = False, "", False
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._options.session_expiry_s
         properties.ReceiveMaximum = self._options.receive_maximum
@@ -161,8 +167,9 @@ class MqttClient(Client):
         enough = self._taken_bytes + MAX_PACKETS_BYTES
         # Not by paho's loop_read: it reads as many packets as publications are unanswered, thousands at one call.
         for _ in range(MAX_PACKETS):
-            self._read_packet()
-            if on_message is not None:
+            if not self._try_read_short(on_message):
+                self._read_packet()
+            if on_message is not None and self.messages:
                 self.deliver(on_message)
             if not self.has_unread or self._taken_bytes >= enough or not has_room():
                 break
@@ -175,8 +182,19 @@ class MqttClient(Client):
 
     def acknowledge(self, mid: int) -> None:
         """Queues the PUBACK of a message. A message of QoS 0 has the id 0, and none."""
-        if mid:
-            self.ack(mid, 1)
+        if mid and self.socket() is not None:
+            self._outgoing += _PUBACK_BEGIN + _LENGTH.pack(mid)
+
+    def publish_qos_1(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
+        """Queues a publication; its id, under which `on_answer` is called. Without a connection it waits for one."""
+        mid = self._publication_mid % MAX_MID + 1
+        while not self._publications.is_free(mid):
+            mid = mid % MAX_MID + 1
+        self._publication_mid = mid
+        packet = self._publications.add(mid, topic, payload, retain=retain)
+        if self._has_repeated:
+            self._outgoing += packet
+        return mid
 
     def flush(self) -> None:
         """Sends what the socket takes now."""
@@ -192,7 +210,7 @@ class MqttClient(Client):
     @property
     def has_unread(self) -> bool:
         """Whether bytes wait that were received and not yet read: no poll would show them."""
-        return self._at < len(self._unread) and self.socket() is not None
+        return self._at < len(self._unread) and not self._is_partial and self.socket() is not None
 
     @property
     def has_outgoing(self) -> bool:
@@ -202,7 +220,62 @@ class MqttClient(Client):
     @property
     def unanswered(self) -> int:
         """Publications that were sent, by this connection or an earlier one, and have no PUBACK."""
-        return len(self._out_messages)
+        return len(self._publications)
+
+    def _try_read_short(self, on_message: Callable[[MqttMessage], None] | None) -> bool:
+        """Reads a PUBLISH or PUBACK from the buffer, or more bytes of it. False: what comes next is paho's to read."""
+        if self._in_packet["command"] or self.socket() is None:
+            return False
+        packet = self._next_short()
+        if isinstance(packet, bool):
+            return packet
+        first, content = packet
+        try:
+            if first >> 4 == _PUBACK:
+                self._handle_answer(*read_puback(content))
+                return True
+            message = read_publish(first, content)
+        except ValueError as error:
+            self._fail(f"the broker sent {error}")
+            return True
+        if fault := publish_fault(message):
+            self._fail(fault)
+        elif on_message is None or self.messages:
+            self.messages.append(message)
+        else:
+            on_message(message)
+        return True
+
+    def _next_short(self) -> tuple[int, bytes] | bool:
+        """First byte and content of the next packet. False: it is paho's to read; True: it has not come as a whole."""
+        while True:
+            if (self._is_partial or self._at >= len(self._unread)) and not self._try_fill():
+                return True
+            data, at = self._unread, self._at
+            kind = data[at] >> 4
+            begin, length = remaining_length(data, at + 1)
+            if kind not in _SHORT or length > (self._longest_short if kind != _PUBACK else MAX_OTHER_BYTES):
+                return False
+            end = begin + length
+            if begin and end <= len(data):
+                self._at = end
+                self._taken_bytes += end - at
+                return data[at], data[begin:end]
+            self._is_partial = True
+
+    def _try_fill(self) -> bool:
+        """Puts what has arrived behind what is not read yet; whether there was anything."""
+        try:
+            received = self._receive_bytes()
+        except BlockingIOError:
+            return False
+        except OSError:
+            received = b""
+        if not received:
+            self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_CONN_LOST)
+            return False
+        self._unread, self._at, self._is_partial = self._unread[self._at :] + received, 0, False
+        return True
 
     def _read_packet(self) -> None:
         if self.socket() is None:
@@ -248,17 +321,31 @@ class MqttClient(Client):
         return chunk
 
     def _receive_bytes(self) -> bytes:
-        # More than a TLS record holds: nothing stays decrypted in OpenSSL, where no poll would show it.
-        try:
-            received = super()._sock_recv(RECEIVE_BYTES)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            self.is_closed_by_broker = isinstance(error, ConnectionError)
-            self._note(f"connection lost while receiving: {error}")
-            raise
-        self.is_closed_by_broker = not received
-        return received
+        """What has arrived, RECEIVE_BYTES or a little more; nothing at the end of the connection."""
+        chunks: list[bytes] = []
+        size = 0
+        while size < RECEIVE_BYTES:
+            # More than a TLS record holds: nothing stays decrypted in OpenSSL, where no poll would show it.
+            try:
+                chunk = super()._sock_recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                if chunks:
+                    break
+                raise
+            except OSError as error:
+                self.is_closed_by_broker = isinstance(error, ConnectionError)
+                self._note(f"connection lost while receiving: {error}")
+                raise
+            if not chunk:
+                # Said again by the next call, which has nothing before it.
+                self.is_closed_by_broker = not chunks
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+            if self._broker.tls is None:
+                break
+        # A TLS record holds as little as one packet: a turn of the loop for each would cost more than the packet.
+        return b"".join(chunks)
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         self._outgoing += buf
@@ -284,44 +371,19 @@ class MqttClient(Client):
             self._is_truncating = False
             begin = message.payload[:TRUNCATED_PAYLOAD_BYTES]
             message = message._replace(payload=begin, missing=message.missing + len(message.payload) - len(begin))
-        if message.qos > 1:  # nobody subscribes with it
-            return self._note(f"the broker sent a message of QoS {message.qos}")
-        if message.qos and not message.mid:  # it could never be acknowledged
-            return self._note("the broker sent a message with the packet id 0")
+        if fault := publish_fault(message):
+            return self._note(fault)
         self.messages.append(message)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
+    def _handle_connack(self) -> MQTTErrorCode:
+        code = super()._handle_connack()
+        if code == MQTTErrorCode.MQTT_ERR_SUCCESS and not self._has_repeated:
+            self._has_repeated = True
+            for packet in self._publications.again():
+                self._outgoing += packet
+        return code
 
-def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMessage:
-    """The message of an MQTT 5 PUBLISH (3.3): its first byte, and what follows the remaining length.
-
-    `length`: what the packet had before it was truncated. The properties are passed over as a whole, in constant time:
-    no value that a publisher puts there can matter. Raises ValueError when the packet ends before what it announces.
-    """
-    whole = len(packet) if length is None else length
-    qos = (first >> 1) & 3
-    mid = 0
-    try:
-        (topic_bytes,) = _LENGTH.unpack_from(packet)
-        offset = 2 + topic_bytes
-        if qos:
-            (mid,) = _LENGTH.unpack_from(packet, offset)
-            offset += 2
-        properties = shift = 0
-        while True:
-            digit = packet[offset]
-            offset += 1
-            properties |= (digit & 0x7F) << shift
-            if digit < 0x80:
-                break
-            shift += 7
-            if shift > 21:  # four bytes at most (1.5.5)
-                raise IndexError(offset)
-        offset += properties
-        # Against what the packet had: of a truncated one the properties may be what is cut off.
-        if offset > whole:
-            raise IndexError(offset)
-    except (IndexError, struct.error) as error:
-        raise ValueError(f"a PUBLISH of {whole} bytes ends early") from error
-    topic = packet[2 : 2 + topic_bytes].decode("utf-8", "replace")
-    return MqttMessage(mid, qos, bool(first & 8), topic, packet[offset:], whole - max(offset, len(packet)))
+    def _handle_answer(self, mid: int, reason: ReasonCode) -> None:
+        if self._publications.try_answer(mid):
+            self.on_answer(mid, reason)

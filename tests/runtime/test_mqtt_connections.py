@@ -83,7 +83,7 @@ def test_a_broker_that_went_away_is_noticed_by_sending_too(listener: Listener) -
     other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     other.close()
     for _ in range(100):
-        owner.client.publish("t", bytes(100_000), qos=1)
+        owner.client.publish_qos_1("t", bytes(100_000))
         owner.client.flush()
         if owner.client.socket() is None:
             break
@@ -98,7 +98,7 @@ def test_a_new_connection_has_nothing_of_the_old_one_but_unanswered_publications
     other.sendall(MESSAGE + MESSAGE[:5])
     owner.receive()
     owner.client.acknowledge(7)  # was not sent yet, and belongs to the old connection
-    owner.client.publish("t", b"unanswered", qos=1)
+    owner.client.publish_qos_1("t", b"unanswered")
     other.close()
     owner.receive()
     assert [message.mid for message in owner.messages] == [7]
@@ -139,7 +139,7 @@ def test_one_receive_reads_a_bounded_number_of_packets_however_many_publications
     owner = Owner(listener.port)
     other = owner.start(listener)
     for _ in range(3 * MAX_PACKETS):
-        owner.client.publish("t", b"unanswered", qos=1)
+        owner.client.publish_qos_1("t", b"unanswered")
     packets = b"".join(publish_packet(qos, number) for number in range(1, 3 * MAX_PACKETS + 1))
     other.sendall(packets)
     for _ in range(4 * MAX_PACKETS):
