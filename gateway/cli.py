@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from gateway.status import read_silent, read_status, silent_table, status_table
 from runtime.logs import start_logging
 from runtime.version import add_version_option
 from settings import SettingsError, load
+
+_GC_OBJECTS = 50_000
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +47,9 @@ def run(*, config: ConfigOption) -> None:
     log = structlog.get_logger("gateway")
     for warning in warnings(settings, config):
         log.warning("configuration", problem=warning)
+    # Hardly anything here is in a cycle: looking through all that is in flight for some is done less often.
+    gc.freeze()
+    gc.set_threshold(_GC_OBJECTS)
     try:
         Service(settings, _reloading(config, settings), lambda: limit.log_suppressed(log)).run()
     except GatewayError as error:

@@ -14,7 +14,8 @@ from gateway.health import PublicationResults
 from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import PublishResult
-from gateway.pulsar_producer import TOO_BIG, Receipt
+from gateway.pulsar_groups import TOO_BIG
+from gateway.pulsar_producer import Receipt
 from gateway.push import PushQueue, parse_config_result
 from gateway.validation import Refusal, Sender
 from runtime.mqtt_client import MqttMessage
@@ -35,7 +36,7 @@ class Producer(Protocol):
         """Whether there are producers."""
 
     def send(self, effect: Produce) -> None:
-        """Hand a message to Pulsar, without waiting for it."""
+        """Take a message for Pulsar, without waiting for it."""
 
     def take_receipts(self) -> list[Receipt]:
         """The receipts that came since the last call, in any order."""
@@ -188,6 +189,9 @@ class DevicePublisher:
 
     def on_publish_result(self, answer: PublishResult, now_s: float) -> None:
         """The broker's answer to a message for a device."""
+        if not answer.refusal and not answer.has_no_subscriber:  # nearly always
+            self._results.add("", now_s)
+            return
         topic = parse_device_topic(answer.topic)
         is_ack = topic is not None and topic.channel is DeviceChannel.ACK
         self._metrics.on_publish_result(

@@ -122,7 +122,8 @@ class Engine:
         self._queue_ack(delivery, now_s)
         waited_s = now_s - delivery.arrived_s
         pause_s = self.drain.take_pause_s(delivery.sender, delivery.records, load=load, waited_s=waited_s, now_s=now_s)
-        self.acks.request_pause(delivery.sender, delivery.epoch, pause_s, refusal=_reason(delivery))
+        if pause_s:
+            self.acks.request_pause(delivery.sender, delivery.epoch, pause_s, refusal=_reason(delivery))
         return delivery
 
     def refuse(self, token: int, refusal: Refusal, now_s: float) -> Produce | NotSent:

@@ -129,6 +129,7 @@ class GatewayLoop:
         # In this order a receipt that is there now leaves as an acknowledgement and a PUBACK in the same turn.
         self._forwarder.handle_receipts(now_s)
         self._forwarder.retry_due(now_s)
+        self._pulsar.flush_due(now_s)
         self._publisher.publish_due(now_s)
         if self._mqtt.socket is not None and (writable or self._mqtt.wants_write):
             self._mqtt.write()
@@ -171,7 +172,12 @@ class GatewayLoop:
         return self._engine.is_idle and self._mqtt.is_unsubscribed and not self._mqtt.wants_write
 
     def _wait(self, now_s: float) -> tuple[list[Any], list[Any]]:
-        due = (self._publisher.next_due_s(now_s), self._forwarder.next_retry_s, self._tick_at_s)
+        due = (
+            self._publisher.next_due_s(now_s),
+            self._forwarder.next_retry_s,
+            self._pulsar.next_due_s,
+            self._tick_at_s,
+        )
         # The end of a quiet time shows on no socket: it is looked for twice in each.
         longest_s = _QUIET_S / 2 if self._shutdown.is_begun else _TICK_S
         timeout_s = max(0.0, min(min(at_s for at_s in due if at_s is not None) - now_s, longest_s))

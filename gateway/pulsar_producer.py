@@ -6,19 +6,19 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pulsar
 
 from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
+from gateway.pulsar_groups import BACKSTOP_MS, OK, TOO_BIG, UNSENDABLE, GroupSender, SendResult
 from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 
-TOO_BIG = "MessageTooBig"
-UNSENDABLE = "Unsendable"
-"""The client cannot make a message of it."""
+REFUSED_TOGETHER = "RefusedTogether"
+"""Of several messages together Pulsar will never take one: each of them is sent again, alone."""
 _PERMANENT = {TOO_BIG, UNSENDABLE, "InvalidMessage"}
 # After these the client's producer does not come back by itself; after others it reconnects.
 _REOPEN = {"AlreadyClosed", "ProducerFenced", "TopicTerminated", "TopicNotFound", "NotConnected"}
@@ -42,7 +42,7 @@ class Receipt(NamedTuple):
     @property
     def ok(self) -> bool:
         """Whether the message is safe."""
-        return self.result == "Ok"
+        return self.result == OK
 
 
 InBackground = Callable[[Callable[[], None]], None]
@@ -59,7 +59,7 @@ class _Opening:
 
     def __init__(self) -> None:
         self.client: Any = None
-        self.producers: tuple[Any, Any] | None = None
+        self.senders: tuple[list[GroupSender], GroupSender] | None = None
         self.error: PulsarUnreachable | None = None
         self.is_cancelled = False
         self.ended = threading.Event()
@@ -68,9 +68,9 @@ class _Opening:
 class PulsarProducer:
     """Producers of one region's topics, opened in the background: a cluster that is away may take minutes to fail.
 
-    Pulsar's callback runs in the client's own thread: it appends the receipt and wakes the loop, no more. There are
-    never more receipts than messages in flight, so the queue needs no other bound. `send` does not block, because the
-    window of the gateway is smaller than the producer's.
+    Each partition has a producer of its own, since messages go in groups (`gateway.pulsar_groups`). The client's thread
+    appends what became of a group and wakes the loop, no more. There are never more results than messages in flight, so
+    the queue needs no other bound. `send` does not block: the window of the gateway is smaller than a producer's.
     """
 
     def __init__(
@@ -84,15 +84,16 @@ class PulsarProducer:
         self._in_background = in_background
         self._opening: _Opening | None = None
         self._client: Any = None
-        self._batches: Any = None
-        self._refused: Any = None
-        self._receipts: deque[Receipt] = deque()
+        self._batches: list[GroupSender] = []
+        self._refused: GroupSender | None = None
+        self._results: deque[tuple[SendResult, bool]] = deque()
+        self._alone: set[int] = set()
         self.wants_reopening = False
 
     @property
     def is_open(self) -> bool:
         """Whether there are producers (which may be reconnecting by themselves)."""
-        return self._batches is not None and not self.wants_reopening
+        return bool(self._batches) and not self.wants_reopening
 
     @property
     def is_opening(self) -> bool:
@@ -101,12 +102,12 @@ class PulsarProducer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the producer of batches has a connection at this moment."""
-        return self._batches is not None and bool(self._batches.is_connected())
+        """Whether every producer of batches has a connection at this moment."""
+        return bool(self._batches) and all(sender.is_connected for sender in self._batches)
 
     def start_opening(self) -> None:
         """Begin to connect and to create the producers; the loop is woken when that has ended."""
-        former, self._client, self._batches, self._refused = self._client, None, None, None
+        former = self._release()
         self._opening = opening = _Opening()
         self._in_background(lambda: self._open(opening, former))
 
@@ -119,40 +120,53 @@ class PulsarProducer:
         if opening.error is not None:
             raise opening.error
         # None: something unexpected ended the thread, and that ends the process.
-        if opening.producers is None:
+        if opening.senders is None:
             return False
-        self._client, (self._batches, self._refused) = opening.client, opening.producers
+        self._client, (self._batches, self._refused) = opening.client, opening.senders
         self.wants_reopening = False
         return True
 
     def send(self, effect: Produce) -> None:
-        """Hand a message to the client; its receipt comes by `take_receipts`."""
-        producer = self._refused if effect.refused else self._batches
-        if producer is None:
-            self._add_receipt(Receipt(effect.token, "NotConnected", effect.refused))
-            return
-        callback = partial(self._on_result, effect.token, effect.refused)
-        try:
-            producer.send_async(effect.payload, callback, properties=effect.properties, partition_key=effect.key)
-        except pulsar.PulsarException as error:
-            self._add_receipt(Receipt(effect.token, type(error).__name__, effect.refused))
-        except Exception:  # noqa: BLE001 - what the client cannot send, it cannot send the next time either
-            self._add_receipt(Receipt(effect.token, UNSENDABLE, effect.refused))
+        """Take a message for its group, which leaves with `flush`; its receipt comes by `take_receipts`."""
+        sender = self._refused if effect.refused else self._sender_of(effect.key)
+        if sender is None:
+            self._add_result(SendResult([effect.token], "NotConnected"), effect.refused)
+        elif effect.refused or effect.token in self._alone:
+            sender.flush()
+            sender.send(effect)
+            sender.flush()
+        else:
+            sender.send(effect)
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When a group is to leave at the latest; None while there is none."""
+        return min((sender.due_s for sender in self._batches if sender.due_s is not None), default=None)
+
+    def flush_due(self, now_s: float) -> None:
+        """Let go the groups that are due."""
+        for sender in self._batches:
+            sender.flush_due(now_s)
 
     def take_receipts(self) -> list[Receipt]:
         """The receipts that came since the last call."""
-        receipts = []
-        while self._receipts:
+        receipts: list[Receipt] = []
+        while self._results:
             # The client's thread may append meanwhile: a deque needs no lock for one end each.
-            receipt = self._receipts.popleft()
-            if receipt.result in _REOPEN and not receipt.refused:  # dead letters never interrupt the batches
+            (tokens, result), refused = self._results.popleft()
+            if result in _REOPEN and not refused:  # dead letters never interrupt the batches
                 self.wants_reopening = True
-            receipts.append(receipt)
+            if len(tokens) > 1 and result in _PERMANENT:
+                self._alone.update(tokens)
+                result = REFUSED_TOGETHER
+            else:
+                self._alone.difference_update(tokens)
+            receipts += [Receipt(token, result, refused) for token in tokens]
         return receipts
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Close the client; whatever it takes longer than `timeout_s` is left to the end of the process."""
-        client, self._client, self._batches, self._refused = self._client, None, None, None
+        client = self._release()
         opening, self._opening = self._opening, None
         if opening is None:
             _close_client(client, timeout_s)
@@ -163,45 +177,63 @@ class PulsarProducer:
         # A thread that is still inside the client when the process ends would abort it.
         opening.ended.wait(timeout_s)
 
+    def _release(self) -> Any:
+        """The client, which is this one's no more. What it was not given yet it is given, so that it has a receipt."""
+        for sender in self._batches:
+            sender.flush()
+        client, self._client, self._batches, self._refused = self._client, None, [], None
+        return client
+
     def _open(self, opening: _Opening, former: Any) -> None:
         """The thread of an attempt. The client before it is closed: its threads and connections would stay."""
         try:
             _close_client(former, _CLOSE_S)
             opening.client = client = self._open_client()
             if not opening.is_cancelled:
-                names = self._settings.pulsar.batches, self._settings.pulsar.refused
-                batches, refused = (self._producer(client, name) for name in names)
-                opening.producers = batches, refused
+                batches = self._settings.topic(self._settings.pulsar.batches)
+                # Not by a partitioned producer: it does not say which messages go together.
+                partitions = [self._sender(client, topic) for topic in client.get_topic_partitions(batches)]
+                refused = self._sender(client, self._settings.topic(self._settings.pulsar.refused), refused=True)
+                opening.senders = partitions, refused
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             address = self._settings.pulsar.service_url
             opening.error = PulsarUnreachable(f"no producer from {address}: {error}")
         finally:
-            if opening.producers is None:
+            if opening.senders is None:
                 _close_client(opening.client, _CLOSE_S)
             opening.ended.set()
             self._wake()
 
-    def _on_result(self, token: int, refused: bool, result: Any, _: Any) -> None:
-        self._add_receipt(Receipt(token, result.name, refused))
+    def _sender_of(self, key: str) -> GroupSender | None:
+        """All of a device goes to one partition."""
+        return self._batches[crc32(key.encode()) % len(self._batches)] if self._batches else None
 
-    def _add_receipt(self, receipt: Receipt) -> None:
-        # In this order: a loop that is woken before the receipt is there goes back to its wait.
-        self._receipts.append(receipt)
+    def _add_result(self, result: SendResult, refused: bool) -> None:
+        # In this order: a loop that is woken before the result is there goes back to its wait.
+        self._results.append((result, refused))
         self._wake()
 
-    def _producer(self, client: Any, name: str) -> Any:
+    def _sender(self, client: Any, topic: str, *, refused: bool = False) -> GroupSender:
         settings = self._settings.pulsar
-        return client.create_producer(
-            self._settings.topic(name),
+        producer = client.create_producer(
+            topic,
             send_timeout_millis=int(settings.send_timeout_s * 1000),
             # More than the loop ever has in flight, so it never blocks.
             max_pending_messages=2 * self._settings.mqtt.receive_maximum + 1,
             block_if_queue_full=True,
             batching_enabled=True,
-            batching_max_publish_delay_ms=settings.batching_delay_ms,
-            batching_max_messages=settings.batching_max_messages,
-            batching_max_allowed_size_in_bytes=settings.batching_max_bytes,
+            # Beyond what a group has: a batch is sent by the end of its group, and by nothing else.
+            batching_max_publish_delay_ms=BACKSTOP_MS,
+            batching_max_messages=2 * settings.batching_max_messages + 1,
+            batching_max_allowed_size_in_bytes=2 * max(settings.batching_max_bytes, self._settings.max_batch_bytes),
             properties={"gateway": self._settings.name},
+        )
+        return GroupSender(
+            producer,
+            lambda result: self._add_result(result, refused),
+            max_messages=settings.batching_max_messages,
+            max_bytes=settings.batching_max_bytes,
+            delay_s=settings.batching_delay_ms / 1000,
         )
 
     def _open_client(self) -> Any:

@@ -152,12 +152,17 @@ class FakeBroker:
 
 
 class Sent(NamedTuple):
-    """A message that was handed to Pulsar's client and has no receipt."""
+    """A message that was handed to Pulsar's client and has no receipt; `before` it in its batch are these."""
 
     topic: str
     payload: bytes
     properties: dict[str, str]
-    callback: Callable[[Any, Any], None]
+    callback: Callable[[Any, Any], None] | None
+    before: tuple[Sent, ...] = ()
+
+    def batch_index(self) -> int:
+        """As a message id has it."""
+        return len(self.before)
 
 
 class FakePulsar:
@@ -181,6 +186,9 @@ class FakePulsar:
     def create_producer(self, topic: str, **_: Any) -> FakeProducer:
         return FakeProducer(self, topic)
 
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        return [topic]
+
     def close(self) -> None:
         """As the client does: whatever waits fails."""
         while self.waiting:
@@ -190,8 +198,9 @@ class FakePulsar:
         """The receipt of one of those that wait, in any order."""
         message = self.waiting.pop(index)
         if result == "Ok":
-            self.kept.append(message)
-        message.callback(getattr(pulsar.Result, result), None)
+            self.kept += [*message.before, message]
+        assert message.callback is not None, "the last of a batch has a callback"
+        message.callback(getattr(pulsar.Result, result), message)
         return message
 
     def persisted(self, device: str) -> IntervalSet:
@@ -203,18 +212,32 @@ class FakePulsar:
 class FakeProducer:
     def __init__(self, side: FakePulsar, topic: str) -> None:
         self._side, self._topic = side, topic
+        self._open: list[Sent] = []
+        self._producer = self
 
     def is_connected(self) -> bool:
         return self._side.is_up
 
     def send_async(
-        self, payload: bytes, callback: Callable[[Any, Any], None], *, properties: dict[str, str], partition_key: str
+        self,
+        payload: bytes,
+        callback: Callable[[Any, Any], None] | None,
+        *,
+        properties: dict[str, str],
+        partition_key: str,
     ) -> None:
         assert partition_key == properties["device"]
         if self._side.raises is not None:
             raise self._side.raises
         self._side.sent += 1
-        self._side.waiting.append(Sent(self._topic, payload, properties, callback))
+        self._open.append(Sent(self._topic, payload, properties, callback))
+
+    def flush_async(self, _: None) -> None:
+        """Sends the batch: what is not flushed stays."""
+        if self._open:
+            *before, last = self._open
+            self._side.waiting.append(last._replace(before=tuple(before)))
+            self._open.clear()
 
 
 def without_waiting(
@@ -225,14 +248,18 @@ def without_waiting(
 
 
 class Region:
-    """A loop, its broker and its Pulsar. `now_s` is the loop's time: it passes when the test says so."""
+    """A loop, its broker and its Pulsar. `now_s` is the loop's time: it passes when the test says so.
+
+    Messages to Pulsar go one by one, unless the test says otherwise.
+    """
 
     def __init__(self, broker: FakeBroker | None = None, **changes: Any) -> None:
         self.now_s = 1000.0
         self.broker, self.pulsar, self.wake = broker or FakeBroker(), FakePulsar(), WakeUp()
         mqtt = {"host": "127.0.0.1", "port": self.broker.port, "receive_maximum": 8} | changes.pop("mqtt", {})
+        pulsar = {"service_url": "pulsar://127.0.0.1:6650", "batching_max_messages": 1} | changes.pop("pulsar", {})
         self.loop = GatewayLoop(
-            settings(mqtt=mqtt, **changes),
+            settings(mqtt=mqtt, pulsar=pulsar, **changes),
             self.wake,
             clock=lambda: self.now_s,
             jitter=lambda: 0.5,

@@ -12,7 +12,8 @@ from gateway import Engine, Produce
 from gateway.effects import MAX_ATTEMPTS, Forwarder, log_refusal
 from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
-from gateway.pulsar_producer import TOO_BIG, UNSENDABLE, Receipt
+from gateway.pulsar_groups import TOO_BIG, UNSENDABLE
+from gateway.pulsar_producer import Receipt
 from telemetry import DeviceChannel, device_topic
 from tests.gateway.strategies import batch, message, settings, topic
 

@@ -15,6 +15,8 @@ from tests.gateway.strategies import batch, topic
 WINDOW = 4
 DEVICES = ("d1", "d2", "d3")
 ACKS_AT_ONCE = 2
+TOGETHER = 3
+"""At most so many messages go to Pulsar as one batch."""
 
 
 class LoopMachine(RuleBasedStateMachine):
@@ -26,7 +28,9 @@ class LoopMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         broker = FakeBroker(receive_maximum=ACKS_AT_ONCE)
-        self.region = Region(broker, mqtt={"receive_maximum": WINDOW}, acks={"window": 10}).connect()
+        self.region = Region(
+            broker, mqtt={"receive_maximum": WINDOW}, acks={"window": 10}, pulsar={"batching_max_messages": TOGETHER}
+        ).connect()
         self.broker, self.pulsar = broker, self.region.pulsar
         self.queued: list[tuple[str, bytes]] = []  # the broker's, in order: published and no PUBACK yet
         self.sent: list[tuple[int, str, bytes]] = []  # those of them that went out on this connection

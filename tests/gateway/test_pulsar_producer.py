@@ -18,12 +18,18 @@ from tests.gateway.strategies import settings
 from tests.waiting import wait_until
 
 
-def produce(token: int, *, refused: bool = False) -> Produce:
-    return Produce(token, refused, "d1", b"payload", {"device": "d1"})
+def produce(token: int, *, refused: bool = False, device: str = "d1") -> Produce:
+    return Produce(token, refused, device, b"payload", {"device": device})
 
 
 def at_once(work: Callable[[], None]) -> None:
     work()
+
+
+def send_now(producer: PulsarProducer, *messages: Produce) -> None:
+    for message in messages:
+        producer.send(message)
+    producer.flush_due(0.0)
 
 
 def open_now(producer: PulsarProducer) -> None:
@@ -57,10 +63,14 @@ def side() -> Side:
 def test_a_receipt_comes_once_wakes_the_loop_and_says_what_pulsar_said(side: Side) -> None:
     side.open()
     for token in (1, 2, 3):
-        side.producer.send(produce(token, refused=token == 3))
+        send_now(side.producer, produce(token, refused=token == 3))
+        if token == 1:
+            side.pulsar.answer(0)  # so that the next does not wait for it
+            assert side.producer.take_receipts() == [Receipt(1, "Ok")]
+            side.wakes = 0
     assert side.producer.take_receipts() == []
-    side.pulsar.answer(1)
-    side.pulsar.answer(1, "Timeout")
+    side.pulsar.answer(0)
+    side.pulsar.answer(0, "Timeout")
     assert side.wakes == 2
     assert side.producer.take_receipts() == [Receipt(2, "Ok"), Receipt(3, "Timeout", refused=True)]
     assert side.producer.take_receipts() == []
@@ -78,7 +88,7 @@ def test_a_receipt_comes_once_wakes_the_loop_and_says_what_pulsar_said(side: Sid
 def test_what_the_client_does_not_take_has_a_receipt_too(side: Side, error: Exception, is_permanent: bool) -> None:
     side.open()
     side.pulsar.raises = error
-    side.producer.send(produce(1))
+    send_now(side.producer, produce(1))
     (receipt,) = side.producer.take_receipts()
     assert (receipt.ok, receipt.is_permanent) == (False, is_permanent)
     assert side.wakes == 1
@@ -98,12 +108,12 @@ def test_a_producer_that_is_gone_wants_to_be_opened_again_and_one_of_dead_letter
     side.pulsar.answer(0, "AlreadyClosed")
     side.producer.take_receipts()
     assert not side.producer.wants_reopening
-    side.producer.send(produce(2))
+    send_now(side.producer, produce(2))
     side.pulsar.answer(0, "AlreadyClosed")
     side.producer.take_receipts()
     assert not side.producer.is_open
     side.open()
-    side.producer.send(produce(3))
+    send_now(side.producer, produce(3))
     assert len(side.pulsar.waiting) == 1
 
 
@@ -113,6 +123,41 @@ def test_closing_leaves_no_message_without_a_receipt(side: Side) -> None:
     side.producer.close()
     assert side.producer.take_receipts() == [Receipt(1, "AlreadyClosed")]
     assert not side.producer.is_connected
+
+
+def test_of_a_group_that_pulsar_never_takes_each_message_is_tried_alone_and_only_the_bad_one_fails_for_good(
+    side: Side,
+) -> None:
+    side.open()
+    send_now(side.producer, *map(produce, (1, 2, 3)))
+    side.pulsar.answer(0, "MessageTooBig")
+    receipts = side.producer.take_receipts()
+    assert [(receipt.token, receipt.is_permanent, receipt.ok) for receipt in receipts] == [
+        (token, False, False) for token in (1, 2, 3)
+    ]
+    send_now(side.producer, *map(produce, (1, 2, 3)))
+    assert [len(message.before) for message in side.pulsar.waiting] == [0, 0, 0]
+    side.pulsar.answer(1, "MessageTooBig")
+    side.pulsar.answer(0)
+    side.pulsar.answer(0)
+    permanent = {receipt.token: receipt.is_permanent for receipt in side.producer.take_receipts()}
+    assert permanent == {1: False, 2: True, 3: False}
+
+
+def test_each_partition_has_a_producer_and_a_device_keeps_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Side()
+    monkeypatch.setattr(side.pulsar, "get_topic_partitions", lambda topic: [f"{topic}-partition-{n}" for n in (0, 1)])
+    side.open()
+    for token in range(40):
+        side.producer.send(produce(token, device=f"d{token % 10}"))
+    side.producer.flush_due(0.0)
+    messages = [it for last in side.pulsar.waiting for it in (*last.before, last)]
+    topics_of: dict[str, set[str]] = {}
+    for message in messages:
+        topics_of.setdefault(message.properties["device"], set()).add(message.topic)
+    assert len(messages) == 40
+    assert all(len(topics) == 1 for topics in topics_of.values())
+    assert len({topic for topics in topics_of.values() for topic in topics}) == 2
 
 
 def test_a_pulsar_that_is_not_there_is_said_with_its_address(side: Side) -> None:

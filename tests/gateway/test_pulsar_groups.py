@@ -1,0 +1,157 @@
+"""A group has one answer, and a message counts as persisted only where that answer proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pulsar
+import pytest
+
+from gateway import Produce
+from gateway.pulsar_groups import OK, UNPROVEN, UNSENDABLE, GroupSender, SendResult
+
+Callback = Callable[[Any, Any], None]
+
+
+class MessageId(NamedTuple):
+    place: int
+
+    def batch_index(self) -> int:
+        return self.place
+
+
+class Client:
+    """A producer of the client that notes what it is handed. `refuses`: payloads at which it raises."""
+
+    def __init__(self) -> None:
+        self.handed: list[tuple[bytes, Callback | None]] = []
+        self.flushes = 0
+        self.refuses: dict[bytes, Exception] = {}
+        self._producer = self
+
+    def send_async(self, payload: bytes, callback: Callback | None, **_: Any) -> None:
+        if payload in self.refuses:
+            raise self.refuses[payload]
+        self.handed.append((payload, callback))
+
+    def flush_async(self, callback: None) -> None:
+        assert callback is None
+        self.flushes += 1
+
+    def answer(self, index: int, result: pulsar.Result = pulsar.Result.Ok, number: int = -1) -> None:
+        callback = [callback for _, callback in self.handed if callback is not None][number]
+        callback(result, MessageId(index))
+
+
+class Side:
+    def __init__(self, *, max_messages: int = 100, max_bytes: int = 1000) -> None:
+        self.client, self.results = Client(), list[SendResult]()
+        self.sender = GroupSender(
+            self.client, self.results.append, max_messages=max_messages, max_bytes=max_bytes, delay_s=0.005
+        )
+
+    def send(self, *tokens: int, size: int = 1) -> None:
+        for token in tokens:
+            self.sender.send(Produce(token, False, "d1", b"%d" % token * size, {"device": "d1"}))
+
+
+def test_one_answer_says_that_all_of_a_group_are_persisted() -> None:
+    side = Side()
+    side.send(1, 2, 3)
+    side.sender.flush()
+    assert [(payload, callback is not None) for payload, callback in side.client.handed] == [
+        (b"1", False),
+        (b"2", False),
+        (b"3", True),
+    ]
+    assert side.client.flushes == 1
+    assert side.results == []
+    side.client.answer(2)
+    assert side.results == [SendResult([1, 2, 3], OK)]
+
+
+@pytest.mark.parametrize("index", [-1, 0, 1])
+def test_what_did_not_go_in_one_batch_is_not_known_to_be_persisted(index: int) -> None:
+    side = Side()
+    side.send(1, 2, 3)
+    side.sender.flush()
+    side.client.answer(index)
+    assert side.results == [SendResult([1, 2], UNPROVEN), SendResult([3], OK)]
+
+
+def test_a_group_that_went_behind_an_older_one_in_the_same_batch_is_persisted_with_it() -> None:
+    side = Side()
+    side.send(1, 2)
+    side.sender.flush()
+    side.send(3, 4)
+    side.sender.flush()
+    side.client.answer(3)
+    assert side.results == [SendResult([3, 4], OK)]
+
+
+def test_a_message_alone_needs_no_place_in_a_batch() -> None:
+    side = Side()
+    side.send(1)
+    side.sender.flush()
+    side.client.answer(-1)
+    assert side.results == [SendResult([1], OK)]
+
+
+def test_a_failure_is_that_of_all() -> None:
+    side = Side()
+    side.send(1, 2)
+    side.sender.flush()
+    side.client.answer(0, pulsar.Result.Timeout)
+    assert side.results == [SendResult([1, 2], "Timeout")]
+
+
+def test_what_the_client_does_not_take_fails_alone_and_is_not_counted_in_its_group() -> None:
+    side = Side()
+    side.client.refuses = {b"2": ValueError("no message")}
+    side.send(1, 2, 3)
+    side.sender.flush()
+    side.client.answer(1)
+    assert side.results == [SendResult([2], UNSENDABLE), SendResult([1, 3], OK)]
+
+
+def test_where_the_last_of_a_group_is_not_taken_nothing_is_known_of_the_others() -> None:
+    side = Side()
+    side.client.refuses = {b"3": pulsar.AlreadyClosed("closed")}
+    side.send(1, 2, 3)
+    side.sender.flush()
+    assert sorted(side.results) == [SendResult([1, 2], UNPROVEN), SendResult([3], "AlreadyClosed")]
+    side.send(4)
+    side.sender.flush_due(0.0)
+    assert side.client.handed[-1][0] == b"4", "no answer is waited for that never comes"
+
+
+def test_a_group_ends_with_its_number_of_messages_and_before_it_has_too_many_bytes() -> None:
+    side = Side(max_messages=2)
+    side.send(1, 2, 3)
+    assert side.client.flushes == 1
+    side = Side(max_bytes=10)
+    side.send(1, 2, size=4)
+    assert side.client.flushes == 0
+    side.send(3, size=4)
+    assert (side.client.flushes, [payload for payload, _ in side.client.handed]) == (1, [b"1111", b"2222"])
+
+
+def test_while_a_group_is_under_way_the_next_one_gathers_until_its_answer_or_its_delay() -> None:
+    side = Side()
+    side.send(1)
+    side.sender.flush_due(0.0)
+    side.send(2)
+    side.sender.flush_due(0.001)
+    side.send(3)
+    side.sender.flush_due(0.002)
+    assert (side.client.flushes, side.sender.due_s) == (1, 0.006)
+    side.client.answer(0)
+    side.sender.flush_due(0.003)
+    assert (side.client.flushes, side.sender.due_s) == (2, None)
+    side.send(4)
+    side.sender.flush_due(0.004)
+    side.sender.flush_due(0.0089)
+    assert side.client.flushes == 2
+    side.sender.flush_due(0.0091)
+    assert side.client.flushes == 3
