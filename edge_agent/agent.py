@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,10 @@ from edge_agent.control_dead_letters import ControlDeadLetters
 from edge_agent.data_usage import FlashMeter
 from edge_agent.drain.drainer import Drainer, DrainParts
 from edge_agent.drain.link_budget import LinkBudget
+from edge_agent.enrolment.certificate_folder import CertificateFolder
+from edge_agent.enrolment.certificate_state import certificate_folder
+from edge_agent.enrolment.enrolment_loop import EnrolmentLoop, EnrolmentParts
+from edge_agent.enrolment.uplink_certificates import UplinkCertificates
 from edge_agent.errors import LinkError, StoreInUse
 from edge_agent.intake.intake_loop import IntakeLoop
 from edge_agent.intake.record_intake import Intake, IntakeParts
@@ -68,6 +73,8 @@ class Agent:
         offset_us, _ = clock_corrector.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
         self.link_budget = LinkBudget(settings, self.buffer.counters)
         self.dead_letters = ControlDeadLetters(settings.buffer.path)
+        folder = certificate_folder(settings)
+        self._certificates = None if folder is None else UplinkCertificates(folder)
         drain = DrainParts(
             buffer=self.buffer,
             clock_corrector=clock_corrector,
@@ -76,8 +83,11 @@ class Agent:
             random=random.Random(),
             dead_letters=self.dead_letters,
             on_push=on_push,
+            on_certificate_answer=self._on_certificate_answer,
         )
         self.drainer = Drainer(settings, drain)
+        self.enrolment = self._enrolment_loop(folder)
+        """Keeps the device's certificate; None where that is given by hand."""
         self.retention = BufferRetention(self.buffer, settings.buffer, settings.classes)
         parts = IntakeParts(
             buffer=self.buffer,
@@ -103,6 +113,8 @@ class Agent:
         log.info("started", device=self.settings.device.id, epoch=self.buffer.epoch, head=self.buffer.head)
         for thread in self._threads:
             thread.start()
+        if self.enrolment is not None:
+            threading.Thread(target=self.enrolment.run, name="certificate", daemon=True).start()
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> bool:
         """Commits what waits, stores what was acknowledged, and closes the buffer; whether all of it was done in time.
@@ -113,6 +125,8 @@ class Agent:
         deadline_s = time.monotonic() + within_s
         self.intake_loop.stop()
         self.drainer.inbox.stop()
+        if self.enrolment is not None:
+            self.enrolment.stop()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
@@ -130,6 +144,18 @@ class Agent:
         """Whether both threads live."""
         return all(thread.is_alive() for thread in self._threads)
 
+    def _enrolment_loop(self, folder: CertificateFolder | None) -> EnrolmentLoop | None:
+        if self.settings.enrolment is None or folder is None:
+            return None
+        inbox = self.drainer.inbox
+        parts = EnrolmentParts(
+            folder=folder,
+            ask_region=inbox.ask_certificate,
+            on_certificate=inbox.connect_now,
+            random=random.Random(),
+        )
+        return EnrolmentLoop(self.settings.enrolment, self.settings.device, parts)
+
     def _epoch_above(self, least: int) -> int:
         return next_epoch(least, self._clocks.wall_us() // 1000)
 
@@ -140,7 +166,19 @@ class Agent:
             except ImportError as error:
                 raise LinkError(f"{settings.region}: {PULSAR_MISSING}") from error
             return PulsarUplink(self.settings.device, settings)
-        return MqttUplink(self.settings.device, settings)
+        if self._certificates is None:
+            return MqttUplink(self.settings.device, settings)
+        shown = self._certificates.with_certificate(settings)
+        return MqttUplink(
+            self.settings.device,
+            shown,
+            is_enrolled=shown is not settings,
+            on_opened=partial(self._certificates.on_opened, shown),
+        )
+
+    def _on_certificate_answer(self, payload: bytes) -> None:
+        if self.enrolment is not None:
+            self.enrolment.on_answer(payload)
 
 
 def _correction_rules(settings: TimeSettings) -> CorrectionRules:

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from edge_agent.agent import Agent
+from edge_agent.enrolment.certificate_state import certificate_state
 from edge_agent.holding import held_classes
 from edge_agent.process import flash_bytes
 from runtime.memory import resident_bytes
@@ -24,6 +25,7 @@ def counters_of(agent: Agent) -> dict[str, Any]:
         "payload_bytes": intake.payload_bytes,
         "commits": intake.commits,
         "malformed": dict(intake.malformed),
+        "enrolment": dict(agent.enrolment.outcomes) if agent.enrolment is not None else {},
         "batches_sent": sent.batches,
         "batches_again": sent.resent,
         "heartbeats_sent": agent.drainer.statements.heartbeats,
@@ -53,6 +55,8 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "uplink": uplink_state(agent),
         "paused_for_s": round(drain.paused_for_s, 1),
         "link": agent.link_budget.link,
+        **certificate_state(agent.settings, time.time()),
+        "certificate_problem": agent.enrolment.problem or None if agent.enrolment is not None else None,
         "held_back": _held_back(agent),
         "waiting_for_commit": agent.intake.waiting,
         "retrying": drain.dispatcher.retrying,
@@ -105,13 +109,15 @@ def health_state(agent: Agent) -> dict[str, Any]:
         agent.intake_loop.connected,
         buffer_state(agent),
     )
-    near = alive and local and buffer == "stores"
+    certificate = certificate_state(agent.settings, time.time())["certificate"]
+    near = alive and local and buffer == "stores" and certificate not in {"none", "expired"}
     return {
         "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
         "threads": alive,
         "local_broker": local,
         "buffer": buffer,
         "uplink": uplink,
+        "certificate": certificate,
         "held_back": _held_back(agent),
     }
 

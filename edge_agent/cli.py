@@ -69,6 +69,18 @@ def check_config(config: Config) -> None:
 
 
 @app.command()
+def enrol(config: Config) -> None:
+    """Get the device its own certificate, once, with its token or factory certificate; a running agent does so itself.
+
+    Example: edge-agent enrol --config agent.toml
+    """
+    from edge_agent.enrolment.enrol_once import enrol_once
+
+    with _errors_as_lines():
+        typer.echo(enrol_once(load(AgentSettings, config)))
+
+
+@app.command()
 def status(
     config: Config,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from runtime.broker_settings import BrokerSettings, Seconds
+from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
 from runtime.logs import LogSettings
 from settings import Settings
 from telemetry import (
@@ -233,6 +233,47 @@ class UplinkSettings(BrokerSettings):
         return self
 
 
+class EnrolmentSettings(Settings):
+    """How the device gets its own certificate, once, and renews it. Its key is made here, and never leaves the device.
+
+    The claim is a one-time token, or a certificate from the factory. Uplinks with `tls` and no certificate of their own
+    show the certificate that it got.
+    """
+
+    host: Host
+    """Name or address of the region's enrolment broker."""
+    port: Port = 8884
+    """Its TCP port; brokers have one for tokens and one for factory certificates."""
+    ca: Path
+    """Certificates of the authorities that may have signed the enrolment broker's certificate (PEM)."""
+    token_file: Path | None = None
+    """File whose first line is the one-time token."""
+    certificate: Path | None = None
+    """The factory certificate (PEM), instead of a token."""
+    key: Path | None = None
+    """The private key of the factory certificate (PEM)."""
+    folder: Path | None = None
+    """Where the device's own certificates and keys are kept; `certificates` in the buffer's folder without it."""
+    renew_after: float = Field(default=2 / 3, ge=0.1, le=0.9)
+    """A certificate is renewed after this share of its life, and up to a twentieth of it later, by chance."""
+    connect_timeout_s: Seconds = 10.0
+    """How long one attempt to connect may take."""
+    answer_timeout_s: Seconds = 30.0
+    """How long an answer is waited for before it is asked for again."""
+    backoff_first_s: Seconds = 5.0
+    """The wait after the first attempt that failed; it doubles, with jitter, up to `backoff_max_s`."""
+    backoff_max_s: Seconds = 3600.0
+    """The longest wait between two attempts."""
+
+    @model_validator(mode="after")
+    def _has_one_claim(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together: give both or neither")
+        if (self.token_file is None) == (self.certificate is None):
+            raise ValueError("give a token_file, or certificate and key of the factory: one of them, not both")
+        return self
+
+
 class FailoverSettings(Settings):
     """When to change the region."""
 
@@ -271,6 +312,7 @@ class AgentSettings(Settings):
     time: TimeSettings = TimeSettings()
     uplinks: tuple[UplinkSettings, ...] = Field(min_length=1, max_length=16)
     failover: FailoverSettings = FailoverSettings()
+    enrolment: EnrolmentSettings | None = None
     push: PushSettings = PushSettings()
     status: StatusSettings = StatusSettings()
     log: LogSettings = LogSettings()
@@ -286,6 +328,13 @@ class AgentSettings(Settings):
         if (count := sum(len(one.topics) for one in classes)) > MAX_TOPIC_FILTERS:
             raise ValueError(f"{count} topic filters, {MAX_TOPIC_FILTERS} are allowed for all classes together")
         return classes
+
+    @model_validator(mode="after")
+    def _certificate_is_shown(self) -> Self:
+        shown = any(one.kind == "mqtt" and one.tls and one.tls.certificate is None for one in self.uplinks)
+        if self.enrolment is not None and not shown:
+            raise ValueError("enrolment: no uplink shows the certificate: one needs tls with ca, and no certificate")
+        return self
 
     @field_validator("uplinks")
     @classmethod

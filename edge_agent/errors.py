@@ -9,9 +9,11 @@ AgentError
 │   ├── StoreVersion   the buffer was written by another version of the agent
 │   ├── StoreInUse     another agent has the buffer
 │   └── StoreClosed    this buffer was closed; another may have the file now
+├── EnrolmentFailed    no certificate was given
 └── LinkError          a broker cannot be reached, or ended the connection
     ├── LinkRefused    the broker answered and said no
-    └── LinkClosed     the broker closed a connection that stood
+    ├── LinkClosed     the broker closed a connection that stood
+    └── NoCertificate  the device is not enrolled yet
 """
 
 from __future__ import annotations
@@ -69,6 +71,10 @@ class StoreClosed(StoreError):
     reason = "closed"
 
 
+class EnrolmentFailed(AgentError):
+    """No certificate was given; the message says why, and what to do."""
+
+
 class LinkError(AgentError):
     """A connection could not be made, or broke."""
 
@@ -79,3 +85,7 @@ class LinkRefused(LinkError):
 
 class LinkClosed(LinkError):
     """The other side closed the connection, without a word or because another client has the same id."""
+
+
+class NoCertificate(LinkError):
+    """The device has no operational certificate to show."""

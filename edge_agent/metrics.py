@@ -48,10 +48,18 @@ GAUGES = {
     "paused_for_s": ("edge_agent_paused_seconds", "How much longer the gateway wants silence"),
     "wire_bytes_today": ("edge_agent_wire_bytes_today", "Metered bytes of this UTC day"),
     "wire_bytes_this_month": ("edge_agent_wire_bytes_this_month", "Metered bytes of this UTC month"),
+    "certificate_ends_s": (
+        "edge_agent_certificate_ends_seconds",
+        "When the certificate that the uplinks show ends, since 1970; 0 without one",
+    ),
     "rss_bytes": ("edge_agent_resident_bytes", "Resident memory"),
 }
 DEPTH = ("edge_agent_depth_records", "Records that wait, by class")
 DEPTH_BYTES = ("edge_agent_depth_bytes", "Bytes of the batches that wait, by class")
+ENROLMENT = (
+    "edge_agent_enrolment_attempts_total",
+    "Attempts to get a certificate, by outcome: enrolled, renewed or failed",
+)
 MALFORMED = ("edge_agent_malformed_messages_total", "Messages that do not follow the contract, by reason")
 STORED_COUNTERS = {
     "acknowledged": ("edge_agent_acknowledged_records_total", "Record ids that a region acknowledged"),
@@ -122,6 +130,7 @@ class AgentCollector(Collector):
             yield GaugeMetricFamily(name, text, value=float(state[key] or 0))
         yield from self._by_class(state)
         yield _labelled(CounterMetricFamily(*MALFORMED, labels=["reason"]), state["malformed"])
+        yield _labelled(CounterMetricFamily(*ENROLMENT, labels=["outcome"]), state["enrolment"])
         yield from self._stored(state["counters"])
 
     @staticmethod

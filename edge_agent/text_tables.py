@@ -15,6 +15,8 @@ _APART = {
     "classes",
     "counters",
     "malformed",
+    "enrolment",
+    "certificate_ends_s",
     "device",
     "epoch",
     "head",

@@ -35,6 +35,7 @@ __all__ = [
     "read_certificates",
     "regional_name",
     "sign_revocation_list",
+    "with_chain",
 ]
 
 CLOCK_SKEW = timedelta(minutes=5)
@@ -119,7 +120,7 @@ def make_regional(
     # What a region signed stays good over a renewal of its authority: issuer name and key are the same.
     end = _end(root, now, lifetime)
     builder = _begin(root.certificate.subject, _name(regional_name(region)), key, now=now, serial=serial, end=end)
-    return _issued(_sign_authority(builder, root.key, path_length=0), root)
+    return with_chain(_sign_authority(builder, root.key, path_length=0), root)
 
 
 def issue_device(
@@ -240,7 +241,7 @@ def _issue(
         .add_extension(_key_identifier(authority.key.public), critical=False)
         .sign(authority.key.private, hashes.SHA256())
     )
-    return _issued(certificate, authority)
+    return with_chain(certificate, authority)
 
 
 def _sign_authority(builder: x509.CertificateBuilder, signer: KeyPair, *, path_length: int) -> x509.Certificate:
@@ -277,7 +278,8 @@ def _end(authority: Authority, now: datetime, lifetime: timedelta) -> datetime:
     return min(now + lifetime, ends)
 
 
-def _issued(certificate: x509.Certificate, authority: Authority) -> Issued:
+def with_chain(certificate: x509.Certificate, authority: Authority) -> Issued:
+    """A certificate of this authority, as whoever trusts the root needs it."""
     chain = (certificate, *authority.chain)
     pem = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in chain)
     return Issued(certificate, pem, certificate.serial_number, certificate.not_valid_after_utc)

@@ -27,6 +27,7 @@ from identity.authority import (
     make_regional,
     make_root,
     read_certificates,
+    with_chain,
 )
 from identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing, IdentityError, NotAnAuthority
 from identity.requests import KeyPair
@@ -127,6 +128,20 @@ class AuthorityFolder:
         serial = x509.random_serial_number()
         issued = issue_server(self.authority, key.public, cn, names, now=now, serial=serial, lifetime=lifetime)
         return self._recorded(issued)
+
+    def recorded(self, serial: int) -> Issued | None:
+        """A certificate that was signed here, with its chain; None where this authority has none of this serial.
+
+        Raises AuthorityDamaged for a file that is no certificate.
+        """
+        file = self.folder / _ISSUED / f"{serial:040x}.pem"
+        try:
+            certificate = read_certificates(file.read_bytes())[0]
+        except FileNotFoundError:
+            return None
+        except NotAnAuthority as error:
+            raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
+        return with_chain(certificate, self.authority)
 
     def issued(self) -> list[IssuedCertificate]:
         """What was signed here, by name and end. Raises AuthorityDamaged for a file that is no certificate."""

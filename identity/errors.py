@@ -6,6 +6,7 @@ IdentityError
 ├── SealingKeyError          a key file for sealed batches cannot be used
 ├── Unsealable               a sealed batch does not open
 ├── RequestRefused           a certificate request is not granted; `reason` says why
+├── EnrolmentUnreadable      bytes are no message of enrolment
 ├── AuthorityError           an authority cannot do what it is asked
 │   ├── AuthorityExpired     its own certificate has ended, or is not valid yet
 │   └── NotAnAuthority       the certificate may not sign others, or belongs to another key
@@ -68,6 +69,14 @@ class RequestRefused(IdentityError):
     def __init__(self, reason: RequestFault, detail: str) -> None:
         super().__init__(f"certificate request refused ({reason}): {detail}")
         self.reason = reason
+
+
+class EnrolmentUnreadable(IdentityError):
+    """Bytes are no message of enrolment. `nonce`: the message's, where at least that can be read; else ""."""
+
+    def __init__(self, why: str, nonce: str = "") -> None:
+        super().__init__(f"this is no message of enrolment: {why}")
+        self.nonce = nonce
 
 
 class AuthorityError(IdentityError):

@@ -7,11 +7,15 @@ Between a device and the gateways of its region there are `waybill/1/{tenant}/{d
     ack            to the device  which records are safe, or refused
     config         to the device  pushed settings
 
+Between whoever asks for a certificate and the access daemon of its region there are `waybill/enrol/1/{name}/` and a
+channel, `request` or `answer`. The name is that of the certificate or claim: `{tenant}/{device}`, or `claim@...`.
+
 Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract are the constants below.
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,11 +23,15 @@ from typing import NamedTuple
 from telemetry.record import DEVICE_PATTERN
 
 _VERSION = ("waybill", "1")
+_ENROLMENT = "waybill/enrol/1"
 _SHARE = "$share/gateway"
 _VEHICLE = "vehicle"
 _LEVELS = 5
 _TOPICS_KNOWN = 4096
 """A gateway meets the same topic several times for each message of a device, and with the next one again."""
+_ENROLMENT_NAME = re.compile(rf"[a-z]+@{DEVICE_PATTERN.pattern}|{DEVICE_PATTERN.pattern}/{DEVICE_PATTERN.pattern}")
+_MAX_ENROLMENT_TOPIC = 160
+"""Characters of the longest topic of this kind that anybody can have."""
 
 
 class DeviceChannel(StrEnum):
@@ -74,6 +82,39 @@ def device_filter(channel: DeviceChannel, tenant: str = "+") -> str:
 def shared_filter(channel: DeviceChannel) -> str:
     """The filter by which all gateways of a region share a channel: the broker gives each message to one of them."""
     return f"{_SHARE}/{device_filter(channel)}"
+
+
+class EnrolmentChannel(StrEnum):
+    """The last level of a topic between who asks for a certificate and the access daemon."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+
+
+def enrolment_topic(name: str, channel: EnrolmentChannel) -> str:
+    """The topic of whoever has this name on the broker. Raises ValueError for a name that nobody can have."""
+    if not _ENROLMENT_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is neither tenant/device nor the name of a claim")
+    return f"{_ENROLMENT}/{name}/{channel}"
+
+
+def enrolment_requester(topic: str) -> str | None:
+    """Whose request came on this topic; None for a topic that is not one of requests."""
+    begin, end = f"{_ENROLMENT}/", f"/{EnrolmentChannel.REQUEST}"
+    if len(topic) > _MAX_ENROLMENT_TOPIC or not (topic.startswith(begin) and topic.endswith(end)):
+        return None
+    name = topic[len(begin) : -len(end)]
+    return name if _ENROLMENT_NAME.fullmatch(name) else None
+
+
+def enrolment_filters(channel: EnrolmentChannel) -> tuple[str, str]:
+    """The topic filters of one channel: of all claims, and of all devices."""
+    return f"{_ENROLMENT}/+/{channel}", f"{_ENROLMENT}/+/+/{channel}"
+
+
+def enrolment_rule(channel: EnrolmentChannel) -> str:
+    """The topic of one's own channel in a broker's rules: `%u` is who is connected."""
+    return f"{_ENROLMENT}/%u/{channel}"
 
 
 def vehicle_topic(name: str) -> str:

@@ -21,6 +21,7 @@ from edge_agent.errors import AgentError, LinkError, StoreDamaged, StoreError
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.uplink.protocol import (
+    CertificateAnswer,
     HeartbeatAnswered,
     NoGateway,
     OutgoingBatch,
@@ -43,7 +44,8 @@ BURST_BATCHES = 8
 class DrainParts:
     """What the drain works with.
 
-    `on_push` gets settings from the gateway. `monotonic_s` is the time, `wait` waits for an event or for seconds.
+    `on_push` gets settings from the gateway, `on_certificate_answer` what the region said to a request for one.
+    `monotonic_s` is the time, `wait` waits for an event or for seconds.
     """
 
     buffer: Buffer
@@ -53,6 +55,7 @@ class DrainParts:
     random: Random
     dead_letters: ControlDeadLetters
     on_push: Callable[[bytes], None] = lambda _text: None
+    on_certificate_answer: Callable[[bytes], None] = lambda _payload: None
     monotonic_s: Callable[[], float] = time.monotonic
     wait: Callable[[threading.Event, float], object] = threading.Event.wait
 
@@ -131,6 +134,8 @@ class Drainer:
         now_s = self.heartbeat_s = self._now_s()
         while self.inbox.reports:
             uplink.report(self.inbox.reports.popleft())
+        while self.inbox.certificate_requests:
+            uplink.ask_certificate(self.inbox.certificate_requests.popleft())
         self.statements.current = self.inbox.statement
         busy = self._send(uplink, now_s)
         self._send_heartbeat(uplink, now_s)
@@ -194,6 +199,8 @@ class Drainer:
             self._on_refused(event)
         elif isinstance(event, PushedSettings):
             self._parts.on_push(event.text)
+        elif isinstance(event, CertificateAnswer):
+            self._parts.on_certificate_answer(event.payload)
         elif isinstance(event, HeartbeatAnswered):
             self.statements.on_heartbeat_answered()
         elif isinstance(event, NoGateway):
@@ -316,3 +323,5 @@ class Drainer:
             self.inbox.wait(self._parts.wait, remaining_s)
             self._take_new_batches()
             self.heartbeat_s = self._now_s()
+            if self.inbox.take_connect_now():
+                return

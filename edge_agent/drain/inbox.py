@@ -29,6 +29,9 @@ class DrainInbox:
         self.jumps: deque[tuple[ClockJump, int]] = deque()
         """Jumps of the clock, each with the last batch that was stored before it."""
         self.reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
+        self.certificate_requests: deque[bytes] = deque(maxlen=1)
+        """The last one alone: an earlier one was given up."""
+        self._connects_now = threading.Event()
         self.is_stopping = False
         self.statement: HeadStatement | None = None
         """What the intake knows of the head; None: nothing."""
@@ -60,6 +63,22 @@ class DrainInbox:
         """Publishes what became of pushed settings, as soon as there is a connection."""
         self.reports.append(text)
         self._wake()
+
+    def ask_certificate(self, request: bytes) -> None:
+        """Asks the region for a certificate, as soon as there is a connection."""
+        self.certificate_requests.append(request)
+        self._wake()
+
+    def connect_now(self) -> None:
+        """Ends the wait before the next attempt to connect: what it failed for may be gone."""
+        self._connects_now.set()
+        self._wake()
+
+    def take_connect_now(self) -> bool:
+        """Whether `connect_now` was called since this was asked for."""
+        is_wanted = self._connects_now.is_set()
+        self._connects_now.clear()
+        return is_wanted
 
     def stop(self) -> None:
         """The drain ends soon; nothing is lost by it."""

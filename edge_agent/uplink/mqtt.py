@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from edge_agent.config import DeviceSettings, UplinkSettings
-from edge_agent.errors import LinkRefused
+from edge_agent.errors import LinkError, LinkRefused
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import (
+    CertificateAnswer,
     HeartbeatAnswered,
     MalformedControl,
     NoGateway,
@@ -17,7 +19,16 @@ from edge_agent.uplink.protocol import (
     UplinkEvent,
 )
 from runtime.mqtt_client import NO_MATCHING_SUBSCRIBERS, MqttMessage, MqttSessionOptions
-from telemetry import Ack, DeviceChannel, Malformed, RefusalReason, decode_ack, device_topic
+from telemetry import (
+    Ack,
+    DeviceChannel,
+    EnrolmentChannel,
+    Malformed,
+    RefusalReason,
+    decode_ack,
+    device_topic,
+    enrolment_topic,
+)
 
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps acknowledgements for a device that is away."""
@@ -30,8 +41,19 @@ PUBLISH_BYTES = 256
 class MqttUplink:
     """See Uplink. Batches go out on the channel `batch` of the device's topics, acknowledgements come back on `ack`."""
 
-    def __init__(self, device: DeviceSettings, settings: UplinkSettings) -> None:
+    def __init__(
+        self,
+        device: DeviceSettings,
+        settings: UplinkSettings,
+        *,
+        is_enrolled: bool = False,
+        on_opened: Callable[[bool], None] = lambda _worked: None,
+    ) -> None:
+        """`is_enrolled`: its certificate may be renewed over this uplink. `on_opened` hears whether `open` worked."""
         self.region = settings.region
+        self._on_opened = on_opened
+        name = f"{device.tenant}/{device.id}"
+        self._certificates = {one: enrolment_topic(name, one) for one in EnrolmentChannel} if is_enrolled else {}
         self._topics = {channel: device_topic(device.tenant, device.id, channel) for channel in DeviceChannel}
         self._channels = {topic: channel for channel, topic in self._topics.items()}
         self._events: list[UplinkEvent] = []
@@ -46,9 +68,16 @@ class MqttUplink:
 
     def open(self) -> None:
         """See Uplink."""
-        self._session.open()
+        try:
+            self._session.open()
+        except LinkError:
+            self._on_opened(False)
+            raise
+        self._on_opened(True)
         self._session.subscribe(self._topics[DeviceChannel.ACK])
         self._session.subscribe(self._topics[DeviceChannel.CONFIG])
+        if self._certificates:
+            self._session.subscribe(self._certificates[EnrolmentChannel.ANSWER])
 
     def send(self, batch: OutgoingBatch) -> None:
         """See Uplink. What the broker would end the connection for is refused here."""
@@ -63,11 +92,16 @@ class MqttUplink:
         """See Uplink."""
         self._session.publish(self._topics[DeviceChannel.CONFIG_RESULT], text)
 
+    def ask_certificate(self, request: bytes) -> None:
+        """See Uplink."""
+        if self._certificates:
+            self._session.publish(self._certificates[EnrolmentChannel.REQUEST], request)
+
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """See Uplink."""
         self._session.poll(timeout_s)
         for topic, reason in self._session.take_publish_results():
-            if reason.is_failure:
+            if reason.is_failure and topic != self._certificates.get(EnrolmentChannel.REQUEST):
                 raise LinkRefused(f"{self.region}: the broker does not take batches: {reason}")
             if topic != self._topics[DeviceChannel.BATCH]:
                 continue
@@ -92,7 +126,10 @@ class MqttUplink:
         self._session.close()
 
     def _receive(self, message: MqttMessage) -> None:
-        self._events.extend(control_events(self._channels.get(message.topic, message.topic), message.payload))
+        if message.topic == self._certificates.get(EnrolmentChannel.ANSWER):
+            self._events.append(CertificateAnswer(message.payload))
+        else:
+            self._events.extend(control_events(self._channels.get(message.topic, message.topic), message.payload))
         # Also of what cannot be read: without a PUBACK it would come again with every connection.
         self._session.acknowledge(message.mid)
 

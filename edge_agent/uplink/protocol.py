@@ -56,7 +56,14 @@ class HeartbeatAnswered:
     """The oldest heartbeat on its way has its answer: the region's broker or cluster has it, or dropped it."""
 
 
-UplinkEvent = Ack | PushedSettings | RefusedBatch | MalformedControl | NoGateway | HeartbeatAnswered
+@dataclass(frozen=True, slots=True)
+class CertificateAnswer:
+    """What the region answered to a request for a certificate."""
+
+    payload: bytes
+
+
+UplinkEvent = Ack | CertificateAnswer | PushedSettings | RefusedBatch | MalformedControl | NoGateway | HeartbeatAnswered
 
 
 class Uplink(Protocol):
@@ -78,6 +85,9 @@ class Uplink(Protocol):
 
     def report(self, text: bytes) -> None:
         """Publishes what became of settings that the gateway pushed; nothing where nobody listens."""
+
+    def ask_certificate(self, request: bytes) -> None:
+        """Asks the region to renew the device's certificate; nothing where nobody does."""
 
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """Sends and receives; returns what came, at the latest after the time-out."""

@@ -80,6 +80,9 @@ class PulsarUplink:
     def report(self, text: bytes) -> None:
         """See Uplink. A cluster has no ear for this."""
 
+    def ask_certificate(self, request: bytes) -> None:
+        """See Uplink. A cluster has no authority."""
+
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         """See Uplink."""
         events: list[UplinkEvent] = []

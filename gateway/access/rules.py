@@ -10,13 +10,12 @@ import re
 from collections.abc import Collection, Iterable
 
 from identity.names import PrincipalKind, principal
-from telemetry import DeviceChannel, device_topic
+from telemetry import DeviceChannel, EnrolmentChannel, device_topic, enrolment_filters, enrolment_rule
 
-__all__ = ["ENROLMENT", "MAX_DENIED", "broker_rules", "rules_version"]
+__all__ = ["MAX_DENIED", "broker_rules", "rules_version"]
 
 MAX_DENIED = 20_000
 """Devices that are denied by name: at each reload the broker compares each session with each of them."""
-ENROLMENT = "waybill/enrol/1"
 _FIRST = re.compile(r"# waybill rules, version (\d{1,15})\b")
 _FROM_DEVICES = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
 _TO_DEVICES = (DeviceChannel.ACK, DeviceChannel.CONFIG)
@@ -34,10 +33,13 @@ def broker_rules(version: int, region: str, gateways: Iterable[str], denied: Col
         lines += [f"topic read {_every(channel)}" for channel in _FROM_DEVICES]
         lines += [f"topic write {_every(channel)}" for channel in _TO_DEVICES]
     lines += [f"user {principal(PrincipalKind.ACCESS, region)}"]
-    lines += [f"topic read {ENROLMENT}/+/+/request", f"topic write {ENROLMENT}/+/+/answer"]
+    _, requests = enrolment_filters(EnrolmentChannel.REQUEST)
+    _, answers = enrolment_filters(EnrolmentChannel.ANSWER)
+    lines += [f"topic read {requests}", f"topic write {answers}"]
     lines += [f"pattern write {_own(channel)}" for channel in _FROM_DEVICES]
     lines += [f"pattern read {_own(channel)}" for channel in _TO_DEVICES]
-    lines += [f"pattern write {ENROLMENT}/%u/request", f"pattern read {ENROLMENT}/%u/answer"]
+    lines += [f"pattern write {enrolment_rule(EnrolmentChannel.REQUEST)}"]
+    lines += [f"pattern read {enrolment_rule(EnrolmentChannel.ANSWER)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -60,6 +60,9 @@ class ScriptedUplink:
     def report(self, text: bytes) -> None:
         pass
 
+    def ask_certificate(self, request: bytes) -> None:
+        pass
+
     def poll(self, timeout_s: float) -> list[UplinkEvent]:
         self._road.advance(min(timeout_s, 1.0))
         new, self._new = self._new, []

@@ -107,3 +107,10 @@ def test_credentials_are_files_that_a_tls_client_takes(tmp_path: Path, regional:
     assert files.key is not None
     check_key_pair(files.certificate, files.key)
     assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+
+
+def test_what_was_signed_is_found_again_by_its_serial_with_its_chain(root: AuthorityFolder, tmp_path: Path) -> None:
+    folder = AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=NOW, lifetime=YEAR)
+    issued = folder.device(make_request(KeyPair.generate(), "acme/bus-1"), "acme", "bus-1", now=NOW, lifetime=MONTH)
+    assert AuthorityFolder.open(tmp_path / "eu").recorded(issued.serial) == issued
+    assert folder.recorded(issued.serial + 1) is None

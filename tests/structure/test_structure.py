@@ -62,6 +62,7 @@ def test_the_agent_imports_nothing_heavy() -> None:
     modules = {module.partition(".")[0] for module in done.stdout.split()}
     assert not modules & HEAVY
     assert "prometheus_client" not in modules, "only who is asked pays for it"
+    assert "cryptography" not in modules, "only who enrols or renews pays for it"
 
 
 def test_a_durable_write_needs_no_mqtt_client_and_no_metrics() -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from telemetry import DeviceChannel, device_topic, shared_filter
+from telemetry import DeviceChannel, EnrolmentChannel, device_topic, enrolment_rule, shared_filter
 from tests.structure.test_vocabulary import MODULES, ROOT
 
 HOME = Path("telemetry/mqtt_topics.py")
@@ -15,7 +15,7 @@ TOPIC = re.compile(r"\bwaybill/|\bvehicle/|\$share\b|^/(batch|ack|config|config-
 BENCHMARKS = {
     path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks").rglob("*.py")
 }
-DOCUMENTED = re.compile(r"`([^`\s]*waybill/1/[^`\s]*)`")
+DOCUMENTED = re.compile(r"`([^`\s]*waybill/(?:enrol/)?1/[^`\s]*)`")
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -50,6 +50,7 @@ def test_no_other_module_has_a_topic_literal() -> None:
 def test_the_topics_in_the_docs_are_those_of_the_code() -> None:
     known = {device_topic("tenant", "device", channel) for channel in DeviceChannel}
     known |= {shared_filter(channel) for channel in DeviceChannel}
+    known |= {enrolment_rule(channel).replace("%u", "name") for channel in EnrolmentChannel}
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     written = {re.sub(r"[{}]", "", topic) for page in pages for topic in DOCUMENTED.findall(page)}
     assert written

@@ -1,0 +1,91 @@
+"""Asking for a certificate, and what is done with the answer. The library for certificates is loaded here alone."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from edge_agent.config import DeviceSettings
+from edge_agent.enrolment.certificate_folder import CertificateFolder, HeldCertificate
+from edge_agent.errors import EnrolmentFailed
+from identity.enrolment import (
+    EnrolmentGranted,
+    EnrolmentRefused,
+    EnrolmentRequest,
+    decode_enrolment_answer,
+    encode_enrolment_request,
+)
+from identity.errors import EnrolmentUnreadable, IdentityError
+
+if TYPE_CHECKING:
+    from identity import KeyPair
+
+NONCE_BYTES = 16
+
+
+class CertificateRequests:
+    """The requests of one device. Until one is answered with a certificate, each has the same key."""
+
+    def __init__(self, device: DeviceSettings, folder: CertificateFolder) -> None:
+        self._name = f"{device.tenant}/{device.id}"
+        self._folder = folder
+        self._nonce = ""
+
+    def make(self) -> bytes:
+        """The message that asks; its key is on disk before it is sent. Raises EnrolmentFailed, OSError."""
+        from identity.requests import KeyPair, make_request  # noqa: PLC0415 - see the module
+
+        key = self._key()
+        if key is None:
+            key = KeyPair.generate()
+            self._folder.keep_requested_key(key.private_pem())
+        self._nonce = secrets.token_hex(NONCE_BYTES)
+        return encode_enrolment_request(EnrolmentRequest(self._nonce, make_request(key, self._name)))
+
+    def is_answered_by(self, payload: bytes) -> bool:
+        """Whether this is the answer to the last request, and not to an earlier one, nor anything else."""
+        try:
+            return self._nonce != "" and decode_enrolment_answer(payload).nonce == self._nonce
+        except EnrolmentUnreadable as error:
+            return self._nonce != "" and error.nonce == self._nonce
+
+    def take(self, payload: bytes) -> HeldCertificate:
+        """The certificate in the answer, which is on disk now. Raises EnrolmentFailed, OSError."""
+        try:
+            answer = decode_enrolment_answer(payload)
+        except EnrolmentUnreadable as error:
+            raise EnrolmentFailed(f"the answer cannot be read: {error}") from error
+        self._nonce = ""
+        if isinstance(answer, EnrolmentRefused):
+            if answer.reason.takes_another_key:
+                self._folder.forget_requested_key()
+            raise EnrolmentFailed(f"refused ({answer.reason}): {answer.detail}")
+        return self._keep(answer)
+
+    def _keep(self, answer: EnrolmentGranted) -> HeldCertificate:
+        from identity.authority import common_name, read_certificates  # noqa: PLC0415 - see the module
+
+        key = self._key()
+        try:
+            certificate = read_certificates(answer.chain_pem)[0]
+            named = common_name(certificate.subject)
+        except (IdentityError, ValueError) as error:
+            raise EnrolmentFailed(f"the answer holds no certificate: {error}") from error
+        if named != self._name:
+            raise EnrolmentFailed(f"the certificate is for {named!r:.80}, and this is {self._name}")
+        if key is None or certificate.public_key() != key.public:
+            raise EnrolmentFailed("the certificate is for another key than the one that was asked for")
+        self._folder.keep_next(key.private_pem(), answer.chain_pem)
+        held = self._folder.next()
+        if held is None:
+            raise EnrolmentFailed("the certificate's times cannot be read")
+        return held
+
+    def _key(self) -> KeyPair | None:
+        from identity.requests import KeyPair  # noqa: PLC0415 - see the module
+
+        pem = self._folder.requested_key()
+        try:
+            return None if pem is None else KeyPair.from_pem(pem)
+        except IdentityError:
+            return None  # a damaged key is as good as none: nobody has a certificate for it

@@ -1,0 +1,98 @@
+"""One-time tokens: what a device without a certificate shows to be enrolled, once.
+
+    token-0123456789abcdef.Zm9v...    the token's text, for the device: the name of its claim, and a secret
+    claim@token-0123456789abcdef      who shows it to the enrolment broker; the password is the whole text
+    $7$101$...                        its hash, all that the registry has: in the format of Mosquitto's password files
+
+A factory certificate is the other kind of claim. It names `claim@SERIAL`, and has no hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from hmac import compare_digest
+from typing import NamedTuple
+
+from pydantic import SecretStr
+
+from identity.errors import NameRefused
+from identity.names import PrincipalKind, principal
+
+__all__ = [
+    "TOKEN_LIFETIME",
+    "EnrolmentToken",
+    "broker_password",
+    "check_factory_serial",
+    "is_broker_password",
+    "make_token",
+    "password_file",
+    "token_user",
+]
+
+TOKEN_LIFETIME = timedelta(days=7)
+"""How long a token waits for its device, where nothing else is said."""
+_ITERATIONS = 101
+"""As mosquitto_passwd has it. A token is 256 random bits: more would slow down the broker, and no attacker."""
+_SALT_BYTES, _HASH_BYTES = 12, 64
+_TOKEN_ID = re.compile(r"token-[0-9a-f]{16}")
+_TOKEN = re.compile(rf"({_TOKEN_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
+_PASSWORD = re.compile(r"\$7\$([0-9]{1,7})\$([A-Za-z0-9+/=]{4,64})\$([A-Za-z0-9+/]{86}==)")
+
+
+class EnrolmentToken(NamedTuple):
+    """A token that was made. `text` goes to the device and is kept nowhere else; the registry gets the other two."""
+
+    text: SecretStr
+    id: str
+    password_hash: str
+
+
+def make_token(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> EnrolmentToken:
+    """A new one-time token; `random_bytes` must be fit for secrets."""
+    token_id = f"token-{random_bytes(8).hex()}"
+    text = f"{token_id}.{base64.urlsafe_b64encode(random_bytes(32)).rstrip(b'=').decode()}"
+    return EnrolmentToken(SecretStr(text), token_id, broker_password(text, random_bytes(_SALT_BYTES)))
+
+
+def check_factory_serial(serial: str) -> None:
+    """Raises NameRefused for what no factory certificate may be called: nothing that could be a token's name."""
+    principal(PrincipalKind.CLAIM, serial)
+    if _TOKEN_ID.fullmatch(serial):
+        raise NameRefused(f"{serial!r} is what a token is called: a factory certificate cannot have this name")
+
+
+def token_user(text: str) -> str:
+    """The user name that goes with a token's text. Raises NameRefused for what is no token."""
+    matched = _TOKEN.fullmatch(text)
+    if matched is None:
+        raise NameRefused("this is no enrolment token: one is a single line that begins with token-, as it was printed")
+    return principal(PrincipalKind.CLAIM, matched[1])
+
+
+def broker_password(text: str, salt: bytes) -> str:
+    """The hash of a password in the format of Mosquitto 2: `$7$`, PBKDF2 with SHA-512."""
+    encoded = (base64.b64encode(part).decode() for part in (salt, _pbkdf2(text, salt, _ITERATIONS)))
+    return f"$7${_ITERATIONS}${'$'.join(encoded)}"
+
+
+def is_broker_password(text: str, password_hash: str) -> bool:
+    """Whether a hash of this format is that of the text."""
+    matched = _PASSWORD.fullmatch(password_hash)
+    if matched is None:
+        return False
+    salt, wanted = base64.b64decode(matched[2]), base64.b64decode(matched[3])
+    return compare_digest(_pbkdf2(text, salt, int(matched[1])), wanted)
+
+
+def password_file(hashes: Mapping[str, str]) -> bytes:
+    """A broker's password file of these hashes by user name; the same hashes give the same bytes."""
+    return "".join(f"{user}:{hashes[user]}\n" for user in sorted(hashes)).encode()
+
+
+def _pbkdf2(text: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha512", text.encode(), salt, iterations, _HASH_BYTES)

@@ -1,0 +1,90 @@
+"""Asking: the key stays on the device and the same until it is answered; an answer is believed when it fits."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from edge_agent.enrolment.certificate_folder import CertificateFolder
+from edge_agent.enrolment.certificate_request import CertificateRequests
+from edge_agent.errors import EnrolmentFailed
+from identity import KeyPair, make_request, read_request
+from identity.enrolment import (
+    EnrolmentGranted,
+    RefusedBecause,
+    decode_enrolment_request,
+    encode_enrolment_answer,
+)
+from runtime import check_key_pair
+from tests.edge_agent.enrolment.makers import DEVICE, Issuer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CertificateFolder:
+    return CertificateFolder(tmp_path, "acme", "bus-1")
+
+
+def test_a_certificate_that_was_given_is_kept_with_its_key_for_its_owner_alone(
+    folder: CertificateFolder, tmp_path: Path
+) -> None:
+    asking, issuer = CertificateRequests(DEVICE, folder), Issuer()
+    message = asking.make()
+    assert b"PRIVATE KEY" not in message
+    answer = issuer.grant(message)
+    assert asking.is_answered_by(answer)
+    held = asking.take(answer)
+    check_key_pair(held.path, held.path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.name for path in files] == ["next.pem"]
+    assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
+    assert held.validity.not_after_s == int((issuer.now + issuer.lifetime).timestamp())
+
+
+def test_until_it_is_answered_a_request_has_the_same_key_also_after_a_restart(folder: CertificateFolder) -> None:
+    asking = CertificateRequests(DEVICE, folder)
+    keys = [read_request(decode_enrolment_request(asking.make()).csr).public_key for _ in range(2)]
+    again = CertificateRequests(DEVICE, folder).make()
+    assert keys[0] == keys[1] == read_request(decode_enrolment_request(again).csr).public_key
+
+
+def test_an_answer_to_an_earlier_question_is_not_taken_for_this_one(folder: CertificateFolder) -> None:
+    asking, issuer = CertificateRequests(DEVICE, folder), Issuer()
+    earlier = issuer.grant(asking.make())
+    asking.make()
+    assert not asking.is_answered_by(earlier)
+    assert not asking.is_answered_by(b"nonsense")
+
+
+def test_a_certificate_for_another_key_or_name_is_not_believed(folder: CertificateFolder) -> None:
+    asking, issuer = CertificateRequests(DEVICE, folder), Issuer()
+    nonce = decode_enrolment_request(asking.make()).nonce
+    other_key = issuer.issue(make_request(KeyPair.generate(), "acme/bus-1"))
+    with pytest.raises(EnrolmentFailed, match="another key"):
+        asking.take(encode_enrolment_answer(EnrolmentGranted(nonce, other_key.chain_pem)))
+    other_name = issuer.issue(make_request(KeyPair.generate(), "acme/bus-2"), device="bus-2")
+    with pytest.raises(EnrolmentFailed, match="acme/bus-2"):
+        asking.take(encode_enrolment_answer(EnrolmentGranted(nonce, other_name.chain_pem)))
+    with pytest.raises(EnrolmentFailed, match="no certificate"):
+        asking.take(encode_enrolment_answer(EnrolmentGranted(nonce, b"nonsense")))
+    assert folder.newest() is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "keeps"), [(RefusedBecause.CLAIM_USED, True), (RefusedBecause.OLD_KEY, False)], ids=str
+)
+def test_a_refusal_says_why_and_a_key_that_cannot_be_certified_is_let_go_of(
+    folder: CertificateFolder, reason: RefusedBecause, keeps: bool
+) -> None:
+    asking = CertificateRequests(DEVICE, folder)
+    answer = Issuer().refuse(asking.make(), reason)
+    with pytest.raises(EnrolmentFailed, match=rf"refused \({reason}\): no"):
+        asking.take(answer)
+    assert (folder.requested_key() is not None) == keeps
+
+
+def test_the_certificates_of_another_name_are_not_found(folder: CertificateFolder, tmp_path: Path) -> None:
+    asking = CertificateRequests(DEVICE, folder)
+    asking.take(Issuer().grant(asking.make()))
+    assert CertificateFolder(tmp_path, "rival", "bus-1").newest() is None

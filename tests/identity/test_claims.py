@@ -1,0 +1,75 @@
+"""One-time tokens: a hash that Mosquitto takes, and nothing in it that enrols anybody."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from identity import NameRefused
+from identity.claims import (
+    broker_password,
+    check_factory_serial,
+    is_broker_password,
+    make_token,
+    password_file,
+    token_user,
+)
+
+_PASSWD = shutil.which("mosquitto_passwd")
+
+
+def test_a_token_is_256_random_bits_and_its_hash_is_that_of_its_text() -> None:
+    token, other = make_token(), make_token()
+    text = token.text.get_secret_value()
+    assert text != other.text.get_secret_value()
+    assert token_user(text) == f"claim@{token.id}"
+    assert is_broker_password(text, token.password_hash)
+    assert not is_broker_password(other.text.get_secret_value(), token.password_hash)
+    assert text.partition(".")[2] not in repr(token), "a log line must not show it"
+
+
+@pytest.mark.parametrize("text", ["", "token-0123456789abcdef", "token-0123456789abcdef.short", "x" * 67])
+def test_what_is_no_token_has_no_user_name(text: str) -> None:
+    with pytest.raises(NameRefused, match="no enrolment token"):
+        token_user(text)
+
+
+def test_a_factory_serial_cannot_be_the_name_of_a_token() -> None:
+    check_factory_serial("WB-2027-000123")
+    for refused in ("token-0123456789abcdef", "a/b", "a:b", "", "x" * 59):
+        with pytest.raises(NameRefused):
+            check_factory_serial(refused)
+
+
+@pytest.mark.skipif(_PASSWD is None, reason="mosquitto_passwd is not installed")
+def test_the_hash_is_that_of_mosquitto_passwd_of_the_same_salt(tmp_path: Path) -> None:
+    assert _PASSWD is not None
+    file = tmp_path / "passwords"
+    subprocess.run([_PASSWD, "-c", "-b", file, "claim@T1", "secret"], check=True, timeout=20, capture_output=True)
+    name, _, theirs = file.read_text().strip().partition(":")
+    assert name == "claim@T1"
+    assert is_broker_password("secret", theirs)
+    assert not is_broker_password("Secret", theirs)
+    assert theirs.count("$") == broker_password("secret", b"twelve bytes").count("$")
+
+
+@given(st.text(max_size=40), st.binary(min_size=12, max_size=12))
+@settings(max_examples=30, deadline=None)
+def test_a_password_is_known_again_by_its_hash_and_no_other_is(text: str, salt: bytes) -> None:
+    hashed = broker_password(text, salt)
+    assert is_broker_password(text, hashed)
+    assert not is_broker_password(text + "x", hashed)
+
+
+@given(st.text(max_size=200))
+def test_no_text_that_is_no_hash_is_an_error(text: str) -> None:
+    assert not is_broker_password("x", text)
+
+
+def test_a_password_file_is_sorted_and_one_line_for_each_user() -> None:
+    assert password_file({"claim@b": "$7$b", "access@eu": "$7$a"}) == b"access@eu:$7$a\nclaim@b:$7$b\n"
