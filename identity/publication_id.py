@@ -8,14 +8,27 @@ clocks within a day of each other; an id further ahead is no publication.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+__all__ = [
+    "MAX_AHEAD_MS",
+    "PROPERTY",
+    "RANDOM_BITS",
+    "drawn_at",
+    "is_far_ahead",
+    "is_publication_id",
+    "next_publication_id",
+]
 
 PROPERTY: Final = "publication_id"
 """Under which property a message carries its id."""
 RANDOM_BITS: Final = 62
 MAX_AHEAD_MS: Final = 86_400_000
 """An id whose time is further ahead than this is of a wrong clock: it counts for nothing, and comes after nothing."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS: Final = 253_402_300_799_000
 _COUNTER_BITS: Final = 12
 _ORDER_BITS: Final = 60
 _VERSION: Final = 7
@@ -51,6 +64,12 @@ def is_publication_id(text: str | None) -> bool:
 def is_far_ahead(publication_id: str, now_ms: float) -> bool:
     """Whether the time of an id is more than a day after a moment."""
     return UUID(publication_id).int >> 80 > now_ms + MAX_AHEAD_MS
+
+
+def drawn_at(publication_id: str) -> datetime:
+    """The time of an id. One that no calendar has is the last that it has."""
+    ms = UUID(publication_id).int >> 80
+    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
 
 
 def _order_of(made: UUID) -> int:
