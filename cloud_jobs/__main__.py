@@ -13,7 +13,6 @@ from cloud_jobs.encounters import encounters
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.maintenance_cli import maintain
 from cloud_jobs.measure import measure
-from cloud_jobs.reference_cli import app as reference
 from cloud_jobs.status.cli import status
 from runtime.version import add_version_option
 
@@ -143,7 +142,6 @@ def bundle(
 
 app.command()(close)
 # these start no Spark: they work on files, topics and tables
-app.add_typer(reference, name="reference")
 app.command()(maintain)
 app.command()(status)
 app.command()(measure)

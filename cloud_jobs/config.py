@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.bound_checkpoints import BoundCheckpoints
-from cloud_jobs.errors import LocationError
+from cloud_jobs.errors import LocationError, NobodyTrusted
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.lake.location import Location, is_object_store, location_fault
 from cloud_jobs.lake.s3_access import S3Access
@@ -19,13 +19,15 @@ from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.reference_trust import ANYBODY, ReferenceTrust
 from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.status_settings import CentreLimits
 from cloud_jobs.usage.config import UsageSettings
 from geo.spatial import TrackSettings
 from identity import SealingKeyError, Unsealer
+from identity.operator_files import read_operators
 from runtime.pulsar_client import PulsarAccess
-from settings import Settings
+from settings import Settings, SettingsError
 
 MAX_GAP_S: Final = MAX_SEGMENT.total_seconds()
 """A new fix changes what is within two gaps around it, and all of that is computed again."""
@@ -88,6 +90,33 @@ class IngestSettings(Settings):
     )
 
 
+class ReferenceSettings(Settings):
+    """Whose fences, tariffs and accounts the centre takes."""
+
+    operators: Path | None = Field(default=None, description="the file of the operators' public keys that are trusted")
+    unsigned: bool = Field(default=False, description="take what nobody signed: for a network where all are trusted")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.unsigned and self.operators is not None:
+            raise ValueError("unsigned = true takes everything, and operators names who is trusted: write one of them")
+        return self
+
+    def trust(self) -> ReferenceTrust:
+        """Whom the centre trusts. Raises NobodyTrusted."""
+        if self.unsigned:
+            return ANYBODY
+        if self.operators is None:
+            raise NobodyTrusted(
+                "nobody is trusted to publish fences, tariffs and accounts: name the file of the operators' public "
+                "keys, reference.operators, or take what nobody signed by reference.unsigned = true"
+            )
+        try:
+            return ReferenceTrust(read_operators(self.operators))
+        except SettingsError as error:
+            raise NobodyTrusted(f"reference.operators: {'; '.join(error.lines)}") from error
+
+
 class CloudSettings(Settings):
     """Everything a job needs to know. `clusters` in the order in which they are tried."""
 
@@ -100,6 +129,7 @@ class CloudSettings(Settings):
     access: PulsarAccess = Field(
         default=PulsarAccess(), description="who the jobs are towards the clusters, reading and publishing"
     )
+    reference: ReferenceSettings = ReferenceSettings()
     ingest: IngestSettings = IngestSettings()
     tracks: TrackSettings = TrackSettings()
     usage: UsageSettings = UsageSettings()
@@ -125,6 +155,11 @@ class CloudSettings(Settings):
         keys = self.ingest.sealing_keys
         ingest = self.ingest.model_copy(update={"sealing_keys": None if keys is None else folder / keys})
         return self.model_copy(update={"lake": lake, "checkpoints": folder / self.checkpoints, "ingest": ingest})
+        """The same settings, in which a lake, checkpoints or keys with a relative path are within this folder."""
+        lake = self.lake if is_object_store(self.lake) else str(folder / self.lake)
+        named = self.reference.operators
+        reference = self.reference.model_copy(update={"operators": named and folder / named})
+        return self.model_copy(update={"lake": lake, "checkpoints": folder / self.checkpoints, "reference": reference})
 
     @property
     def location(self) -> Location:
@@ -172,6 +207,9 @@ def problems(settings: CloudSettings) -> list[str]:
         Unsealer.of_folder(settings.ingest.sealing_keys)
     except SealingKeyError as error:
         found.append(f"ingest.sealing_keys: {error}")
+        _ = settings.reference.operators and settings.reference.trust()
+    except NobodyTrusted as error:
+        found.append(str(error))
     given = settings.source_options | {"topics": ",".join(settings.ingest.topics)} | settings.ingest.options
     try:
         access = PulsarOptions.parse(given).access()

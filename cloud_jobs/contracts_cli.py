@@ -1,4 +1,4 @@
-"""`waybill reference`: contracts and fences in files, checked before anybody publishes them."""
+"""`waybill reference check`: contracts and fences in files, judged before anybody publishes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cloud_jobs.billing.contracts.what_if import BillChange, Bills, KnownBill
     from cloud_jobs.lake.tables import Lake
 
-__all__ = ["app"]
+__all__ = ["check"]
 
 MAX_LISTED: Final = 100
 """So many bills are listed for a reader."""
@@ -28,17 +28,7 @@ MAX_REASONS: Final = 5
 EACH_S: Final = 5.0
 """So often it is said how far a comparison is."""
 
-app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Check contracts and fences before publishing them."
-)
 
-
-@app.callback()
-def _reference() -> None:
-    """Check contracts and fences before publishing them."""
-
-
-@app.command()
 @cloud_errors_as_messages("waybill reference")
 def check(
     files: Annotated[list[Path], typer.Argument(help="TOML of contracts, GeoJSON of fences, or folders of them.")],

@@ -17,6 +17,8 @@ CloudError
 ├── NotPublished        no cluster took the messages; they are published by the next run
 ├── ReferenceFileError  files of fences, tariffs or accounts have faults; none was published
 ├── ReferenceNotPublished  no cluster took them
+├── NobodyTrusted       the settings do not say whose reference data is taken
+├── SigningRefused      what is to be published cannot be signed, or would be refused where it arrives
 └── BillingError        no bill can be made: see `billing.errors`
 """
 
@@ -180,3 +182,13 @@ class ReferenceNotPublished(CloudError):
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__(f"not published ({'; '.join(reasons)}); publish again, what arrived already changes nothing")
         self.reasons = tuple(reasons)
+
+
+class NobodyTrusted(CloudError):
+    """The settings do not say whose reference data is taken, or not in a way that can be used."""
+
+    exit_status = os.EX_CONFIG
+
+
+class SigningRefused(CloudError):
+    """What is to be published cannot be signed as it is said, or would be refused where it arrives."""

@@ -33,11 +33,16 @@ _Run = UsageRun | GeofenceRun | ProximityRun
 _Compute = Callable[[SparkSession], tuple[_Run, CollectedReference | None]]
 
 
+def _collected(spark: SparkSession, settings: CloudSettings) -> CollectedReference:
+    """Takes the reference data that was published by whom the settings trust now."""
+    return collect(spark, settings.tables, settings.source_options, settings.reference.trust())
+
+
 def run_usage(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
     """Takes the reference data that was published, then brings usage up to date; with `follow` until a signal."""
 
     def compute(spark: SparkSession) -> tuple[UsageRun, CollectedReference]:
-        collected = collect(spark, settings.tables, settings.source_options)
+        collected = _collected(spark, settings)
         structlog.get_logger("usage", job="usage").info(
             "reference data taken",
             publications=collected.publications,
@@ -46,6 +51,8 @@ def run_usage(settings: CloudSettings, report: Report = ignore_result, *, follow
         )
         return usage.compute_usage(spark, settings.tables, settings.tracks), collected
 
+    # each run reads them anew; what is wrong with them is said before Spark, which takes seconds to start
+    settings.reference.trust()
     every_s = settings.usage.interval_s if follow else None
     _run("usage", settings, usage.TABLE, compute, every_s=every_s, report=report)
 
@@ -60,10 +67,13 @@ def run_geofence(settings: CloudSettings, report: Report = ignore_result, *, fol
 
     def compute(spark: SparkSession) -> tuple[GeofenceRun, CollectedReference | None]:
         due = reference_trigger.fire()
-        collected = collect(spark, settings.tables, settings.source_options) if due else None
+        collected = (
+            collect(spark, settings.tables, settings.source_options, settings.reference.trust()) if due else None
+        )
         return geofence.compute_events(spark, settings.tables, settings.tracks, rules), collected
 
     publish = _publisher(settings, geofence.TABLE, rules.topic, event_message)
+    settings.reference.trust()
     every_s = rules.interval_s if follow else None
     _run("geofence", settings, geofence.TABLE, compute, publish, every_s=every_s, report=report)
 

@@ -12,15 +12,20 @@ from typing import Any
 from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.what_if import Bills
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_files import ReferenceVersion, read_placed
+from cloud_jobs.reference_files import PlacedVersion, ReferenceVersion, read_placed
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedReference:
     """The versions of files, what is wrong with them, and what they would change."""
 
-    versions: tuple[ReferenceVersion, ...]
+    placed: tuple[PlacedVersion, ...]
     checked: CheckedContracts
+
+    @property
+    def versions(self) -> tuple[ReferenceVersion, ...]:
+        """The versions, without where they stand."""
+        return tuple(one.version for one in self.placed)
 
     @property
     def counts(self) -> Counter[Any]:
@@ -43,4 +48,4 @@ def judged_reference(
         for one in placed
     ]
     checked = check_contracts(published, stated, moment, bills)
-    return JudgedReference(tuple(one.version for one in placed), checked)
+    return JudgedReference(tuple(placed), checked)

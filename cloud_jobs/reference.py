@@ -33,6 +33,7 @@ from cloud_jobs.reference_messages import (
     read_messages,
 )
 from cloud_jobs.reference_note import note_taken
+from cloud_jobs.reference_trust import ReferenceTrust
 from identity.publication_id import is_far_ahead
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class CollectedReference:
     quarantined: tuple[QuarantinedMessage, ...]
 
 
-def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> CollectedReference:
+def collect(
+    spark: SparkSession, lake: Lake, source_options: dict[str, str], trust: ReferenceTrust
+) -> CollectedReference:
     """Takes what the topics hold into the tables. Fences that cannot be used are logged.
 
     Raises ClockBehind, CommitConflict.
@@ -75,7 +78,7 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
         )
         for kind, topic in TOPICS.items()
     }
-    collected = store(lake, messages)
+    collected = store(lake, messages, trust)
     _log_named("messages that are no publications", collected.quarantined)
     _log_named("fences that cannot be used", fences_in(lake).refused)
     note_taken(lake, datetime.now(UTC))
@@ -85,18 +88,21 @@ def collect(spark: SparkSession, lake: Lake, source_options: dict[str, str]) -> 
 def store(
     lake: Lake,
     messages: Mapping[Kind, Iterable[dict[str, Any]]],
+    trust: ReferenceTrust,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     pause: Callable[[float], object] = time.sleep,
 ) -> CollectedReference:
     """Takes messages of each topic into the tables, those that are no publications into the quarantine.
 
+    So is what nobody signed whom `trust` takes.
+
     Each is there once, however often it comes and however many do this at once. Raises CommitConflict, LakeError.
     """
     publications, quarantined = list[Row](), list[Row]()
-    began, refused = now(), _refused(lake)
+    began, refused, held = now(), _refused(lake), _held(lake)
     for kind, of_kind in messages.items():
-        read = read_messages(kind, of_kind)
+        read = read_messages(kind, of_kind, trust, held)
         quarantined += read.quarantined
         for row in read.publications:
             if found := _quarantined(row, refused, began):
@@ -124,6 +130,12 @@ def _check_clock(lake: Lake, now: datetime) -> None:
     committed = max((datetime.fromtimestamp(one["timestamp"] / 1000, UTC) for one in latest), default=now)
     if committed > now + MAX_LEAD:
         raise ClockBehind(now, committed)
+
+
+def _held(lake: Lake) -> dict[str, str]:
+    """The digests of what was taken, by the ids of the publications."""
+    table = lake.rows("reference", ["publication_id", "digest"])
+    return dict(zip(table["publication_id"].to_pylist(), table["digest"].to_pylist(), strict=True))
 
 
 def _refused(lake: Lake) -> dict[str, dict[str, str]]:

@@ -1,50 +1,65 @@
-"""`cloud-jobs reference`: fences, tariffs and accounts, published from files and shown as the jobs have them."""
+"""`waybill reference`: fences, tariffs and accounts, checked, published from files, and shown as the jobs have them."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.command_settings import load_settings
+from cloud_jobs.contracts_cli import check
 from cloud_jobs.error_messages import cloud_errors_as_messages
-from cloud_jobs.fitted_table import screen
+from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.beginning import beginning
+from cloud_jobs.lake.location import Location
 
 if TYPE_CHECKING:
+    from cloud_jobs.config import CloudSettings
     from cloud_jobs.in_force import HeldVersion, RefusedVersion
+    from cloud_jobs.judged_reference import JudgedReference
+    from cloud_jobs.lake.tables import Lake
+    from cloud_jobs.reference_publisher import Signing
+    from cloud_jobs.reference_trust import ReferenceTrust
 
 __all__ = ["app"]
 
+MAX_FIELDS: Final = 40
+"""So many fields of a version are shown to a reader."""
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Publish fences, tariffs and accounts, and show what the jobs have.",
+    help="Check, publish and show fences, tariffs and accounts.",
 )
 _TAKEN_OVER: Final = (
     "the next run of `cloud-jobs usage` takes them over; what is closed before that is by what was published earlier"
 )
-Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
+Config = Annotated[
+    Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LakeAt = Annotated[str, typer.Option("--lake", help="The lake: a folder, or s3://BUCKET/PREFIX.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="GeoJSON of fences, TOML of contracts, or folders with fences.geojson and contracts."),
+]
+
+app.command()(check)
 
 
 @app.command()
-@cloud_errors_as_messages("cloud-jobs reference")
-def publish(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="GeoJSON of fences and gates, TOML of contracts, or folders with fences.geojson and contracts."
-        ),
-    ],
+@cloud_errors_as_messages("waybill reference")
+def put(
+    files: Files,
     *,
     config: Config,
+    key: Annotated[Path | None, typer.Option("--key", help="Your private key, which signs it.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "-m", help="Why, in one line. It stays with the publication.")],
     as_json: AsJson = False,
 ) -> None:
     """Check files, and publish every version in them; if one has a fault, all faults are named and none is published.
@@ -52,10 +67,16 @@ def publish(
     They are judged as by `waybill reference check`, beside what the jobs have taken over into the lake, if there is
     one. What is not there yet, such as a tariff that was published a moment ago, is a warning here.
 
+    Each publication is signed by your key, and keeps who published it, when and why: see `waybill reference history`.
+    A key that the centre does not trust, or that may not speak for a version, is named with the place of that version.
+
     A job that reads fences, tariffs or accounts takes them over at its next run. Of the publications of a version the
     latest holds: a file that is published again puts its versions in force again.
 
-    Example: cloud-jobs reference publish fences.geojson contracts.toml --config cloud.toml
+    Exit status: 0 if they are published, 1 when the files have a fault, the key no right, or no cluster takes them;
+    78 for wrong settings.
+
+    Example: waybill reference put contracts.toml --config cloud.toml --key anna.key --reason "prices of 2027"
     """
     from cloud_jobs import reference_files, reference_publisher
     from cloud_jobs.errors import ReferenceFileError
@@ -68,11 +89,12 @@ def publish(
     judged = judged_reference(files, lake, datetime.now(UTC))
     if judged.checked.faults:
         raise ReferenceFileError(judged.checked.faults)
+    signing = _signing(settings, key, reason, judged)
     for lacking in judged.checked.lacking:
         typer.echo(f"warning: not there yet: {lacking}", err=True)
     for notice in judged.checked.notices:
         typer.echo(f"warning: {notice}", err=True)
-    reference_publisher.publish(settings.service_urls, judged.versions, settings.access)
+    reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
     counts = judged.counts
     if as_json:
         _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
@@ -82,40 +104,186 @@ def publish(
             typer.echo(_TAKEN_OVER)
 
 
-@app.command()
-@cloud_errors_as_messages("cloud-jobs reference")
-def show(config: Config, *, as_json: AsJson = False) -> None:
-    """Show every version in force of what the jobs have taken over from the topics, and what they could not use.
+def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: JudgedReference) -> Signing | None:
+    """As whom versions are published, if the centre takes them from that key. Raises SigningRefused, NobodyTrusted."""
+    from cloud_jobs.errors import ReferenceFileError, SigningRefused
+    from cloud_jobs.reference_publisher import Signing
+    from cloud_jobs.reference_trust import scope_of
+    from identity.errors import OperatorKeyRefused, SignatureRefused
+    from identity.operator_files import read_operator_key
+    from identity.signatures import checked_reason
+
+    keys = settings.reference.trust().keys
+    try:
+        reason = checked_reason(reason)
+        if path is None:
+            if keys is None:
+                return None
+            raise SigningRefused("this centre takes what is signed by a key that it trusts: name yours, --key FILE")
+        private = read_operator_key(path)
+    except (OperatorKeyRefused, ValueError) as error:
+        raise SigningRefused(str(error)) from error
+    faults, now = list[str](), datetime.now(UTC)
+    for placed in () if keys is None else judged.placed:
+        scope = scope_of(placed.version.kind, json.loads(placed.version.body))
+        try:
+            assert keys is not None
+            keys.check(private.key_id, scope=scope, moment=now)
+        except SignatureRefused as refused:
+            faults.append(f"{placed.place}: {placed.version.kind} {placed.version.id!r}: {refused}")
+    if faults:
+        raise ReferenceFileError(faults)
+    return Signing(private, reason)
+
+
+@app.command("list")
+@cloud_errors_as_messages("waybill reference")
+def list_(
+    *,
+    lake: LakeAt,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind: account, tariff, fence ...")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every version in force of what the jobs have taken over from the topics, by whom, and what cannot be used.
 
     A version whose column `problem` is not empty cannot be used and is not in force: what it was to replace is. A bill
     of its account says so, and is provisional until the version is published again, corrected. Messages in the topics
-    that are no publications are listed as `quarantined`, with the place of each and the reason.
+    that are no publications, or that nobody signed whom the centre trusts, are listed as `quarantined`, with the place
+    of each and the reason.
 
-    Example: cloud-jobs reference show --config cloud.toml --json
+    Exit status: 0; 1 for a lake that cannot be read; 75 when the object store does not answer.
+
+    Example: waybill reference list --lake lake --kind account
     """
     from cloud_jobs.in_force import in_force
     from cloud_jobs.reference import publications_in, quarantined_messages
     from cloud_jobs.reference_files import usable
-    from cloud_jobs.reference_messages import named_message
+    from cloud_jobs.reference_messages import TOPICS, named_message
     from cloud_jobs.refused_table import quarantine_table
 
-    lake = load_settings(config).tables
-    found = in_force(publications_in(lake), usable)
-    rows = sorted([*map(_held_row, found.held), *map(_refused_row, found.refused)], key=_version)
-    quarantined = quarantined_messages(lake)
+    there = _lake(lake)
+    rows = [row for row in publications_in(there) if kind in {None, row["kind"]}]
+    found, published = in_force(rows, usable), {row["publication_id"]: row for row in rows}
+    shown = [
+        *map(_held_row, found.held),
+        *(_refused_row(one, published[one.publication_id]) for one in found.refused),
+    ]
+    shown = sorted(shown, key=_version)
+    topic = "" if kind is None else next((name for one, name in TOPICS.items() if one == kind), "?")
+    quarantined = [row for row in quarantined_messages(there) if row["topic"].endswith(topic)]
     if as_json:
         plain = [{name: _plain(value) for name, value in row.items()} for row in quarantined]
-        _print_json({"versions": rows, "quarantined": plain})
+        _print_json({"versions": shown, "quarantined": plain})
         return
-    console = screen(140)
-    console.print(_table(rows))
+    console = screen()
+    console.print(_list_table(shown))
     if quarantined:
         console.print(quarantine_table(map(named_message, quarantined)))
 
 
+@app.command()
+@cloud_errors_as_messages("waybill reference")
+def diff(files: Files, *, lake: LakeAt, as_json: AsJson = False) -> None:
+    """Show what publishing files would change, field by field, beside what is in force.
+
+    A version with the beginning of one in force would replace it. One with another beginning follows the one before
+    it, and is compared with that.
+
+    Exit status: 0 if nothing would change, 1 if something would, or the files have a fault; 75 when the object store
+    does not answer.
+
+    Example: waybill reference diff contracts.toml --lake lake
+    """
+    from cloud_jobs.reference import publications_in
+    from cloud_jobs.reference_diff import diffs
+    from cloud_jobs.reference_files import read_placed
+
+    placed = read_placed(files)
+    found = list(diffs(publications_in(_lake(lake)), placed))
+    if as_json:
+        versions = [one._asdict() | {"fields": [field._asdict() for field in one.fields]} for one in found]
+        _print_json({"versions": versions})
+    else:
+        for one in found:
+            since = f" from {one.effective_from}" if one.effective_from else ""
+            beside = f" {one.compared_with}" if one.compared_with else ""
+            typer.echo(f"{one.place}: {one.kind} {one.id}{since}: {one.change}{beside}")
+            for field in one.fields[:MAX_FIELDS]:
+                typer.echo(f"    {field}")
+            if len(one.fields) > MAX_FIELDS:
+                typer.echo(f"    and {len(one.fields) - MAX_FIELDS:,} more fields, which --json names")
+    if any(one.change != "same" for one in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+@cloud_errors_as_messages("waybill reference")
+def history(
+    thing: Annotated[str, typer.Argument(metavar="ID", help="The id of a fence, a tariff, an account ...")],
+    *,
+    lake: LakeAt,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only the thing of this kind.")] = None,
+    operators: Annotated[
+        Path | None, typer.Option("--operators", help="The trusted keys: check each signature by them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every publication of a thing: when, by whom, why, what its signature is worth, and what became of it.
+
+    With --operators each signature is checked again. Messages that named the thing and were refused are shown, too.
+
+    Exit status: 0; 1 if nothing of that id was published, or the lake cannot be read; 75 when the object store does not
+    answer; 78 for keys that cannot be read.
+
+    Example: waybill reference history acme --lake lake --operators operators.toml
+    """
+    from cloud_jobs.reference import publications_in
+    from cloud_jobs.reference_history import history as history_of
+
+    there = _lake(lake)
+    rows = [row for row in publications_in(there) if row["id"] == thing and kind in {None, row["kind"]}]
+    quarantined = [row for row in there.rows("reference_quarantine").to_pylist() if _names(row["key"] or "", thing)]
+    found = history_of(rows, quarantined, _trust(operators))
+    if as_json:
+        _print_json({"publications": [one._asdict() for one in found]})
+    elif found:
+        table = FittedTable(
+            *map(Column, ("published", "by")),
+            Column.text("why"),
+            *map(Column, ("signature", "state", "kind", "effective from")),
+            Column("publication", lesser=1),
+            Column.text("problem"),
+        )
+        for one in found:
+            words = (one.published_at, one.published_by, one.reason, one.signature, one.state, one.kind)
+            table.add(*words, one.effective_from, one.publication_id, one.problem)
+        screen().print(table)
+    if not found:
+        typer.echo(f"waybill reference: nothing of the id {thing!r} was published", err=True)
+        raise typer.Exit(1)
+
+
+def _names(key: str, thing: str) -> bool:
+    """Whether a message's key, or the id of a quarantined publication, is that of a thing."""
+    return key == thing or key.startswith(f"{thing}@")
+
+
+def _trust(operators: Path | None) -> ReferenceTrust:
+    from cloud_jobs.config import ReferenceSettings
+    from cloud_jobs.reference_trust import ANYBODY
+
+    return ANYBODY if operators is None else ReferenceSettings(operators=operators).trust()
+
+
+def _lake(lake: str) -> Lake:
+    from cloud_jobs.lake.tables import Lake
+
+    return Lake(Location.of(lake))
+
+
 def _held_row(held: HeldVersion[Any]) -> dict[str, str]:
     row = held.row
-    return {
+    return _provenance(row) | {
         "kind": row["kind"],
         "id": row["id"],
         "effective_from": beginning(row["kind"], row["body"]),
@@ -125,8 +293,8 @@ def _held_row(held: HeldVersion[Any]) -> dict[str, str]:
     }
 
 
-def _refused_row(refused: RefusedVersion) -> dict[str, str]:
-    return {
+def _refused_row(refused: RefusedVersion, row: dict[str, Any]) -> dict[str, str]:
+    return _provenance(row) | {
         "kind": refused.kind,
         "id": refused.id,
         "effective_from": refused.effective_from,
@@ -134,6 +302,10 @@ def _refused_row(refused: RefusedVersion) -> dict[str, str]:
         "publication_id": refused.publication_id,
         "problem": f"{refused.place}: {refused.reason}",
     }
+
+
+def _provenance(row: dict[str, Any]) -> dict[str, str]:
+    return {name: row[name] or "" for name in ("published_by", "signer", "reason")}
 
 
 def _version(row: dict[str, str]) -> tuple[str, ...]:
@@ -146,12 +318,16 @@ def _plain(value: Any) -> Any:
     return stamp(value) if isinstance(value, datetime) else value
 
 
-def _table(rows: list[dict[str, str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("kind", "id", "effective from", "published at", "publication", "problem"):
-        table.add_column(column, overflow="fold")
+def _list_table(rows: Iterable[dict[str, str]]) -> FittedTable:
+    table = FittedTable(
+        *map(Column, ("kind", "id", "effective from", "published at", "by")),
+        Column.text("why", lesser=1),
+        Column("publication", lesser=2),
+        Column.text("problem"),
+    )
     for row in rows:
-        table.add_row(*map(Text, row.values()))
+        names = ("kind", "id", "effective_from", "published_at", "published_by", "reason", "publication_id", "problem")
+        table.add(*(Text(row[name]) for name in names))
     return table
 
 

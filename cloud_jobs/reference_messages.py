@@ -8,13 +8,16 @@ one, and all else by the other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from cloud_jobs.lake.beginning import instant_text
+from cloud_jobs.reference_trust import Provenance, ReferenceTrust
 from geo.spatial.geojson import named
+from identity.errors import SignatureRefused
 from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
+from identity.signatures import SIGNATURE, SIGNER, Publication
 from telemetry import InvalidJson, parse_json
 
 Kind = Literal["fence", "tariff", "account", "legal_entity", "exchange_rate"]
@@ -29,6 +32,10 @@ NAMESPACE: Final = "persistent://fleet/reference"
 MAX_BYTES: Final = 5 << 20
 MAX_VALUES: Final = 500_000
 _SHOWN_CHARS: Final = 60
+
+_NOTHING: Final[dict[str, str]] = {}
+_HELD: Final = Provenance(None, None, None, None)
+"""Of what the table has already: it is not stored again."""
 
 Row = dict[str, Any]
 
@@ -61,8 +68,13 @@ def stated_version(kind: Kind, body: dict[str, Any]) -> tuple[str, str]:
     return "" if name is None else str(name), "" if begin is None else str(begin)
 
 
-def read_messages(kind: Kind, messages: Iterable[dict[str, Any]]) -> ReadMessages:
+def read_messages(
+    kind: Kind, messages: Iterable[dict[str, Any]], trust: ReferenceTrust, held: Mapping[str, str] = _NOTHING
+) -> ReadMessages:
     """What the messages of the topic of a kind say; one that is no publication stops no other.
+
+    It is one only if `trust` takes who published it. `held`: digests by the ids of publications that were taken before:
+    what says the same is not judged again.
 
     A message has the columns `key`, `value`, `properties` (pairs), `publish_time`, `message_id` and `malformed`. Of
     publications with one id the first counts; another one that says another thing is quarantined.
@@ -71,9 +83,9 @@ def read_messages(kind: Kind, messages: Iterable[dict[str, Any]]) -> ReadMessage
     digests: dict[str, str] = {}
     for message in messages:
         try:
-            row = _publication(kind, message)
+            row = _publication(kind, message, trust, held)
             check_content(row, digests.setdefault(row["publication_id"], row["digest"]))
-        except (InvalidJson, ValueError) as fault:
+        except (InvalidJson, ValueError, SignatureRefused) as fault:
             read.quarantined.append(_quarantined(kind, message, str(fault)))
         else:
             read.publications.append(row)
@@ -108,7 +120,7 @@ def named_message(row: Row) -> QuarantinedMessage:
     return QuarantinedMessage(row["topic"], row["message_id"] or "", row["key"] or "", row["reason"])
 
 
-def _publication(kind: Kind, message: dict[str, Any]) -> Row:
+def _publication(kind: Kind, message: dict[str, Any], trust: ReferenceTrust, held: Mapping[str, str]) -> Row:
     if message["malformed"] is not None:
         raise ValueError(message["malformed"])
     if message["key"] is None or message["value"] is None:
@@ -126,12 +138,19 @@ def _publication(kind: Kind, message: dict[str, Any]) -> Row:
     key_begin = message["key"].removeprefix(f"{name}@")
     if not name or key_begin == message["key"] or instant_text(key_begin) != instant_text(begin):
         raise ValueError(f"its key {_shown(message['key'])} is not that of its content, {_shown(f'{name}@{begin}')}")
+    digest = _digest(kind.encode(), message["value"])
+    if held.get(publication_id) == digest:
+        provenance = _HELD
+    else:
+        publication = Publication(kind, message["key"], message["value"])
+        provenance = trust.judged(publication, body, dict(message["properties"]))
     return {
         "publication_id": publication_id,
         "kind": kind,
         "id": name,
         "body": message["value"].decode(),
-        "digest": _digest(kind.encode(), message["value"]),
+        "digest": digest,
+        **provenance._asdict(),
         "published_at": message["publish_time"],
         "place": f"{_topic(kind)} {message['message_id']}",
     }
@@ -141,7 +160,9 @@ def _quarantined(kind: Kind, message: dict[str, Any], reason: str) -> Row:
     key, value, published_at = message["key"], message["value"], message["publish_time"]
     publication_id = _property(message, PROPERTY)
     # not where it stands: the same message has another place in another cluster
-    parts = (_topic(kind), key, publication_id, published_at and published_at.isoformat())
+    parts: tuple[object, ...] = (_topic(kind), key, publication_id, published_at and published_at.isoformat())
+    signed = {name: text for name in (SIGNER, SIGNATURE) if (text := _property(message, name)) is not None}
+    parts += (*signed.items(),)
     fingerprint = _digest(*(repr(part).encode() for part in parts), value or b"")
     return {
         "fingerprint": fingerprint,

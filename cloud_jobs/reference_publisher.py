@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pulsar
 
@@ -12,6 +13,7 @@ from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.reference_files import ReferenceVersion
 from cloud_jobs.reference_messages import NAMESPACE, TOPICS
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
+from identity.signatures import OperatorKey, Publication, sign_publication
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 _TIMEOUT_S = 10
@@ -19,14 +21,24 @@ _ANYBODY = PulsarAccess()
 _Publication = tuple[ReferenceVersion, str]
 
 
+class Signing(NamedTuple):
+    """As whom something is published, and why."""
+
+    key: OperatorKey
+    reason: str
+
+
 def publish(
     service_urls: Sequence[str],
     versions: Iterable[ReferenceVersion],
     access: PulsarAccess = _ANYBODY,
     *,
+    signing: Signing | None = None,
     clock: Callable[[], float] = time.time,
 ) -> int:
     """Publishes versions to the topics of the first cluster that takes them, and returns their number.
+
+    `signing`: as whom, and why; a centre takes what is published without only if it takes everything.
 
     All are persisted then. They come, in their order, after every publication that stands last in a topic of that
     cluster, whatever `clock` (seconds since 1970) says. A cluster that is tried after another gets the same ids: what
@@ -40,7 +52,7 @@ def publish(
             client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
             try:
                 publications = publications or _with_ids(todo, _newest_id(client, now_ms), now_ms)
-                return _send(client, publications)
+                return _send(client, publications, signing)
             finally:
                 client.close()
         except (PulsarAccessError, pulsar.PulsarException, ValueError, RuntimeError) as error:
@@ -103,12 +115,14 @@ def _id_of(message: pulsar.Message) -> str | None:
     return str(text)
 
 
-def _send(client: pulsar.Client, publications: Iterable[_Publication]) -> int:
+def _send(client: pulsar.Client, publications: Iterable[_Publication], signing: Signing | None) -> int:
     producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
     count = 0
     for version, publication_id in publications:
-        producers[version.kind].send(
-            version.body.encode(), properties={PROPERTY: publication_id}, partition_key=version.key
-        )
+        body, properties = version.body.encode(), {PROPERTY: publication_id}
+        if signing is not None:
+            published = Publication(version.kind, version.key, body)
+            properties = sign_publication(signing.key, published, publication_id, signing.reason)
+        producers[version.kind].send(body, properties=properties, partition_key=version.key)
         count += 1
     return count

@@ -213,12 +213,18 @@ REFERENCE = pa.schema(
         pa.field("collected_at", _UTC, nullable=False),
         pa.field("place", pa.string()),
         pa.field("commit_number", pa.int64(), nullable=False),
+        pa.field("signer", pa.string()),
+        pa.field("published_by", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("signature", pa.string()),
     ]
 )
 """Fences, tariffs and accounts: each publication that reached the centre, once, under the id that its body gives. In
 order of `publication_id`, which its publisher drew. `published_at`: as its message says; `collected_at`: when the
 centre took it, by its clock. `digest`: of kind and body; `place`: topic and message id, where it was read.
-`commit_number`: which commit of this table brought the row, counted from 1."""
+`commit_number`: which commit of this table brought the row, counted from 1. `signer`, `published_by`: the id of the key
+that signed it, and whose it was when it was taken; null: it was taken without a signature. `reason`: why, in their
+words; `signature`: in base64."""
 
 REFERENCE_QUARANTINE = pa.schema(
     [

@@ -12,6 +12,7 @@ from typing import Any
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
 from cloud_jobs.reference_messages import Kind, read_messages, stated_version
+from cloud_jobs.reference_trust import ANYBODY
 from identity.publication_id import PROPERTY, next_publication_id
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
@@ -52,7 +53,7 @@ def collect_in_parts(folder: Path, seed: int) -> int:
     added = 0
     for count in (1, 2, 3, 6, 9, 12):
         part = dice.sample(messages[:count], count) + dice.sample(bad, min(count, 6))
-        added += store(Lake(folder), {"tariff": part}).added
+        added += store(Lake(folder), {"tariff": part}, ANYBODY).added
     return added
 
 
@@ -76,6 +77,6 @@ def row_of(kind: Kind, id_: str, body: Any, number: int = 0, **more: Any) -> dic
 
 def rows_of(kind: Kind, bodies: Sequence[dict[str, Any]], first: int = 0) -> list[dict[str, Any]]:
     """The rows of some publications, one after the other."""
-    read = read_messages(kind, [message_of(kind, body, first + at) for at, body in enumerate(bodies)])
+    read = read_messages(kind, [message_of(kind, body, first + at) for at, body in enumerate(bodies)], ANYBODY)
     assert read.quarantined == []
     return [row | {"collected_at": row["published_at"], "commit_number": first + 1} for row in read.publications]

@@ -24,6 +24,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference import publications_in, quarantined_messages, store
 from cloud_jobs.reference_messages import read_messages
+from cloud_jobs.reference_trust import ANYBODY
 from identity.publication_id import PROPERTY, next_publication_id
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, tariff
 
@@ -57,27 +58,27 @@ def test_a_price_that_is_set_back_is_in_force_again_whichever_publication_is_col
         lake.create()
         for message in order:
             # the topic is read whole each time; what was compacted is not in it any more
-            store(lake, {"tariff": [message]})
+            store(lake, {"tariff": [message]}, ANYBODY)
         assert ids(lake) == [publication_id(at) for at in range(3)]
         assert price(lake) == "0.45"
 
 
 def test_a_publication_by_a_clock_that_is_behind_holds_all_the_same(lake: Lake) -> None:
-    store(lake, {"tariff": [B, AGAIN | {"publish_time": AT - timedelta(days=1)}]})
+    store(lake, {"tariff": [B, AGAIN | {"publish_time": AT - timedelta(days=1)}]}, ANYBODY)
     assert price(lake) == "0.45"
 
 
 def test_a_message_that_came_twice_counts_once_wherever_it_stands(lake: Lake) -> None:
     copies = [A, A | {"message_id": "77:0:-1"}, A | {"message_id": "1:1:-1", "publish_time": AT + timedelta(1)}]
     for messages in (copies, copies[1:], copies):
-        store(lake, {"tariff": messages})
+        store(lake, {"tariff": messages}, ANYBODY)
     assert ids(lake) == [publication_id(0)]
 
 
 def test_messages_that_are_no_publications_are_quarantined_once_and_block_nothing(lake: Lake) -> None:
     bad = tariff("9", 3, key="u@")
     for place in ("5:5:-1", "1:1:-1"):
-        found = store(lake, {"tariff": [bad | {"message_id": place}, A], "account": []})
+        found = store(lake, {"tariff": [bad | {"message_id": place}, A], "account": []}, ANYBODY)
         assert (found.publications, [message.message_id for message in found.quarantined]) == (1, [place])
     (kept,) = quarantined_messages(lake)
     assert (kept["topic"], kept["message_id"], kept["key"]) == ("persistent://fleet/reference/tariffs", "5:5:-1", "u@")
@@ -86,9 +87,9 @@ def test_messages_that_are_no_publications_are_quarantined_once_and_block_nothin
 
 
 def test_another_content_under_a_known_id_is_quarantined_and_changes_nothing(lake: Lake) -> None:
-    store(lake, {"tariff": [A]})
+    store(lake, {"tariff": [A]}, ANYBODY)
     for _ in range(2):
-        found = store(lake, {"tariff": [tariff("9", 0), B]})
+        found = store(lake, {"tariff": [tariff("9", 0), B]}, ANYBODY)
         assert len(found.quarantined) == 1
         assert "is that of another content" in found.quarantined[0].reason
     assert (price(lake), len(ids(lake)), len(quarantined_messages(lake))) == ("4.50", 2, 1)
@@ -99,7 +100,7 @@ def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lak
     ahead = AT + timedelta(days=365)
     by_clock = next_publication_id(None, round(ahead.timestamp() * 1000), 0)
     wrong = tariff("8", 2, properties=[(PROPERTY, by_clock)], publish_time=ahead)
-    found = store(lake, {"tariff": [A, last, wrong, AGAIN]}, now=lambda: AT)
+    found = store(lake, {"tariff": [A, last, wrong, AGAIN]}, ANYBODY, now=lambda: AT)
     reasons = sorted(one.reason for one in found.quarantined)
     assert (price(lake), len(reasons)) == ("0.45", 2)
     assert "more than a day after it was published" in reasons[1]
@@ -112,18 +113,18 @@ def test_a_publication_that_was_refused_stays_so_when_the_clock_has_come_to_its_
     refused, corrected = tariff("4.50", 1, properties=[(PROPERTY, by_clock)], publish_time=ahead), AGAIN
     for days in (0, 5, 9.5, 11):
         # the topic keeps both: they are of two keys until somebody compacts it
-        found = store(lake, {"tariff": [refused, corrected]}, now=lambda at=AT + timedelta(days): at)  # type: ignore[misc]
+        found = store(lake, {"tariff": [refused, corrected]}, ANYBODY, now=lambda at=AT + timedelta(days): at)  # type: ignore[misc]
         assert (price(lake), [one.reason for one in found.quarantined]) == ("0.45", [REFUSED])
     assert len(quarantined_messages(lake)) == 1
     later = tariff("5", 3, properties=[(PROPERTY, next_publication_id(by_clock, 0, 0))], publish_time=ahead)
-    store(lake, {"tariff": [refused, later]}, now=lambda: ahead)
+    store(lake, {"tariff": [refused, later]}, ANYBODY, now=lambda: ahead)
     assert price(lake) == "5", "what is published after it is taken"
 
 
 def test_nothing_new_is_no_commit(lake: Lake) -> None:
-    store(lake, {"tariff": [A, tariff("9", 3, key="u@")]})
+    store(lake, {"tariff": [A, tariff("9", 3, key="u@")]}, ANYBODY)
     versions = [lake.open(table).version() for table in ("reference", "reference_quarantine")]
-    assert store(lake, {"tariff": [A, tariff("9", 3, key="u@")]}).added == 0
+    assert store(lake, {"tariff": [A, tariff("9", 3, key="u@")]}, ANYBODY).added == 0
     assert versions == [lake.open(table).version() for table in ("reference", "reference_quarantine")] == [1, 1]
 
 
@@ -148,7 +149,10 @@ def test_of_collectors_at_once_each_succeeds_and_each_publication_is_there_once(
 
 
 def store_rows(message: Message) -> list[dict[str, Any]]:
-    return [row | {"collected_at": AT, "commit_number": 1} for row in read_messages("tariff", [message]).publications]
+    return [
+        row | {"collected_at": AT, "commit_number": 1}
+        for row in read_messages("tariff", [message], ANYBODY).publications
+    ]
 
 
 def test_a_collector_that_meets_another_reads_again_and_adds_what_is_still_missing(lake: Lake) -> None:
@@ -157,7 +161,7 @@ def test_a_collector_that_meets_another_reads_again_and_adds_what_is_still_missi
     def missing(table: pa.Table) -> list[dict[str, Any]]:
         met.append(table.num_rows)
         if not table.num_rows:
-            store(lake, {"tariff": [A]})
+            store(lake, {"tariff": [A]}, ANYBODY)
         read = store_rows(B)
         return [row for row in read if row["publication_id"] not in table["publication_id"].to_pylist()]
 
@@ -174,7 +178,7 @@ def test_a_collector_that_loses_each_time_ends_with_a_conflict_and_has_written_n
 
     def missing(table: pa.Table) -> list[dict[str, Any]]:
         monkeypatch.setattr(shared_append, "MAX_ATTEMPTS", 1)
-        store(lake, {"tariff": [tariff("1", table.num_rows)]})
+        store(lake, {"tariff": [tariff("1", table.num_rows)]}, ANYBODY)
         return store_rows(tariff("2", 1000))
 
     with pytest.raises(CommitConflict, match="reference"):
@@ -192,7 +196,7 @@ def test_a_commit_whose_answer_was_lost_is_not_made_again(
         raise failure("the connection was closed")
 
     monkeypatch.setattr(shared_append, "write_deltalake", lost)
-    assert store(lake, {"tariff": [A]}, pause=lambda _: None).publications == 1
+    assert store(lake, {"tariff": [A]}, ANYBODY, pause=lambda _: None).publications == 1
     assert ids(lake) == [publication_id(0)]
 
 
@@ -206,7 +210,7 @@ def test_a_table_that_cannot_be_written_is_tried_a_few_times_and_named(
 
     monkeypatch.setattr(shared_append, "write_deltalake", full)
     with pytest.raises(LakeError, match=r"'reference' .* cannot be written: no space left"):
-        store(lake, {"tariff": [A]}, pause=pauses.append)
+        store(lake, {"tariff": [A]}, ANYBODY, pause=pauses.append)
     assert len(pauses) == shared_append.MAX_FAILURES - 1
 
 
@@ -220,11 +224,11 @@ def test_a_table_of_another_version_is_refused_with_the_columns_that_it_lacks(tm
 def test_fences_are_validated_again_only_when_the_table_is_another_one(lake: Lake) -> None:
     ring = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
     fence = {"type": "Feature", "properties": {"id": "a"}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
-    store(lake, {"fence": [message_of("fence", fence)]}, now=lambda: datetime.now(UTC))
+    store(lake, {"fence": [message_of("fence", fence)]}, ANYBODY, now=lambda: datetime.now(UTC))
     first = fences_in(lake)
     assert len(first.features) == 1
     assert fences_in(lake) is first
-    store(lake, {"fence": [message_of("fence", fence | {"geometry": None}, 1)]})
+    store(lake, {"fence": [message_of("fence", fence | {"geometry": None}, 1)]}, ANYBODY)
     assert fences_in(lake).features == first.features
     (refused,) = fences_in(lake).refused
     assert refused.place == "persistent://fleet/reference/fences 3:1:-1"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.reference_files import make_version
 from cloud_jobs.reference_messages import MAX_BYTES, Kind, named_message, read_messages
+from cloud_jobs.reference_trust import ANYBODY
 from identity.publication_id import PROPERTY
 from tests.cloud_jobs.publications import AT, message_of, publication_id
 
@@ -48,7 +49,7 @@ def test_a_message_that_is_no_publication_is_quarantined_with_its_place_and_stop
     wrong: dict[str, Any], reason: str
 ) -> None:
     message = GOOD | wrong
-    read = read_messages("fence", [message | {"message_id": "9:9:-1"}, GOOD])
+    read = read_messages("fence", [message | {"message_id": "9:9:-1"}, GOOD], ANYBODY)
     (row,) = read.publications
     assert (row["id"], row["published_at"], row["place"]) == ("fence-1", AT, f"{named_topic()} 3:0:-1")
     (refused,) = map(named_message, read.quarantined)
@@ -66,14 +67,14 @@ def named_topic() -> str:
 
 def test_a_message_has_one_fingerprint_wherever_it_is_read() -> None:
     places = [GOOD | {"key": "x", "message_id": place} for place in ("1:2:-1", "8:9:-1:3")]
-    read = read_messages("fence", [*places, GOOD | {"key": "y"}])
+    read = read_messages("fence", [*places, GOOD | {"key": "y"}], ANYBODY)
     fingerprints = [row["fingerprint"] for row in read.quarantined]
     assert fingerprints[0] == fingerprints[1] != fingerprints[2]
 
 
 def test_of_two_contents_with_one_id_the_second_is_quarantined() -> None:
     other = message_of("fence", {"type": "Feature", "id": "fence-2"})
-    read = read_messages("fence", [GOOD, other, GOOD])
+    read = read_messages("fence", [GOOD, other, GOOD], ANYBODY)
     assert [row["id"] for row in read.publications] == ["fence-1", "fence-1"]
     (row,) = read.quarantined
     assert row["reason"] == f"its publication id {publication_id(0)} is that of another content"
@@ -105,6 +106,6 @@ def test_what_is_published_is_taken_and_what_would_be_refused_is_not_published(
                 make_version(kind, body)
             continue
         version = make_version(kind, body)
-        found = read_messages(kind, [GOOD | {"key": version.key, "value": version.body.encode()}])
+        found = read_messages(kind, [GOOD | {"key": version.key, "value": version.body.encode()}], ANYBODY)
         assert found.quarantined == []
         assert [row["id"] for row in found.publications] == [str(name)]

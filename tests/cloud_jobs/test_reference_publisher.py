@@ -14,12 +14,13 @@ from pulsar import ConnectError, MessageId
 from typer.testing import CliRunner
 
 from cloud_jobs import reference_publisher
-from cloud_jobs.__main__ import app
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
 from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
+from cloud_jobs.reference_cli import app
+from cloud_jobs.reference_trust import ANYBODY
 from identity.publication_id import PROPERTY
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
@@ -150,6 +151,7 @@ def test_what_arrived_in_two_clusters_has_one_id_and_counts_once(clusters: dict[
                     for sent in cluster.topics["tariffs"].messages
                 ]
             },
+            ANYBODY,
         )
     assert lake.open("reference").count() == 1
 
@@ -216,34 +218,36 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
         + "".join(
             f'[[clusters]]\nname = "{url[9:11]}"\nservice_url = "{url}"\nadmin_url = "http://x"\n' for url in clusters
-        ),
+        )
+        + "[reference]\nunsigned = true\n",
     )
 
     def run(*words: str) -> tuple[int, str, str]:
-        done = CliRunner().invoke(app, ["reference", *words, "--config", str(config)])
+        where = ["--config", str(config), "-m", "why"] if words[0] == "put" else ["--lake", str(tmp_path / "lake")]
+        done = CliRunner().invoke(app, [*words, *where])
         return done.exit_code, done.stdout, done.stderr
 
     good, bad = tmp_path / "both.toml", tmp_path / "bad.json"
     good.write_text(CONTRACTS)
     bad.write_text("[{}]")
-    code, _, said = run("publish", str(good), str(bad))
+    code, _, said = run("put", str(good), str(bad))
     assert (code, clusters["pulsar://dr:6650"].ids) == (1, [])
     assert f"{bad}: line 1: " in said
-    code, printed = run("publish", str(good))[:2]
+    code, printed = run("put", str(good))[:2]
     assert (code, printed.splitlines()[0]) == (0, "published: 1 account, 1 tariff")
     # who closes at once closes by the former ones
     assert "the next run of `cloud-jobs usage` takes them over" in printed
-    assert run("publish", str(good), "--json")[0] == 0
+    assert run("put", str(good), "--json")[0] == 0
 
-    code, _, said = run("show")
+    code, _, said = run("list")
     assert code == 1
     assert "reference" in said
     lake = Lake(tmp_path / "lake")
     lake.create()
     bodies = [("tariff", TARIFF), ("tariff", TARIFF | {"currency": "NO"}), ("account", ACCOUNT)]
     lake.append("reference", [row_of(kind, body["id"], body, at) for at, (kind, body) in enumerate(bodies)])  # type: ignore[arg-type]
-    store(lake, {"tariff": [message_of("tariff", TARIFF, 9, key="x")]}, now=lambda: AT)
-    code, text, _ = run("show", "--json")
+    store(lake, {"tariff": [message_of("tariff", TARIFF, 9, key="x")]}, ANYBODY, now=lambda: AT)
+    code, text, _ = run("list", "--json")
     shown = json.loads(text)
     assert code == 0
     assert [(row["kind"], row["id"], row["effective_from"], row["problem"][:38]) for row in shown["versions"]] == [
@@ -256,6 +260,6 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     (quarantined,) = shown["quarantined"]
     assert (quarantined["message_id"], quarantined["key"]) == ("3:9:-1", "x")
     assert quarantined["quarantined_at"] == "2026-01-05T00:00:00Z"
-    table = run("show")[1]
+    table = run("list")[1]
     assert "effective from" in table
     assert "In quarantine" in table

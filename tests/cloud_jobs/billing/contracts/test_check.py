@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from cloud_jobs import contracts_cli
 from cloud_jobs.billing.billing_period import month_before
-from cloud_jobs.contracts_cli import app
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
+from cloud_jobs.reference_cli import app
+from cloud_jobs.reference_trust import ANYBODY
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, checked
 from tests.cloud_jobs.billing.contracts.makers import (
@@ -125,7 +126,7 @@ def lake(tmp_path: Path) -> Path:
     messages: dict[Any, list[dict[str, Any]]] = {}
     for number, body in enumerate(bodies):
         messages.setdefault(kind_of(body), []).append(message_of(kind_of(body), body, number))
-    assert store(found, messages).added == len(bodies)
+    assert store(found, messages, ANYBODY).added == len(bodies)
     return tmp_path / "lake"
 
 
