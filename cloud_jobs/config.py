@@ -150,16 +150,13 @@ class CloudSettings(Settings):
         return self
 
     def beside(self, folder: Path) -> Self:
-        """The same settings, in which a lake, checkpoints or keys in a relative folder are within this one."""
-        lake = self.lake if is_object_store(self.lake) else str(folder / self.lake)
-        keys = self.ingest.sealing_keys
-        ingest = self.ingest.model_copy(update={"sealing_keys": None if keys is None else folder / keys})
-        return self.model_copy(update={"lake": lake, "checkpoints": folder / self.checkpoints, "ingest": ingest})
         """The same settings, in which a lake, checkpoints or keys with a relative path are within this folder."""
         lake = self.lake if is_object_store(self.lake) else str(folder / self.lake)
-        named = self.reference.operators
-        reference = self.reference.model_copy(update={"operators": named and folder / named})
-        return self.model_copy(update={"lake": lake, "checkpoints": folder / self.checkpoints, "reference": reference})
+        keys, operators = self.ingest.sealing_keys, self.reference.operators
+        ingest = self.ingest.model_copy(update={"sealing_keys": keys and folder / keys})
+        reference = self.reference.model_copy(update={"operators": operators and folder / operators})
+        paths = {"lake": lake, "checkpoints": folder / self.checkpoints}
+        return self.model_copy(update={**paths, "ingest": ingest, "reference": reference})
 
     @property
     def location(self) -> Location:
@@ -207,6 +204,7 @@ def problems(settings: CloudSettings) -> list[str]:
         Unsealer.of_folder(settings.ingest.sealing_keys)
     except SealingKeyError as error:
         found.append(f"ingest.sealing_keys: {error}")
+    try:
         _ = settings.reference.operators and settings.reference.trust()
     except NobodyTrusted as error:
         found.append(str(error))

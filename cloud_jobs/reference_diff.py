@@ -14,8 +14,8 @@ from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.beginning import beginning, instant_text
 from cloud_jobs.reference_files import PlacedVersion, usable
 
-_NAMES: Final = (("tenant", "device", "begin"), ("meter", "unit", "zone"), ("id",), ("name",))
-"""By which keys the things of a list are told apart: the first of these that all of them have, and no two alike."""
+_NAMES: Final = (("tenant", "device", "begin"), ("meter", "zone", "window"), ("id",), ("name",))
+"""By which keys the things of a list are known: the first of these that all of them have, and no two alike."""
 _MAX_CHARACTERS: Final = 120
 
 

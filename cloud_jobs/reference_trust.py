@@ -62,8 +62,9 @@ def scope_of(kind: str, body: Mapping[str, Any]) -> Scope:
     devices = body.get("devices", [])
     if kind != "account" or not isinstance(devices, list):
         return Scope(kind, is_shared=True)
-    tenants = {one.get("tenant") if isinstance(one, dict) else None for one in devices}
-    accounts = {body.get("id"), body.get("parent")} - {None}
+    # not a set yet: whoever sends it decides what stands there, and a list has no hash
+    tenants = [one.get("tenant") if isinstance(one, dict) else None for one in devices]
+    accounts = [body.get("id"), *([] if body.get("parent") is None else [body["parent"]])]
     if not all(isinstance(name, str) for name in (*tenants, *accounts)):
         return Scope(kind, is_shared=True)
     return Scope(kind, frozenset(map(str, tenants)), frozenset(map(str, accounts)))

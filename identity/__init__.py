@@ -22,8 +22,14 @@ if TYPE_CHECKING:
         regional_name,
         sign_revocation_list,
     )
-    from identity.authority_folder import AuthorityFolder, IssuedCertificate
-    from identity.credentials import credentials_in, write_credentials
+    from identity.authority_folder import (
+        AuthorityFolder,
+        IssuedCertificate,
+    )
+    from identity.credentials import (
+        credentials_in,
+        write_credentials,
+    )
     from identity.errors import (
         AuthorityDamaged,
         AuthorityError,
@@ -35,16 +41,71 @@ if TYPE_CHECKING:
         KeyRefused,
         NameRefused,
         NotAnAuthority,
+        OperatorKeyRefused,
         RequestFault,
         RequestRefused,
         SealingKeyError,
+        SignatureFault,
+        SignatureRefused,
         Unsealable,
     )
-    from identity.names import DeviceName, PrincipalKind, PrincipalName, device_name, parse_name, principal
-    from identity.requests import CertificateRequest, KeyPair, PublicKey, make_request, read_request
-    from identity.sealing import Sealer, Unsealer, is_sealed, read_public_key
+    from identity.names import (
+        DeviceName,
+        PrincipalKind,
+        PrincipalName,
+        device_name,
+        parse_name,
+        principal,
+    )
+    from identity.operator_files import (
+        NewOperator,
+        operators_toml,
+        read_operator_key,
+        read_operators,
+        trust_operator,
+        trusted_key,
+        write_operator,
+    )
+    from identity.operator_keys import (
+        ANY,
+        OperatorKeys,
+        Scope,
+        TrustedKey,
+        key_id_of,
+    )
+    from identity.publication_id import (
+        drawn_at,
+        is_far_ahead,
+        is_publication_id,
+        next_publication_id,
+    )
+    from identity.requests import (
+        CertificateRequest,
+        KeyPair,
+        PublicKey,
+        make_request,
+        read_request,
+    )
+    from identity.sealing import (
+        Sealer,
+        Unsealer,
+        is_sealed,
+        read_public_key,
+    )
+    from identity.signatures import (
+        OperatorKey,
+        Publication,
+        PublishedBy,
+        checked_reason,
+        encoded_signature,
+        is_signature,
+        sign_publication,
+        signature_of,
+        verify_publication,
+    )
 
 __all__ = [
+    "ANY",
     "CLOCK_SKEW",
     "Authority",
     "AuthorityDamaged",
@@ -62,35 +123,62 @@ __all__ = [
     "KeyPair",
     "KeyRefused",
     "NameRefused",
+    "NewOperator",
     "NotAnAuthority",
+    "OperatorKey",
+    "OperatorKeyRefused",
+    "OperatorKeys",
     "PrincipalKind",
     "PrincipalName",
     "PublicKey",
+    "Publication",
+    "PublishedBy",
     "RequestFault",
     "RequestRefused",
     "Revoked",
+    "Scope",
     "Sealer",
     "SealingKeyError",
+    "SignatureFault",
+    "SignatureRefused",
+    "TrustedKey",
     "Unsealable",
     "Unsealer",
+    "checked_reason",
     "common_name",
     "credentials_in",
     "device_name",
+    "drawn_at",
+    "encoded_signature",
+    "is_far_ahead",
+    "is_publication_id",
     "is_sealed",
+    "is_signature",
     "issue_client",
     "issue_device",
     "issue_server",
+    "key_id_of",
     "make_regional",
     "make_request",
     "make_root",
+    "next_publication_id",
+    "operators_toml",
     "parse_name",
     "principal",
     "read_certificates",
+    "read_operator_key",
+    "read_operators",
     "read_public_key",
     "read_request",
     "regional_name",
+    "sign_publication",
     "sign_revocation_list",
+    "signature_of",
+    "trust_operator",
+    "trusted_key",
+    "verify_publication",
     "write_credentials",
+    "write_operator",
 ]
 _HOMES = {
     "identity.authority": (
@@ -121,14 +209,39 @@ _HOMES = {
         "KeyRefused",
         "NameRefused",
         "NotAnAuthority",
+        "OperatorKeyRefused",
         "RequestFault",
         "RequestRefused",
         "SealingKeyError",
+        "SignatureFault",
+        "SignatureRefused",
         "Unsealable",
     ),
     "identity.names": ("DeviceName", "PrincipalKind", "PrincipalName", "device_name", "parse_name", "principal"),
-    "identity.sealing": ("Sealer", "Unsealer", "is_sealed", "read_public_key"),
+    "identity.operator_files": (
+        "NewOperator",
+        "operators_toml",
+        "read_operator_key",
+        "read_operators",
+        "trust_operator",
+        "trusted_key",
+        "write_operator",
+    ),
+    "identity.operator_keys": ("ANY", "OperatorKeys", "Scope", "TrustedKey", "key_id_of"),
+    "identity.publication_id": ("drawn_at", "is_far_ahead", "is_publication_id", "next_publication_id"),
     "identity.requests": ("CertificateRequest", "KeyPair", "PublicKey", "make_request", "read_request"),
+    "identity.sealing": ("Sealer", "Unsealer", "is_sealed", "read_public_key"),
+    "identity.signatures": (
+        "OperatorKey",
+        "Publication",
+        "PublishedBy",
+        "checked_reason",
+        "encoded_signature",
+        "is_signature",
+        "sign_publication",
+        "signature_of",
+        "verify_publication",
+    ),
 }
 
 

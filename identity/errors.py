@@ -10,6 +10,8 @@ IdentityError
 ├── AuthorityError           an authority cannot do what it is asked
 │   ├── AuthorityExpired     its own certificate has ended, or is not valid yet
 │   └── NotAnAuthority       the certificate may not sign others, or belongs to another key
+├── OperatorKeyRefused       a file is no private key of an operator
+├── SignatureRefused         what an operator should have signed is not; `fault` says why
 └── AuthorityFolderError     the files of an authority
     ├── AuthorityExists      there is one already: it is never replaced
     ├── AuthorityMissing     there is none
@@ -119,3 +121,30 @@ class AuthorityMissing(AuthorityFolderError):
 
 class AuthorityDamaged(AuthorityFolderError):
     """The files of an authority cannot be used."""
+
+
+class SignatureFault(StrEnum):
+    """Why what an operator should have signed is refused: the word in a quarantine, an answer and a metric."""
+
+    UNSIGNED = "unsigned"
+    """It carries no signature, or none of the form of one."""
+    UNKNOWN_KEY = "unknown-key"
+    """It names a key that is not trusted here."""
+    ALTERED = "altered"
+    """The signature is not that of this content by that key."""
+    NOT_VALID_THEN = "not-valid-then"
+    """The key was not valid yet, or not any more."""
+    NO_RIGHT = "no-right"
+    """The key may not speak for this tenant, account or kind."""
+
+
+class SignatureRefused(IdentityError):
+    """What an operator should have signed is refused; `fault` is the class of the reason."""
+
+    def __init__(self, fault: SignatureFault, detail: str) -> None:
+        super().__init__(f"{fault.value}: {detail}")
+        self.fault = fault
+
+
+class OperatorKeyRefused(IdentityError):
+    """A file is no private key of an operator."""

@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from deploy.local.stack_operator import stack_operator
 from deploy.local.stack_state import StackState
 from edge_agent.intake.parse import parse_message
 from simulator import drive, generated_scenario, write_folder
@@ -71,7 +72,8 @@ def main() -> None:
         'lake = "lake"\ncheckpoints = "lake-checkpoints"\n\n[[clusters]]\nname = "hq"\n'
         + "".join(f'{name} = "{address}"\n' for name, address in hq.items())
         # the scenario drives on a fixed day, however long ago that is
-        + "\n[ingest]\nmax_age_days = 36500\n"
+        + "\n[ingest]\nmax_age_days = 36500\n\n"
+        + stack_operator(given.stack.resolve()).reference_settings()
     )
     scenario = example_scenario(given.seed)
     write_folder(Path("scenario"), scenario)

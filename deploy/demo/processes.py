@@ -17,6 +17,7 @@ from deploy.local import (
     MosquittoSettings,
     PortBook,
     http_health,
+    stack_operator,
 )
 from edge_agent.config import AgentSettings
 from edge_agent.status import read_status
@@ -80,6 +81,7 @@ name = "hq"
 service_url = "{hq.service_url}"
 admin_url = "{hq.admin_url}"
 
+{stack_operator(stack.folder).reference_settings()}
 {store.job_settings() if store else ""}
 {stack.spark.job_settings(_JOBS_AT_ONCE) if stack.spark else ""}""")
     return path

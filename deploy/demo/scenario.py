@@ -15,6 +15,7 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import counts_text, read_reference
+from cloud_jobs.reference_publisher import Signing
 from cloud_jobs.reference_publisher import publish as publish_reference
 from deploy.demo.audit import Audit, Names, audit, ingested_records
 from deploy.demo.billing import CLERK, DemoBilling, not_final
@@ -31,7 +32,7 @@ from deploy.demo.processes import (
     usage_job,
 )
 from deploy.demo.proof import DemoProof, prove
-from deploy.local import DaemonProcess, LocalStack
+from deploy.local import DaemonProcess, LocalStack, stack_operator
 from simulator import Scenario, Summary, read_folder, write_folder
 from simulator.truth import Made, Truth
 
@@ -90,9 +91,10 @@ class DemoScenario:
 
     def _publish_reference(self, settings: CloudSettings) -> None:
         versions = read_reference([self._folder])
-        publish_reference(settings.service_urls, versions, settings.access)
+        signing = Signing(stack_operator(self.stack.folder).key, "contracts and fences of the demo")
+        publish_reference(settings.service_urls, versions, settings.access, signing=signing)
         counts = counts_text(Counter(version.kind for version in versions))
-        self.say(f"published {counts} to their compacted topics")
+        self.say(f"published {counts} to their compacted topics, signed by the operator of the stack")
 
     def _drive(self, scenario: Scenario) -> Summary:
         summary = DemoDrive(

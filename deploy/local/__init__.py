@@ -23,6 +23,7 @@ from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.server_health import http_health
 from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings, SparkMaster, SparkWorker
 from deploy.local.stack import LocalStack, StackSettings
+from deploy.local.stack_operator import StackOperator, stack_operator
 from deploy.local.stack_state import StackState
 
 __all__ = [
@@ -52,11 +53,13 @@ __all__ = [
     "SparkWorker",
     "StackInUse",
     "StackNotRunning",
+    "StackOperator",
     "StackSettings",
     "StackState",
     "TlsFiles",
     "empty",
     "free_port",
     "http_health",
+    "stack_operator",
     "wait_all",
 ]

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cloud_jobs import jobs, proximity, usage
-from cloud_jobs.config import CloudSettings
+from cloud_jobs.config import CloudSettings, ReferenceSettings
 from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
 from cloud_jobs.proximity.job import TABLE, ProximityRun
 from cloud_jobs.reference import CollectedReference
@@ -142,7 +142,9 @@ def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre,
 def test_usage_follows_like_the_others_with_reference_data_in_each_run_and_outlives_a_silent_store(
     centre: Centre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = centre.settings.model_copy(update={"usage": UsageSettings(interval_s=0.1)})
+    settings = centre.settings.model_copy(
+        update={"usage": UsageSettings(interval_s=0.1), "reference": ReferenceSettings(unsigned=True)}
+    )
     derive(settings.tables, "usage")
     answers = [StoreUnavailable("http://store", "no route"), None, None]
     results: list[dict[str, int]] = []

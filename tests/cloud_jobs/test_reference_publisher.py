@@ -17,9 +17,9 @@ from cloud_jobs import reference_publisher
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
+from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
-from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_trust import ANYBODY
 from identity.publication_id import PROPERTY
 from tests.cloud_jobs.billing.contracts.makers import account, tariff

@@ -20,7 +20,6 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from cloud_jobs.__main__ import app
 from cloud_jobs.errors import CommitConflict
 from cloud_jobs.geofence import job
 from cloud_jobs.geofence.config import GeofenceSettings
@@ -29,8 +28,9 @@ from cloud_jobs.incremental import commit
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.outbox import Outbox, topic_sender
 from cloud_jobs.published_fences import fences_in
+from cloud_jobs.reference_cli import app
 from cloud_jobs.revisions import event_message
-from deploy.local import LocalStack
+from deploy.local import LocalStack, stack_operator
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.publications import rows_of
 from tests.pulsar_clients import open_client
@@ -211,6 +211,7 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
         f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
         f'[geofence]\ntopic = "{topic}"\ninterval_s = 0.5\nreference_interval_s = 1\n'
+        + (operator := stack_operator(stack.folder)).reference_settings()
     )
     lake = lake_of(tmp_path / "lake")
     inside = [
@@ -219,7 +220,7 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
     ingest(lake, inside[:2])
 
     def reference(*words: str) -> Any:
-        done = CliRunner().invoke(app, ["reference", *words, "--config", str(config), "--json"])
+        done = CliRunner().invoke(app, [*words, "--json"])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
@@ -229,7 +230,9 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
             end = time.monotonic() + 240
             while lake.open(TABLE).version() < 1 and time.monotonic() < end:
                 time.sleep(0.2)
-            published = reference("publish", str(folder))["published"]
+            published = reference(
+                *("put", str(folder), "--config", str(config), "--key", str(operator.key_file), "-m", "a test")
+            )["published"]
             assert {kind: count for kind, count in published.items() if count} == {"fence": 1}
             first = [row for _, row in messages(stack, topic, 1, 120) if row["place"] == f"square-{place}"]
             ingest(lake, inside[2:])
@@ -239,7 +242,11 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
         finally:
             process.kill()
     assert process.returncode == 0, log
-    shown = [row for row in reference("show")["versions"] if row["id"] == fence["properties"]["id"]]
+    shown = [
+        row
+        for row in reference("list", "--lake", f"{tmp_path}/lake")["versions"]
+        if row["id"] == fence["properties"]["id"]
+    ]
     assert [(row["effective_from"], row["problem"]) for row in shown] == [("2026-01-01T00:00:00Z", "")]
     assert [(row["kind"], row["revision"]) for row in first] == [("enter", 0)]
     assert [(row["kind"], row["time"]) for row in every][-1] == ("exit", "2026-01-05T12:03:48.000Z")

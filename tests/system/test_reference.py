@@ -15,15 +15,18 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from cloud_jobs.__main__ import app
 from cloud_jobs.billing.contracts import Tariff, usable_contract
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import CollectedReference, collect, publications_in, quarantined_messages
+from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_publisher import publish
-from deploy.local import LocalStack
-from identity.publication_id import PROPERTY, next_publication_id
+from cloud_jobs.reference_publisher import Signing, publish
+from cloud_jobs.reference_trust import ReferenceTrust
+from deploy.local import LocalStack, stack_operator
+from identity import OperatorKey, Publication, sign_publication, trusted_key
+from identity.operator_files import read_operators
+from identity.publication_id import next_publication_id
 from tests.pulsar_clients import open_client
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -35,10 +38,11 @@ def tariff(name: str, price: str) -> Any:
     return make_version("tariff", body)
 
 
-def send_junk(service_url: str, key: str) -> None:
+def send_junk(service_url: str, key: str, operator: OperatorKey) -> None:
     """Messages that are no publications, and one that came twice, as after a retry of its producer."""
     version = tariff(f"{key}-twice", "1")
-    properties = {PROPERTY: next_publication_id(None, 1, 0)}
+    publication = Publication("tariff", version.key, version.body.encode())
+    properties = sign_publication(operator, publication, next_publication_id(None, 1, 0), "a test")
     client = open_client(service_url)
     try:
         producer = client.create_producer("persistent://fleet/reference/tariffs")
@@ -54,23 +58,25 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     spark: SparkSession, stack: LocalStack, tmp_path: Path
 ) -> None:
     hq, name = stack.pulsar["hq"], f"t-{uuid4().hex[:8]}"
+    operator = stack_operator(stack.folder)
+    signing, trust = Signing(operator.key, "a test"), ReferenceTrust(read_operators(operator.operators_file))
     lake = Lake(tmp_path / "lake")
     lake.create()
     # each with a clock that is behind the one before
     now_s = time.time()
     for clock_s, price in ((now_s, "0.45"), (now_s - 3600, "4.50"), (now_s - 7200, "0.45")):
-        publish([hq.service_url], [tariff(name, price)], clock=lambda: clock_s)  # noqa: B023  # called at once
-    send_junk(hq.service_url, name)
+        publish([hq.service_url], [tariff(name, price)], clock=lambda: clock_s, signing=signing)  # noqa: B023  # at once
+    send_junk(hq.service_url, name, operator.key)
     options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}
 
     def collected(_: int) -> CollectedReference:
-        return collect(spark, lake, options)
+        return collect(spark, lake, options, trust)
 
     with ThreadPoolExecutor(3) as running:
         results = list(running.map(collected, range(3)))
     assert len({one.publications for one in results}) == 1
     assert sum(one.added for one in results) == results[0].publications
-    assert collect(spark, lake, options).added == 0
+    assert collect(spark, lake, options, trust).added == 0
     mine = [row for row in publications_in(lake) if row["id"].startswith(name)]
     assert [row["id"] for row in mine] == [f"{name}-twice", name, name, name]
     found = in_force((row for row in mine if row["id"] == name), usable_contract)
@@ -94,11 +100,12 @@ def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_o
     config.write_text(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
         f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
+        + (operator := stack_operator(stack.folder)).reference_settings()
     )
     flat = {"type": "Polygon", "coordinates": [[[0, 0], [0, 0], [0, 0], [0, 0]]]}
     fence = make_version("fence", {"type": "Feature", "properties": {"id": name}, "geometry": flat})
-    publish([hq.service_url], [fence])
-    send_junk(hq.service_url, name)
+    publish([hq.service_url], [fence], signing=Signing(operator.key, "a test"))
+    send_junk(hq.service_url, name, operator.key)
     Lake(tmp_path / "lake").create()
     command = [sys.executable, "-m", "cloud_jobs", "usage", "--config", str(config), "--json"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -119,8 +126,55 @@ def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_o
         assert sum(one["key"] == name for one in result["quarantined_messages"]) == 2
     rows = publications_in(Lake(tmp_path / "lake"))
     assert len({row["publication_id"] for row in rows}) == len(rows)
-    done = CliRunner().invoke(app, ["reference", "show", "--config", str(config), "--json"])
+    done = CliRunner().invoke(app, ["list", "--lake", f"{tmp_path}/lake", "--json"])
     shown = json.loads(done.stdout)
     (problem,) = [row["problem"] for row in shown["versions"] if row["id"] == name]
     assert refused["reason"] in problem
     assert sum(row["key"] == name for row in shown["quarantined"]) == 2
+
+
+def test_what_nobody_signed_who_may_is_in_quarantine_and_the_history_names_who_when_and_why(
+    spark: SparkSession, stack: LocalStack, tmp_path: Path
+) -> None:
+    hq, name = stack.pulsar["hq"], f"s-{uuid4().hex[:8]}"
+    operator, acme, lost = stack_operator(stack.folder), OperatorKey.generate(), OperatorKey.generate()
+    trusted = {acme.key_id: trusted_key(acme, "acme clerk", tenants=("acme",), kinds=("*",), accounts=("acme",))}
+    keys = read_operators(operator.operators_file)
+    trust = ReferenceTrust(keys.model_copy(update={"keys": {**keys.keys, **trusted}}))
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    urls = [hq.service_url]
+    publish(urls, [tariff(name, "0.45")], signing=Signing(operator.key, "as agreed"))
+    publish(urls, [tariff(name, "9.99")])
+    publish(urls, [tariff(name, "9.98")], signing=Signing(lost, "a key that nobody trusts"))
+    publish(urls, [tariff(name, "9.97")], signing=Signing(acme, "a tenant's own"))
+    altered(hq.service_url, tariff(name, "9.96"), operator.key)
+    options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}
+    for _ in range(2):
+        found = collect(spark, lake, options, trust)
+        refused = [one.reason.partition(":")[0] for one in found.quarantined if one.key.startswith(f"{name}@")]
+        # the topic is compacted by key, so what stands last there is what a later reader sees
+        assert sorted(refused) == ["altered", "no-right", "unknown-key", "unsigned"]
+    done = CliRunner().invoke(
+        app,
+        ["history", name, "--lake", f"{tmp_path}/lake", "--operators", str(operator.operators_file), "--json"],
+    )
+    first, *rest = json.loads(done.stdout)["publications"]
+    assert (first["published_by"], first["reason"], first["signature"], first["state"]) == (
+        *("operator", "as agreed", "signed", "in force"),
+    )
+    assert [one["state"] for one in rest] == ["refused"] * 4
+    assert "0.45" in first["body"]
+
+
+def altered(service_url: str, version: Any, operator: OperatorKey) -> None:
+    """A publication whose price was changed after it was signed."""
+    body = version.body.encode()
+    signed = Publication("tariff", version.key, body.replace(b"9.96", b"0.01"))
+    properties = sign_publication(operator, signed, next_publication_id(None, round(time.time() * 1000), 0), "altered")
+    client = open_client(service_url)
+    try:
+        producer = client.create_producer("persistent://fleet/reference/tariffs")
+        producer.send(body, partition_key=version.key, properties=properties)
+    finally:
+        client.close()

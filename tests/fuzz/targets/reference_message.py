@@ -16,6 +16,7 @@ from cloud_jobs.in_force import in_force
 from cloud_jobs.published_fences import parse_fences, published_fences
 from cloud_jobs.reference_files import usable
 from cloud_jobs.reference_messages import TOPICS, Kind, read_messages, stated_version
+from cloud_jobs.reference_trust import ANYBODY
 from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
 from tests.cloud_jobs.publications import message_of
 from tests.fuzz.targets.fences_geojson import FEATURES
@@ -52,7 +53,9 @@ def judge(data: bytes) -> None:
         return
     kind = KINDS[data[0] % len(KINDS)]
     key, _, value = data[1:].partition(b"\n")
-    read = read_messages(kind, [message_of(kind, None) | {"key": key.decode("utf-8", "replace"), "value": value}])
+    read = read_messages(
+        kind, [message_of(kind, None) | {"key": key.decode("utf-8", "replace"), "value": value}], ANYBODY
+    )
     assert len(read.publications) + len(read.quarantined) == 1
     found = in_force(read.publications, usable)
     assert len(found.held) + len(found.refused) == len(read.publications)
@@ -69,4 +72,4 @@ def bounded(data: bytes) -> None:
     if data:
         kind = KINDS[data[0] % len(KINDS)]
         key, _, value = data[1:].partition(b"\n")
-        read_messages(kind, [message_of(kind, None) | {"key": key.decode("utf-8", "replace"), "value": value}])
+        read_messages(kind, [message_of(kind, None) | {"key": key.decode("utf-8", "replace"), "value": value}], ANYBODY)

@@ -12,7 +12,7 @@ from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
 from tests.page_sessions import assert_shown, printed, steps_of
 
 PAGE = (DOCS / "contracts.md").read_text(encoding="utf-8")
-NEEDS_PULSAR = "$ cloud-jobs reference publish"
+NEEDS_PULSAR = "$ waybill reference put"
 
 
 def changed(text: str, *changes: tuple[str, str]) -> str:

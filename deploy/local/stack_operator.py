@@ -1,0 +1,41 @@
+"""The operator of a local stack: a key in its folder, by which what is published and pushed on it is signed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from identity import NewOperator, OperatorKey, read_operator_key, trust_operator, trusted_key, write_operator
+
+NAME = "operator"
+_EVERY = ("*",)
+
+
+class StackOperator(NamedTuple):
+    """Where the private key is, and the file of the public keys that are trusted on the stack."""
+
+    key_file: Path
+    operators_file: Path
+
+    @property
+    def key(self) -> OperatorKey:
+        """The private key. Raises OperatorKeyRefused."""
+        return read_operator_key(self.key_file)
+
+    def reference_settings(self) -> str:
+        """What the settings of the jobs say of whom they trust."""
+        return f'[reference]\noperators = "{self.operators_file}"\n'
+
+
+def stack_operator(folder: Path) -> StackOperator:
+    """The operator of the stack in a folder: made when it is first asked for, and may do everything there."""
+    made = StackOperator(folder / f"{NAME}.key", folder / "operators.toml")
+    if not made.key_file.exists():
+        write_operator(made.key_file, _everything(OperatorKey.generate()))
+    if not made.operators_file.exists():
+        trust_operator(made.operators_file, _everything(made.key))
+    return made
+
+
+def _everything(key: OperatorKey) -> NewOperator:
+    return NewOperator(key, trusted_key(key, NAME, tenants=_EVERY, kinds=_EVERY))
