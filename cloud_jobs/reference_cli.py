@@ -113,6 +113,7 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Ju
     from identity.operator_files import read_operator_key
     from identity.signatures import checked_reason
 
+    # judged here by what the centre will judge by: what it would put into quarantine is not published
     keys = settings.reference.trust().keys
     try:
         reason = checked_reason(reason)

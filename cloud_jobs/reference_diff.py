@@ -63,6 +63,7 @@ def diffs(rows: Iterable[dict[str, Any]], placed: Iterable[PlacedVersion]) -> It
         known = held.get((version.kind, version.id), [])
         same = next((row for other, row in known if other == begin), None)
         former = next((row for other, row in reversed(known) if other < begin), None)
+        # a version says all of its thing, so what it would end is compared, too
         row = same or former
         fields = tuple(changes({} if row is None else json.loads(row["body"]), json.loads(version.body)))
         change = "new" if row is None else "after another" if same is None else "replaced" if fields else "same"

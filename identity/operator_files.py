@@ -47,6 +47,7 @@ def trust_operator(path: Path, operator: NewOperator) -> None:
     """Adds the public key to a file of trusted keys, which may not exist yet. Raises SettingsError, OSError."""
     known = dict(read_operators(path).keys) if path.exists() else {}
     text = operators_toml(known | {operator.key.key_id: operator.trusted})
+    # before the write: what nobody can read would end every check on this machine
     parse(OperatorKeys, text, str(path))
     replace_durably(path, text.encode())
 

@@ -145,6 +145,7 @@ class OperatorKeys(Settings):
         key = self._known(signer)
         if not is_signature(key.raw, what, [*parts], signature):
             raise SignatureRefused(SignatureFault.ALTERED, f"the key of {key.name} did not sign this content")
+        # only of a signature that is right: what another wrote says nothing of this key's time and rights
         return self.check(signer, scope=scope, moment=moment)
 
     def check(self, signer: str, *, scope: Scope, moment: datetime) -> TrustedKey:

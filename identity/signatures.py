@@ -93,6 +93,7 @@ class OperatorKey:
 
 def is_signature(public: bytes, what: str, parts: Sequence[bytes], signature: bytes) -> bool:
     """Whether the key of a raw public key signed parts as `what`."""
+    # the library raises for either, and whoever sends them decides how long they are
     if len(public) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -149,6 +150,7 @@ def verify_publication(
     signature = signature_of(properties.get(SIGNATURE, ""))
     if not is_publication_id(publication_id):
         raise SignatureRefused(SignatureFault.UNSIGNED, f"its property {PROPERTY} is not the id of a publication")
+    # by the id that it has, not by the clock of whoever reads: every reader comes to the same judgement
     parts = _parts(publication, publication_id, reason)
     moment = drawn_at(publication_id)
     key = keys.verify(signer, signature, _PUBLICATION, parts, scope=scope, moment=moment)

@@ -32,6 +32,7 @@ def stack_operator(folder: Path) -> StackOperator:
     made = StackOperator(folder / f"{NAME}.key", folder / "operators.toml")
     if not made.key_file.exists():
         write_operator(made.key_file, _everything(OperatorKey.generate()))
+    # apart from the key: whoever takes the file away and starts again finds the same operator
     if not made.operators_file.exists():
         trust_operator(made.operators_file, _everything(made.key))
     return made
