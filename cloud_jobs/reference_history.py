@@ -70,6 +70,7 @@ def _entry(row: dict[str, Any], trust: ReferenceTrust, held: set[str], unusable:
 def _signature(row: dict[str, Any], trust: ReferenceTrust) -> str:
     body = json.loads(row["body"])
     key = "@".join(stated_version(row["kind"], body))
+    # as the publisher names its message; who spells the key in another way has a signature of another message
     properties = {SIGNER: row["signer"], SIGNATURE: row["signature"], REASON: row["reason"]}
     publication = Publication(row["kind"], key, row["body"].encode())
     known = {name: text for name, text in properties.items() if text is not None}

@@ -162,6 +162,7 @@ def _quarantined(kind: Kind, message: dict[str, Any], reason: str) -> Row:
     publication_id = _property(message, PROPERTY)
     # not where it stands: the same message has another place in another cluster
     parts: tuple[object, ...] = (_topic(kind), key, publication_id, published_at and published_at.isoformat())
+    # of what carries none this is nothing, so the fingerprint of what was refused before stays what it was
     signed = {name: text for name in (SIGNER, SIGNATURE) if (text := _property(message, name)) is not None}
     parts += (*signed.items(),)
     fingerprint = _digest(*(repr(part).encode() for part in parts), value or b"")

@@ -120,6 +120,7 @@ def _send(client: pulsar.Client, publications: Iterable[_Publication], signing: 
     count = 0
     for version, publication_id in publications:
         body, properties = version.body.encode(), {PROPERTY: publication_id}
+        # with its id, which is drawn only when it is known after which others it comes
         if signing is not None:
             published = Publication(version.kind, version.key, body)
             properties = sign_publication(signing.key, published, publication_id, signing.reason)

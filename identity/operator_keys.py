@@ -105,6 +105,7 @@ class TrustedKey(Settings):
         """Raises SignatureRefused if the key may not speak for all of this."""
         if ANY not in self.kinds and scope.kind not in self.kinds:
             raise self._no_right(f"{scope.kind!r}; it may for {', '.join(self.kinds)}")
+        # the kind first: a key for all tenants may still be for settings alone
         if self.speaks_for_all:
             return
         if scope.is_shared:
