@@ -103,6 +103,11 @@ if TYPE_CHECKING:
         signature_of,
         verify_publication,
     )
+    from identity.names import DeviceName, PrincipalKind, PrincipalName, device_name, parse_name, principal
+    from identity.requests import CertificateRequest, KeyPair, PublicKey, make_request, read_request
+    from identity.sealing import Sealer, Unsealer, is_sealed, read_public_key
+    from identity.token_issuer import TokenIssuer
+    from identity.tokens import InvalidToken, TokenKey
 
 __all__ = [
     "ANY",
@@ -120,6 +125,7 @@ __all__ = [
     "IdentityError",
     "Issued",
     "IssuedCertificate",
+    "InvalidToken",
     "KeyPair",
     "KeyRefused",
     "NameRefused",
@@ -145,6 +151,8 @@ __all__ = [
     "Unsealable",
     "Unsealer",
     "checked_reason",
+    "TokenIssuer",
+    "TokenKey",
     "common_name",
     "credentials_in",
     "device_name",
@@ -242,6 +250,8 @@ _HOMES = {
         "signature_of",
         "verify_publication",
     ),
+    "identity.token_issuer": ("TokenIssuer",),
+    "identity.tokens": ("InvalidToken", "TokenKey"),
 }
 
 

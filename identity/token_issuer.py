@@ -1,0 +1,124 @@
+"""A folder with the keys of tokens and a token for each role, and how a key is changed while everybody runs.
+
+    keys/0001.pem ...        private keys, oldest first; which one signs is named in `keys/signer`
+    published/               what brokers are served: the discovery document and the keys that tokens are checked with
+    tokens/ROLE.token        a role's token: who holds it reads it again at each connection
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from identity.tokens import CHECK_KEYS_PATH, DISCOVERY_PATH, InvalidToken, TokenKey, check_keys, discovery, read_claims
+from runtime import replace_durably
+
+__all__ = ["TokenIssuer"]
+
+_SECRET = 0o600
+
+
+class TokenIssuer:
+    """Issues the tokens of one folder.
+
+    A change of keys has three steps, so that no broker meets a token of a key that it does not know, and nobody holds
+    one of a key that it does not know any more:
+
+        issuer.publish_new_key()        # then wait until every broker has it: their refresh interval
+        issuer.sign_with_newest(...)    # then wait until every holder has read its token again
+        issuer.retire_former_keys()     # from here on a token of a former key is refused
+    """
+
+    def __init__(self, folder: Path, issuer: str) -> None:
+        """Makes the first key where there is none, and publishes. `issuer`: the URL that serves `published`."""
+        self._keys, self._tokens = folder / "keys", folder / "tokens"
+        self.published = folder / "published"
+        self.issuer = issuer
+        for made in (self._keys, self._tokens):
+            made.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.published.mkdir(exist_ok=True)
+        if not self._files():
+            self._add_key()
+        self._publish()
+
+    def token_file(self, role: str) -> Path:
+        """Where the token of a role is."""
+        return self._tokens / f"{role}.token"
+
+    def issue(self, role: str, *, now_s: float, life_s: float) -> Path:
+        """Write a role's token anew. Raises InvalidToken for a name that is no role's."""
+        token = self._signer().token(role, issuer=self.issuer, now_s=now_s, life_s=life_s)
+        replace_durably(self.token_file(role), token.encode(), mode=_SECRET)
+        return self.token_file(role)
+
+    def renew(self, roles: Collection[str], *, now_s: float, life_s: float) -> list[str]:
+        """Issue anew what is missing, of another key or issuer, or in the second half of its life; says which."""
+        due = [role for role in roles if self._is_due(role, now_s, life_s)]
+        for role in due:
+            self.issue(role, now_s=now_s, life_s=life_s)
+        return due
+
+    def publish_new_key(self) -> str:
+        """Make a key and let brokers know it; tokens are signed by the former one still. Returns its id."""
+        signer = self._signer()
+        self._add_key()
+        self._sign_with(signer.key_id)
+        self._publish()
+        return self._load(self._files()[-1]).key_id
+
+    def sign_with_newest(self, roles: Collection[str], *, now_s: float, life_s: float) -> list[str]:
+        """From now on tokens are of the newest key; those of these roles are written anew."""
+        self._sign_with(self._load(self._files()[-1]).key_id)
+        return self.renew(roles, now_s=now_s, life_s=life_s)
+
+    def retire_former_keys(self) -> list[str]:
+        """Delete every key but the one that signs; returns the ids of those that are gone."""
+        signer = self._signer().key_id
+        former = [(file, key_id) for file in self._files() if (key_id := self._load(file).key_id) != signer]
+        for file, _ in former:
+            file.unlink()
+        self._publish()
+        return [key_id for _, key_id in former]
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles that have a token."""
+        return sorted(file.stem for file in self._tokens.glob("*.token"))
+
+    def _is_due(self, role: str, now_s: float, life_s: float) -> bool:
+        try:
+            claims = read_claims(self.token_file(role).read_text())
+        except (OSError, InvalidToken):
+            return True
+        former = (claims.key_id, claims.issuer) != (self._signer().key_id, self.issuer)
+        return former or claims.expires_s - now_s < life_s / 2
+
+    def _files(self) -> list[Path]:
+        return sorted(self._keys.glob("*.pem"))
+
+    def _load(self, file: Path) -> TokenKey:
+        return TokenKey.from_pem(file.read_bytes())
+
+    def _add_key(self) -> None:
+        last = int(self._files()[-1].stem) if self._files() else 0
+        key = TokenKey(ec.generate_private_key(ec.SECP256R1()))
+        replace_durably(self._keys / f"{last + 1:04}.pem", key.to_pem(), mode=_SECRET)
+        if not last:
+            self._sign_with(key.key_id)
+
+    def _signer(self) -> TokenKey:
+        named = (self._keys / "signer").read_text()
+        return next(key for file in self._files() if (key := self._load(file)).key_id == named)
+
+    def _sign_with(self, key_id: str) -> None:
+        replace_durably(self._keys / "signer", key_id.encode())
+
+    def _publish(self) -> None:
+        documents = {
+            DISCOVERY_PATH: discovery(self.issuer),
+            CHECK_KEYS_PATH: check_keys(map(self._load, self._files())),
+        }
+        for path, content in documents.items():
+            file = self.published / path.removeprefix("/")
+            file.parent.mkdir(exist_ok=True)
+            replace_durably(file, content)
