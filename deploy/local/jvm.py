@@ -52,8 +52,9 @@ class ClassArchive:
     the Java version and the class path; the JVM itself ignores an archive that does not fit.
     """
 
-    def __init__(self, class_path: str) -> None:
-        digest = hashlib.sha256((_java_version() + class_path).encode()).hexdigest()[:16]
+    def __init__(self, class_path: str, use: str = "") -> None:
+        """`use`: servers of another one load other classes, and have an archive of their own."""
+        digest = hashlib.sha256((_java_version() + class_path + use).encode()).hexdigest()[:16]
         self._file = cache_folder() / f"pulsar-classes-{digest}.jsa"
         # Another process may write the same archive: each writes a file of its own, and renames it when it is whole.
         self._part = self._file.with_suffix(f".{os.getpid()}.part")

@@ -6,12 +6,17 @@ from pathlib import Path
 from pydantic import Field
 
 from deploy.local.jvm import ClassArchive, java, pulsar_home
+from deploy.local.mosquitto import TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, HttpHealth
+from identity.tokens import AUDIENCE
 from settings import Settings
 
-__all__ = ["PulsarCluster", "PulsarSettings"]
+__all__ = ["KEY_REFRESH_S", "PulsarCluster", "PulsarSecurity", "PulsarSettings"]
+
+KEY_REFRESH_S = 2
+"""How old a broker's keys of tokens may be when one is checked; then they are asked for, and the next check has them."""
 
 _HOST = "127.0.0.1"
 # The server's own folder. Pulsar puts these paths into URIs as they are: a space in one would end the start.
@@ -82,8 +87,23 @@ class PulsarSettings(Settings):
     broker: Mapping[str, str | int] = Field(default_factory=dict, description="further lines for standalone.conf")
 
 
+class PulsarSecurity(Settings):
+    """How a cluster knows who is who: TLS alone on its ports, a token from everybody, and rights for roles.
+
+    `issuer`: the URL of the server that has the keys of tokens (see `identity.tokens`), whose certificate is of the
+    authority of `tls` too. `broker_token`: what the broker shows to others and to itself. `operator_token`: of one who
+    may ask for its health.
+    """
+
+    tls: TlsFiles
+    issuer: str
+    broker_token: Path
+    superusers: tuple[str, ...]
+    operator_token: Path
+
+
 class PulsarCluster(Server):
-    """One standalone cluster on loopback.
+    """One standalone cluster on loopback; without `security` in plain text, and open to everybody on this machine.
 
     `peers` maps the name of a remote cluster to the loopback port under which that cluster sees our broker (a
     cuttable link). The broker then advertises that port to clients that ask by the listener name `from-<peer>`,
@@ -101,9 +121,11 @@ class PulsarCluster(Server):
         settings: PulsarSettings | None = None,
         ports: PortBook | None = None,
         peers: Mapping[str, int] | None = None,
+        security: PulsarSecurity | None = None,
     ) -> None:
         super().__init__(f"pulsar-{name}", folder)
         self.cluster = name
+        self.security = security
         self.settings = settings or PulsarSettings()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = ports or PortBook(self.folder / "ports.json")
@@ -113,17 +135,22 @@ class PulsarCluster(Server):
         self.peers = dict(peers or {})
         self._home = pulsar_home()
         self._class_path = ":".join(sorted(str(jar) for jar in (self._home / "lib").glob("*.jar")))
-        self._archive = ClassArchive(self._class_path)
+        # TLS and tokens are many classes, which an archive of a cluster without them does not have.
+        self._archive = ClassArchive(self._class_path, "secured" if security else "")
 
     @property
     def service_url(self) -> str:
-        """For producers and consumers: pulsar://host:port."""
-        return f"pulsar://{_HOST}:{self.broker_port}"
+        """For producers and consumers: pulsar+ssl://host:port, or pulsar://host:port without security."""
+        return f"{self._scheme}://{_HOST}:{self.broker_port}"
 
     @property
     def admin_url(self) -> str:
-        """For the admin REST interface and the metrics (/metrics/): http://host:port."""
-        return f"http://{_HOST}:{self.web_port}"
+        """For the admin REST interface and the metrics (/metrics/): https://host:port, or http://host:port."""
+        return f"{'https' if self.security else 'http'}://{_HOST}:{self.web_port}"
+
+    @property
+    def _scheme(self) -> str:
+        return "pulsar+ssl" if self.security else "pulsar"
 
     def addresses(self) -> dict[str, str]:
         """Service and admin address."""
@@ -163,7 +190,10 @@ class PulsarCluster(Server):
         """Whether the broker passes its own health check: a message through a real topic."""
         # The standalone server answers before it has made its default namespace.
         paths = "namespaces/public/default", "brokers/health"
-        return HttpHealth(urls=tuple(f"{self.admin_url}/admin/v2/{path}" for path in paths))
+        urls = tuple(f"{self.admin_url}/admin/v2/{path}" for path in paths)
+        if self.security is None:
+            return HttpHealth(urls=urls)
+        return HttpHealth(urls=urls, token_file=self.security.operator_token, tls_ca=self.security.tls.ca)
 
     def defect(self) -> str | None:
         """Whether the bookie registers again and again, as it may after it was killed."""
@@ -191,7 +221,7 @@ class PulsarCluster(Server):
         if self.peers:
             seen = {"direct": self.broker_port} | {f"from-{peer}": port for peer, port in self.peers.items()}
             listeners["advertisedListeners"] = ",".join(
-                f"{name}:pulsar://{_HOST}:{port}" for name, port in sorted(seen.items())
+                f"{name}:{self._scheme}://{_HOST}:{port}" for name, port in sorted(seen.items())
             )
             # Pulsar answers with it where no listener is asked for: our own clients, which must not go over a cuttable
             # link.
@@ -203,7 +233,46 @@ class PulsarCluster(Server):
             "bindAddress": _HOST,
             "advertisedAddress": _HOST,
             **listeners,
+            **(_secured(self.security, self.broker_port, self.web_port) if self.security else {}),
             **_BROKER,
             # Last, so that the stack's user has the last word.
             **self.settings.broker,
         }
+
+
+def _secured(security: PulsarSecurity, broker_port: int, web_port: int) -> dict[str, str | int]:
+    """No port without TLS, nobody without a token, nothing without a right.
+
+    Tokens are checked by Pulsar's OpenID Connect provider, which asks the issuer for its keys again and again; the
+    usual one reads a single key when it starts (apache/pulsar#8152).
+    """
+    plugins = "org.apache.pulsar"
+    return {
+        "brokerServicePort": "",
+        "webServicePort": "",
+        "brokerServicePortTls": broker_port,
+        "webServicePortTls": web_port,
+        "tlsEnabled": "true",
+        "tlsCertificateFilePath": str(security.tls.certificate),
+        "tlsKeyFilePath": str(security.tls.key),
+        "tlsTrustCertsFilePath": str(security.tls.ca),
+        "tlsCertRefreshCheckDurationSec": 5,
+        "tlsHostnameVerificationEnabled": "true",
+        "brokerClientTlsEnabled": "true",
+        "brokerClientTrustCertsFilePath": str(security.tls.ca),
+        "brokerClientAuthenticationPlugin": f"{plugins}.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": security.broker_token.as_uri(),
+        "authenticationEnabled": "true",
+        "authenticationProviders": f"{plugins}.broker.authentication.oidc.AuthenticationProviderOpenID",
+        # Between two looks at the tokens of live connections: one that has expired is asked for anew.
+        "authenticationRefreshCheckSeconds": 10,
+        "openIDAllowedTokenIssuers": security.issuer,
+        "openIDAllowedAudiences": AUDIENCE,
+        "openIDTokenIssuerTrustCertsFilePath": str(security.tls.ca),
+        # A key that is retired is refused after so long; without the issuer the keys that are known count for a day.
+        "openIDCacheRefreshAfterWriteSeconds": KEY_REFRESH_S,
+        "openIDCacheExpirationSeconds": 86_400,
+        "openIDKeyIdCacheMissRefreshSeconds": 1,
+        "authorizationEnabled": "true",
+        "superUserRoles": ",".join(security.superusers),
+    }

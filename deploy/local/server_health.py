@@ -1,9 +1,11 @@
 """Questions whether a server does its work now, as data: who finds them in the state of a stack can ask them too."""
 
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from threading import Thread
 from typing import Annotated, Literal
 
@@ -26,16 +28,21 @@ _CONNACK = b"\x20\x02\x00\x00"
 
 
 class HttpHealth(Settings):
-    """Whether a GET of each address succeeds, each within five seconds."""
+    """Whether a GET of each address succeeds, each within five seconds; with a token and an authority where given."""
 
     kind: Literal["http"] = "http"
     urls: tuple[str, ...]
+    token_file: Path | None = None
+    tls_ca: Path | None = None
 
     def __call__(self) -> bool:
         """Ask now."""
         try:
-            return all(_client().get(url).is_success for url in self.urls)
-        except httpx.HTTPError:
+            token = self.token_file and self.token_file.read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"} if token else None
+            client = _client(self.tls_ca)
+            return all(client.get(url, headers=headers).is_success for url in self.urls)
+        except (httpx.HTTPError, OSError):
             return False
 
 
@@ -119,7 +126,8 @@ def ask_all(questions: Mapping[str, Callable[[], bool]], timeout_s: float = ASK_
 
 
 @cache
-def _client() -> httpx.Client:
+def _client(tls_ca: Path | None = None) -> httpx.Client:
     # One for all questions: making a client takes 27 ms of CPU, and a server is asked five times a second while it
     # starts. No connection is kept: the server at its other end may have been killed since.
-    return httpx.Client(timeout=_HTTP_S, limits=httpx.Limits(max_keepalive_connections=0))
+    verify = True if tls_ca is None else ssl.create_default_context(cafile=str(tls_ca))
+    return httpx.Client(timeout=_HTTP_S, limits=httpx.Limits(max_keepalive_connections=0), verify=verify)

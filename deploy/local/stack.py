@@ -12,6 +12,7 @@ from typing import Self
 
 from pydantic import Field
 
+from deploy.local.credentials import ACCESS_FILE, OPERATOR, StackCredentials
 from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.link import CuttableLink
@@ -27,6 +28,7 @@ from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from runtime import replace_durably
+from runtime.pulsar_client import PulsarAccess
 from settings import Settings, load
 
 __all__ = ["DEFAULT_TOPOLOGY", "LocalStack", "StackSettings", "with_addresses"]
@@ -43,6 +45,10 @@ class StackSettings(Settings):
     spark: SparkClusterSettings | None = Field(None, description="a Spark cluster beside the rest; None: there is none")
     start_timeout_s: float = Field(180.0, gt=0)
     ask_every_s: float = Field(10.0, ge=0, description="how often `check` asks the servers whether they are healthy")
+    insecure: bool = Field(
+        False, description="Pulsar in plain text and open to everybody on this machine; else TLS, tokens and rights"
+    )
+    token_life_s: float = Field(43_200.0, gt=1, description="of the tokens of roles; `check` renews them at half of it")
 
 
 class LocalStack:
@@ -87,11 +93,16 @@ class LocalStack:
         self._started_s = self.asked_s = 0.0
         self._ask_again_s = 0.0
         self._supervisor = ProcessIdentity.mine()
+        self.credentials: StackCredentials | None = None
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
         self.links: dict[str, CuttableLink] = {}
         self.object_store: ObjectStore | None = None
         self.spark: SparkCluster | None = None
+
+    def access(self, role: str = OPERATOR) -> PulsarAccess:
+        """What a process of this role shows the clusters, and whom it trusts; nothing of an insecure stack."""
+        return self.credentials.access(role) if self.credentials else PulsarAccess()
 
     @property
     def servers(self) -> list[Server]:
@@ -195,6 +206,8 @@ class LocalStack:
         if time.monotonic() >= self._ask_again_s:
             self._ask()
             self._ask_again_s = time.monotonic() + self.settings.ask_every_s
+        if self.credentials:
+            self.credentials.renew()
         if self.records() != self._reported:
             self._save(self.phase)
         for server in self.servers:
@@ -211,9 +224,13 @@ class LocalStack:
                 self._on_change(asked[name])
 
     def _replicate(self) -> None:
+        if self.credentials:
+            self.credentials.write_access_file()
+        else:
+            (self.folder / ACCESS_FILE).unlink(missing_ok=True)
         self.topology = with_addresses(self._source, self.pulsar, self.links, self.folder / "topology.toml")
         self._save("connecting")
-        with admins(self.topology) as clients:
+        with admins(self.topology, self.access()) as clients:
             done = apply(self.topology, clients)
         if done.unreachable:
             raise ReplicationError("; ".join(done.unreachable.values()))
@@ -221,6 +238,8 @@ class LocalStack:
     def _compose(self) -> None:
         book = PortBook(self.folder / "ports.json")
         settings = self.settings
+        if not settings.insecure:
+            self.credentials = StackCredentials(self.folder, self.topology, book, settings.token_life_s)
         replication = {f"{here}->{there}": (here, there) for here, there in permutations(self.topology.clusters, 2)}
         self.brokers = {
             region: MosquittoBroker(
@@ -234,6 +253,7 @@ class LocalStack:
                 self.folder / f"pulsar-{name}",
                 settings=settings.pulsar,
                 ports=book,
+                security=self.credentials.of_cluster(name) if self.credentials else None,
                 peers={here: book.port(f"link.{link}") for link, (here, there) in replication.items() if there == name},
             )
             for name in self.topology.clusters
@@ -243,7 +263,8 @@ class LocalStack:
         }
         links = CuttableLinks(self.folder / "links", targets, ports=book)
         self.links = links.links
-        everything: list[Server] = [links, *self.brokers.values(), *self.pulsar.values()]
+        issuer = [self.credentials.key_server] if self.credentials else []
+        everything: list[Server] = [links, *issuer, *self.brokers.values(), *self.pulsar.values()]
         if settings.lake is LakePlace.S3:
             self.object_store = ObjectStore(self.folder / "s3", ports=book)
             everything.append(self.object_store)
@@ -295,10 +316,14 @@ def _tables(name: str, cluster: PulsarCluster, links: Mapping[str, CuttableLink]
     here = f"[clusters.{json.dumps(name)}.address"  # a bare key of TOML has no dot in it
     lines = [f"{here}]"]
     lines += [f'service_url = "{cluster.service_url}"', f'admin_url = "{cluster.admin_url}"']
+    scheme = "pulsar"
+    if cluster.security:
+        lines.append(f'trust_certs_file = "{cluster.security.tls.ca}"')
+        scheme = "pulsar+ssl"
     for peer in sorted(cluster.peers):
         lines += [
             f"{here}.seen_from.{json.dumps(peer)}]",
-            f'service_url = "pulsar://127.0.0.1:{links[f"{peer}->{name}"].port}"',
+            f'service_url = "{scheme}://127.0.0.1:{links[f"{peer}->{name}"].port}"',
             f'listener = "from-{peer}"',
         ]
     return lines

@@ -86,7 +86,11 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
             for name, data in tenants_found.items()
         },
         namespaces={name: read_policies(data, admin.cluster) for name, data in policies.items() if data is not None},
-        topics={topic: state for name in namespaces for topic, state in _topics(admin, name).items()},
+        topics={
+            topic: state.model_copy(update={"grants": rights_of_topic(policies[name], topic)})
+            for name in namespaces
+            for topic, state in _topics(admin, name).items()
+        },
     )
 
 
@@ -105,6 +109,7 @@ def read_registration(data: ClusterData) -> Registration:
         service_url=service or service_tls or "",
         admin_url=admin or admin_tls or "",
         listener=data.get("listenerName") or "",
+        trust_certs_file=data.get("brokerClientTrustCertsFilePath") or "",
     )
 
 
@@ -122,6 +127,8 @@ def read_defaults(said: BrokerConfiguration) -> BrokerDefaults:
         ),
         backlog_quota=(int(size_mb) if size_mb > 0 else -1, said.quota_policy or own.backlog_quota[1]),
         message_ttl_s=own.message_ttl_s if said.message_ttl_s is None else said.message_ttl_s,
+        authorization=said.authorization,
+        superusers=said.superusers,
     )
 
 
@@ -139,7 +146,14 @@ def read_policies(data: NamespaceData, cluster: str) -> NamespaceState:
         deduplication=data.deduplication,
         compaction_threshold_bytes=data.compaction_threshold_bytes,
         auto_topic_creation=automatic.allowed if automatic else None,
+        grants={role: frozenset(actions) for role, actions in data.rights.of_namespace.items()},
     )
+
+
+def rights_of_topic(namespace: NamespaceData | None, topic: str) -> dict[str, frozenset[str]]:
+    """What roles may do with one topic beyond the rights of its namespace. Pulsar notes them of each partition too."""
+    rights = namespace.rights.of_topics if namespace else {}
+    return {role: frozenset(actions) for role, actions in rights.get(PERSISTENT + topic, {}).items()}
 
 
 def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:

@@ -183,6 +183,8 @@ def cluster_data(wanted: Registration) -> dict[str, str | bool | None]:
         "brokerClientTlsEnabled": service_tls,
         "listenerName": wanted.listener or None,
     }
+    if wanted.trust_certs_file:
+        data["brokerClientTrustCertsFilePath"] = wanted.trust_certs_file
     if service_tls != admin_tls:
         # The kind of the service address says which admin address counts, so the other one must not be there.
         data["serviceUrlTls" if service_tls else "serviceUrl"] = None
@@ -294,6 +296,15 @@ def _subscription(admin: AdminClient, change: Change) -> None:
     admin.post(f"{path}/replicatedSubscriptionStatus", bool(change.after))
 
 
+def _grant(admin: AdminClient, change: Change) -> None:
+    resource = topic_path(change.name) if change.name.count("/") > 1 else f"namespaces/{change.name}"
+    path = f"{resource}/permissions/{quote(change.role, safe='')}"
+    if change.action == "delete":
+        admin.delete(path)
+    else:
+        admin.post(path, sorted(change.after))
+
+
 _MAKERS: dict[str, Callable[[AdminClient, Change], None]] = {
     "cluster": _cluster,
     "tenant": _tenant,
@@ -302,4 +313,5 @@ _MAKERS: dict[str, Callable[[AdminClient, Change], None]] = {
     "topic": _topic,
     "partition": _partition,
     "subscription": _subscription,
+    "grant": _grant,
 }

@@ -13,6 +13,7 @@ class Registration(Settings):
     service_url: str
     admin_url: str
     listener: str = ""
+    trust_certs_file: str = ""  # desired: "" leaves it as it is
 
 
 class TenantState(Settings):
@@ -28,6 +29,8 @@ class BrokerDefaults(Settings):
     retention: tuple[int, int] = (0, 0)  # minutes, MB
     backlog_quota: tuple[int, str] = (-1, "producer_request_hold")  # MB (-1: no limit), policy
     message_ttl_s: int = 0  # 0: for ever
+    authorization: bool = False  # whether rights count
+    superusers: frozenset[str] = frozenset()
 
 
 class NamespaceState(Settings):
@@ -41,6 +44,7 @@ class NamespaceState(Settings):
     deduplication: bool | None = None
     compaction_threshold_bytes: int | None = None
     auto_topic_creation: bool | None = None
+    grants: Mapping[str, frozenset[str]] | None = None  # actions by role; desired None: left as they are
 
 
 class TopicState(Settings):
@@ -52,6 +56,7 @@ class TopicState(Settings):
     partitions: int
     subscriptions: Mapping[str, bool] = {}
     missing: tuple[int, ...] = ()
+    grants: Mapping[str, frozenset[str]] | None = None  # as of a namespace; what that gives is not repeated here
 
 
 class ClusterState(Settings):

@@ -3,6 +3,7 @@
 from geo.replication.cluster_state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 from geo.replication.errors import NoAddress
 from geo.replication.model import ClusterAddress, Namespace, Topic, Topology
+from geo.replication.roles import Grants
 
 __all__ = ["PROBE_TOPIC", "address", "desired"]
 
@@ -37,13 +38,20 @@ def _cluster_state(topology: Topology, cluster: str) -> ClusterState:
             name: TenantState(admin_roles=frozenset(tenant.admin_roles), allowed_clusters=everywhere)
             for name, tenant in topology.tenants.items()
         },
-        namespaces={name: _namespace_state(spec, clusters) for name, (spec, clusters) in here.items()},
+        namespaces={
+            name: _namespace_state(spec, clusters, _grants(topology, cluster, name))
+            for name, (spec, clusters) in here.items()
+        },
         topics={
-            f"{name}/{topic}": _topic_state(topology, cluster, made)
+            f"{name}/{topic}": _topic_state(topology, cluster, made, _grants(topology, cluster, f"{name}/{topic}"))
             for name, (spec, clusters) in here.items()
             for topic, made in {**spec.topics, **_probe(clusters)}.items()
         },
     )
+
+
+def _grants(topology: Topology, cluster: str, resource: str) -> Grants | None:
+    return topology.grants(cluster, resource) if topology.roles else None
 
 
 def _probe(clusters: frozenset[str]) -> dict[str, Topic]:
@@ -57,10 +65,11 @@ def _registration(topology: Topology, other: str, seen_by: str) -> Registration:
         service_url=way.service_url if way else where.service_url,
         admin_url=where.admin_url,
         listener=way.listener if way else "",
+        trust_certs_file=where.trust_certs_file,
     )
 
 
-def _namespace_state(spec: Namespace, clusters: frozenset[str]) -> NamespaceState:
+def _namespace_state(spec: Namespace, clusters: frozenset[str], grants: Grants | None) -> NamespaceState:
     return NamespaceState(
         clusters=clusters,
         retention=(spec.retention.minutes, spec.retention.size_mb),
@@ -70,10 +79,11 @@ def _namespace_state(spec: Namespace, clusters: frozenset[str]) -> NamespaceStat
         deduplication=spec.deduplication,
         compaction_threshold_bytes=spec.compaction_threshold_bytes,
         auto_topic_creation=spec.auto_topic_creation,
+        grants=grants,
     )
 
 
-def _topic_state(topology: Topology, cluster: str, topic: Topic) -> TopicState:
+def _topic_state(topology: Topology, cluster: str, topic: Topic, grants: Grants | None) -> TopicState:
     return TopicState(
         partitions=topic.partitions,
         subscriptions={
@@ -81,4 +91,5 @@ def _topic_state(topology: Topology, cluster: str, topic: Topic) -> TopicState:
             for name, subscription in topic.subscriptions.items()
             if subscription.on == "everywhere" or cluster in topology.centres
         },
+        grants=grants,
     )

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from geo.replication.roles import Role, expanded_roles, namespace_of, role_name
 from settings import Settings
 
 __all__ = [
@@ -27,6 +28,8 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=_NAME)]
 _REGION = "{region}"
 _TENANT = "{tenant}"
+_ROLE = r"^([A-Za-z0-9]|\{region\})([A-Za-z0-9._-]|\{region\})*$"
+_REPLICATION_ROLE = r"^[A-Za-z0-9._-]*\{cluster\}[A-Za-z0-9._-]*$"
 _SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/]+$"
 _ADMIN_URL = r"^https?://[^\s/]+$"
 
@@ -48,6 +51,11 @@ class ClusterAddress(Settings):
     )
     admin_url: str = Field(
         pattern=_ADMIN_URL, description="for the admin REST interface: http://host:port or https://host:port"
+    )
+    trust_certs_file: str = Field(
+        "",
+        description="PEM of the authorities that signed its certificates, a path on the brokers of the other clusters; "
+        "not given: left as it is",
     )
     seen_from: Mapping[str, SeenFrom] = Field(
         {}, description="other ways in, by the name of the cluster that uses them"
@@ -160,7 +168,7 @@ class Namespace(Settings):
 
 
 class Topology(Settings):
-    """Clusters, regions, the centre and its standby, and what replicates between them."""
+    """Clusters, regions, the centre and its standby, what replicates between them, and who may do what."""
 
     centre: str = Field(pattern=_NAME, description="the cluster where all regions meet")
     standby: str | None = Field(None, description="the cluster that takes over when the centre is lost")
@@ -169,6 +177,14 @@ class Topology(Settings):
     regions: Mapping[Name, Region] = Field(min_length=1)
     tenants: Mapping[Name, Tenant] = Field(min_length=1)
     namespaces: Mapping[str, Namespace] = {}
+    roles: Mapping[Annotated[str, Field(pattern=_ROLE)], Role] = Field(
+        {}, description="who may do what; none: rights are left as they are"
+    )
+    replication_role: str | None = Field(
+        None,
+        pattern=_REPLICATION_ROLE,
+        description="role of a cluster's brokers, with {cluster}: may produce where that cluster replicates to",
+    )
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
@@ -218,6 +234,44 @@ class Topology(Settings):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"namespaces: {', '.join(twice)} is made by more than one entry")
         return self
+
+    @model_validator(mode="after")
+    def _roles_fit(self) -> Self:
+        placed = self.placed()
+        for name, (role, region) in expanded_roles(self.roles, self.operators, self.regions).items():
+            if role.on == "region" and region is None:
+                raise ValueError(f"roles.{name}.on: only a role with {{region}} in its name has a region")
+            for resource in role.grants:
+                known = placed.get(namespace_of(resource))
+                topic = resource.removeprefix(namespace_of(resource)).removeprefix("/")
+                if known is None or (topic and topic not in known[0].topics):
+                    raise ValueError(f"roles.{name}.grants.{resource}: no such namespace or topic in this topology")
+        return self
+
+    def roles_by_name(self) -> dict[str, Role]:
+        """Every role that is given rights, by its own name; `{region}` is expanded."""
+        return {name: role for name, (role, _) in expanded_roles(self.roles, self.operators, self.regions).items()}
+
+    def superusers(self) -> tuple[str, ...]:
+        """The roles that may do everything."""
+        return tuple(sorted(name for name, role in self.roles_by_name().items() if role.superuser))
+
+    def role_of_brokers(self, cluster: str) -> str | None:
+        """What the brokers of a cluster are to the others; None: the topology does not say."""
+        return role_name(self.replication_role, cluster) if self.replication_role else None
+
+    def grants(self, cluster: str, resource: str) -> dict[str, frozenset[str]]:
+        """What each role may do with a namespace or topic in a cluster, by right of exactly that."""
+        given: dict[str, frozenset[str]] = {}
+        for name, (role, region) in expanded_roles(self.roles, self.operators, self.regions).items():
+            here = {"region": () if region is None else (self.regions[region].cluster,), "centre": self.centres}
+            if resource in role.grants and (role.on == "everywhere" or cluster in here[role.on]):
+                given[name] = frozenset(role.grants[resource])
+        if resource in (placed := self.placed()):
+            for other in placed[resource][1] - {cluster}:
+                if brokers := self.role_of_brokers(other):
+                    given[brokers] = given.get(brokers, frozenset()) | {"produce"}
+        return given
 
     @property
     def operators(self) -> tuple[str, ...]:

@@ -17,7 +17,19 @@ from settings import Settings
 __all__ = ["Change", "new_namespace_state", "plan", "stale_addresses"]
 
 # Made from the outside in (a topic needs its namespace), and taken away from the inside out.
-_ORDER = ("cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription", "auto_topic_creation")
+_ORDER = (
+    "cluster",
+    "tenant",
+    "namespace",
+    # Before the topics, of which the other clusters begin to replicate at once.
+    "grant",
+    "policy",
+    "topic",
+    "partition",
+    "subscription",
+    "topic_grant",
+    "auto_topic_creation",
+)
 _POLICIES = (
     "clusters",
     "backlog_quota",
@@ -46,15 +58,17 @@ class Change(Settings):
     `replace` deletes a topic and makes it anew, where its partitions cannot become what is desired.
 
     `before` and `after` hold what `kind` says: a Registration, TenantState or NamespaceState; the value of one policy;
-    a topic's number of partitions; the number of a partition; whether a subscription is replicated. None: not there.
+    a topic's number of partitions; the number of a partition; whether a subscription is replicated; what a role may do
+    with a namespace or topic. None: not there.
     """
 
     cluster: str
     action: Literal["create", "update", "replace", "delete"]
-    kind: Literal["cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription"]
+    kind: Literal["cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription", "grant"]
     name: str
     policy: str = ""
     subscription: str = ""
+    role: str = ""
     before: Any = None
     after: Any = None
     deletes_data: bool = False
@@ -71,8 +85,11 @@ class Change(Settings):
     def __str__(self) -> str:
         what = self.name + (f" {self.policy}" if self.policy else "")
         what += f" subscription {self.subscription}" if self.subscription else ""
+        what += f" to {self.role}" if self.role else ""
         if self.action in ("update", "replace"):
             what += f": {_words(self.before, self.policy)} -> {_words(self.after, self.policy)}"
+        elif self.kind == "grant":
+            what += f": {_words(self.after or self.before)}"
         return f"{self.cluster}: {self.action} {self.kind} {what}"
 
 
@@ -102,6 +119,8 @@ def _rank(change: Change) -> int:
     # client that waits for the namespace would else make a topic without partitions in the moment between.
     if change.policy == "auto_topic_creation":
         return _ORDER.index("auto_topic_creation")
+    if change.kind == "grant":
+        return _ORDER.index("topic_grant" if change.name.count("/") > 1 else "grant")
     # A namespace that goes stops replicating in every cluster before it is deleted in one.
     return _ORDER.index("policy" if (change.kind, change.action) == ("namespace", "update") else change.kind)
 
@@ -117,7 +136,31 @@ def _cluster_changes(cluster: str, desired: ClusterState, actual: ClusterState) 
         yield from _namespace_changes(cluster, name, actual.namespaces.get(name), namespace, holds)
     for name, topic in desired.topics.items():
         yield from _topic_changes(cluster, name, actual.topics.get(name), topic)
+    if actual.defaults.authorization:
+        yield from _grants(cluster, desired.namespaces, actual.namespaces)
+        yield from _grants(cluster, desired.topics, actual.topics)
     yield from _surplus(cluster, desired, actual)
+
+
+def _grants(
+    cluster: str,
+    desired: Mapping[str, NamespaceState] | Mapping[str, TopicState],
+    actual: Mapping[str, NamespaceState] | Mapping[str, TopicState],
+) -> Iterator[Change]:
+    """What is missing, and what is too much: a right that the topology does not name is taken away."""
+    for name, after in desired.items():
+        if after.grants is None:
+            continue
+        before = (actual[name].grants if name in actual else None) or {}
+        for role in sorted({*before, *after.grants}):
+            old, new = before.get(role), after.grants.get(role)
+            if old != new:
+                action: Literal["create", "update", "delete"] = (
+                    "create" if old is None else "delete" if new is None else "update"
+                )
+                yield Change(
+                    cluster=cluster, action=action, kind="grant", name=name, role=role, before=old, after=new
+                )
 
 
 def _resource_changes(
@@ -127,6 +170,8 @@ def _resource_changes(
     before: _ResourceState,
     after: Registration | TenantState,
 ) -> Iterator[Change]:
+    if isinstance(before, Registration) and isinstance(after, Registration) and not after.trust_certs_file:
+        before = before.model_copy(update={"trust_certs_file": ""})
     if before != after:
         action: Literal["create", "update"] = "create" if before is None else "update"
         yield Change(

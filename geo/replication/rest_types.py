@@ -74,6 +74,21 @@ def _written_size(value: object) -> float | None:
     return size
 
 
+def _written_bool(value: object) -> bool:
+    if value not in ("true", "false", None, ""):
+        raise ValueError("should be true or false, written as text")
+    return value == "true"
+
+
+def _written_names(value: object) -> frozenset[str]:
+    """As Java writes a set."""
+    if value is None:
+        return frozenset()
+    if not isinstance(value, str):
+        raise ValueError("should be names, written as text")
+    return frozenset(one for one in re.split(r"[\[\],\s]+", value) if one)
+
+
 def _entities(name: str) -> str:
     """A name, or several with slashes between them."""
     for part in name.split("/"):
@@ -83,6 +98,8 @@ def _entities(name: str) -> str:
 
 
 _Written = Annotated[int | None, BeforeValidator(_written_whole)]
+_WrittenBool = Annotated[bool, BeforeValidator(_written_bool)]
+_WrittenNames = Annotated[frozenset[str], BeforeValidator(_written_names)]
 _WrittenSize = Annotated[float | None, BeforeValidator(_written_size)]
 
 
@@ -102,6 +119,8 @@ class BrokerConfiguration(_Response):
     quota_bytes: _Written = Field(None, alias="backlogQuotaDefaultLimitBytes")
     quota_policy: str | None = Field(None, alias="backlogQuotaDefaultRetentionPolicy")
     message_ttl_s: _Written = Field(None, alias="ttlDurationDefaultInSeconds")
+    authorization: _WrittenBool = Field(False, alias="authorizationEnabled")
+    superusers: _WrittenNames = Field(frozenset(), alias="superUserRoles")
 
 
 # All of it, as it is sent back with what we change.
@@ -115,6 +134,7 @@ class ClusterData(TypedDict):
     brokerServiceUrl: NotRequired[str | None]
     brokerServiceUrlTls: NotRequired[str | None]
     listenerName: NotRequired[str | None]
+    brokerClientTrustCertsFilePath: NotRequired[str | None]
 
 
 class _Tenant(_Response):
@@ -141,6 +161,13 @@ class _AutoCreation(_Response):
     allowed: bool = Field(alias="allowAutoTopicCreation")
 
 
+class _Rights(_Response):
+    """Actions by role, of the namespace and of single topics by their full names."""
+
+    of_namespace: dict[str, list[str]] = Field({}, alias="namespace_auth")
+    of_topics: dict[str, dict[str, list[str]]] = Field({}, alias="destination_auth")
+
+
 class NamespaceData(_Response):
     """A namespace's policies; None: not set."""
 
@@ -152,6 +179,7 @@ class NamespaceData(_Response):
     deduplication: bool | None = Field(None, alias="deduplicationEnabled")
     compaction_threshold_bytes: int | None = Field(None, alias="compaction_threshold")
     auto_topic_creation: _AutoCreation | None = Field(None, alias="autoTopicCreationOverride")
+    rights: _Rights = Field(_Rights(), alias="auth_policies")
 
 
 class TopicPartitions(_Response):

@@ -1,0 +1,69 @@
+"""Who is who in one stack: its authority, its servers' certificates, and a token for each role."""
+
+import time
+from pathlib import Path
+
+from deploy.local.authority import LocalAuthority
+from deploy.local.key_server import TokenKeyServer
+from deploy.local.ports import PortBook
+from deploy.local.pulsar import PulsarSecurity
+from geo.replication import Topology
+from identity.token_issuer import TokenIssuer
+from runtime import replace_durably
+from runtime.pulsar_client import PulsarAccess
+
+__all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials"]
+
+OPERATOR = "operator"
+ACCESS_FILE = "access.toml"
+"""The operator's access, beside the topology: what `waybill topology` takes where nothing else is named."""
+
+
+class StackCredentials:
+    """Everything secret of a stack, in the folder `access` of its folder.
+
+    The authority, the keys of tokens and the names of roles outlive the stack; certificates and tokens are made anew
+    at each start, and tokens while it runs (`renew`).
+    """
+
+    def __init__(self, folder: Path, topology: Topology, ports: PortBook, token_life_s: float) -> None:
+        self._folder = folder
+        self._life_s = token_life_s
+        self.authority = LocalAuthority(folder / "access")
+        port = ports.port("token-keys")
+        self.issuer = TokenIssuer(folder / "access", f"https://127.0.0.1:{port}")
+        self.key_server = TokenKeyServer(
+            folder / "token-keys", port, self.authority.server("token-keys"), self.issuer.published
+        )
+        self._superusers = topology.superusers()
+        self._brokers = {name: topology.role_of_brokers(name) or f"broker-{name}" for name in topology.clusters}
+        self.roles = sorted({*topology.roles_by_name(), *self._brokers.values(), OPERATOR})
+        self.renew()
+
+    def access(self, role: str) -> PulsarAccess:
+        """What a process of this role shows and trusts. Raises ValueError for a role that the topology has not."""
+        if role not in self.roles:
+            raise ValueError(f"no role {role!r} in this stack; it has {', '.join(self.roles)}")
+        return PulsarAccess(token_file=self.issuer.token_file(role), tls_ca=self.authority.file)
+
+    def of_cluster(self, name: str) -> PulsarSecurity:
+        """What a cluster needs to know who is who."""
+        return PulsarSecurity(
+            tls=self.authority.server(f"pulsar:{name}"),
+            issuer=self.issuer.issuer,
+            broker_token=self.issuer.token_file(self._brokers[name]),
+            # The broker is a client of its own system topics.
+            superusers=tuple(sorted({*self._superusers, OPERATOR, self._brokers[name]})),
+            operator_token=self.issuer.token_file(OPERATOR),
+        )
+
+    def renew(self) -> None:
+        """Issue anew the tokens that are in the second half of their life, and say where the operator's is."""
+        self.issuer.renew(self.roles, now_s=time.time(), life_s=self._life_s)
+
+    def write_access_file(self) -> None:
+        """Where the operator's access is, for commands."""
+        access = self.access(OPERATOR)
+        lines = [f'token_file = "{access.token_file}"', f'tls_ca = "{access.tls_ca}"']
+        lines.append(f'role_tokens = "{self.issuer.token_file(OPERATOR).parent}"')
+        replace_durably(self._folder / ACCESS_FILE, ("\n".join(lines) + "\n").encode(), mode=0o600)

@@ -1,0 +1,69 @@
+"""Roles and what they may do: who a token names, and the least that one needs. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from settings import Settings
+
+__all__ = ["Action", "Grants", "Role", "expanded_roles", "namespace_of", "role_name"]
+
+Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
+Grants = Mapping[str, frozenset[str]]
+"""Actions by role."""
+TENANT, REGION, CLUSTER = "{tenant}", "{region}", "{cluster}"
+
+
+class Role(Settings):
+    """What the bearer of a token may do. `{region}` in its name makes one role for each region."""
+
+    superuser: bool = Field(
+        False, description="may do everything; the brokers' own configuration names it, and plan compares"
+    )
+    on: Literal["everywhere", "region", "centre"] = Field(
+        "everywhere",
+        description="where its grants hold: on each cluster of the namespace, on the cluster of the role's region, or "
+        "on the centre and its standby",
+    )
+    grants: Mapping[str, tuple[Action, ...]] = Field(
+        {},
+        description="actions by tenant/namespace or tenant/namespace/topic; {tenant} is each operator, {region} the "
+        "role's region, or each one",
+    )
+
+    @model_validator(mode="after")
+    def _means_something(self) -> "Role":
+        if self.superuser and self.grants:
+            raise ValueError("superuser: may do everything already; say either this or grants")
+        if empty := sorted(name for name, actions in self.grants.items() if not actions):
+            raise ValueError(f"grants.{empty[0]}: names no action; leave it out, and nothing is allowed")
+        return self
+
+
+def expanded_roles(
+    roles: Mapping[str, Role], tenants: Iterable[str], regions: Iterable[str]
+) -> dict[str, tuple[Role, str | None]]:
+    """Every role by its own name, with its region; grants are of names without `{tenant}` and `{region}`."""
+    found: dict[str, tuple[Role, str | None]] = {}
+    operators, known = list(tenants), list(regions)
+    for name, role in roles.items():
+        for region in known if REGION in name else [None]:
+            filled = {
+                resource.replace(TENANT, tenant).replace(REGION, one): actions
+                for resource, actions in role.grants.items()
+                for tenant in (operators if TENANT in resource else [""])
+                for one in ([region] if region else known if REGION in resource else [""])
+            }
+            found[name.replace(REGION, region or "")] = role.model_copy(update={"grants": filled}), region
+    return found
+
+
+def role_name(pattern: str, cluster: str) -> str:
+    """The role of one cluster's brokers."""
+    return pattern.replace(CLUSTER, cluster)
+
+
+def namespace_of(resource: str) -> str:
+    """The namespace of what a grant names: itself, or that of a topic."""
+    return "/".join(resource.split("/")[:2])
