@@ -216,6 +216,8 @@ class UplinkSettings(BrokerSettings):
     """Pulsar: the cluster, for instance `pulsar+ssl://pulsar.example:6651`."""
     topic: Annotated[str, StringConstraints(pattern=_PULSAR_TOPIC)] | None = None
     """Pulsar: the topic of batches, for instance `persistent://fleet/telemetry-eu/batches`."""
+    token_file: Path | None = None
+    """Pulsar: file that holds the token (JWT) of the agent's role; read again at each connection."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -228,8 +230,8 @@ class UplinkSettings(BrokerSettings):
             raise ValueError(f'{", ".join(unused)}: not used by an uplink of kind "pulsar"')
         if self.service_url is not None and self.tls is not None and not self.service_url.startswith("pulsar+ssl:"):
             raise ValueError("tls needs a service_url that begins with pulsar+ssl://")
-        if self.kind == "mqtt" and direct != (None, None):
-            raise ValueError('service_url and topic belong to an uplink of kind "pulsar"')
+        if self.kind == "mqtt" and (*direct, self.token_file) != (None, None, None):
+            raise ValueError('service_url, topic and token_file belong to an uplink of kind "pulsar"')
         return self
 
 

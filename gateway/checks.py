@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from gateway.config import GatewaySettings
 from runtime.broker_settings import is_this_machine, unusable_files
+from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import unusable_tls_files
 
 
@@ -25,6 +26,11 @@ def warnings(settings: GatewaySettings, config: Path) -> list[str]:
 def _file_problems(settings: GatewaySettings) -> Iterator[str]:
     yield from unusable_files("mqtt", settings.mqtt)
     yield from unusable_tls_files("pulsar.tls", settings.pulsar.tls)
+    if settings.pulsar.token_file:
+        try:
+            PulsarToken(settings.pulsar.access)
+        except PulsarAccessError as error:
+            yield f"pulsar.token_file: {error}"
     folder = settings.push.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
         yield f"push.folder: {folder} is not a folder that can be read"
@@ -36,13 +42,18 @@ def _plain_text(settings: GatewaySettings) -> Iterator[str]:
         yield f"mqtt.host: batches{secret} travel to {settings.mqtt.host} in plain text; set [mqtt.tls]"
     host = urlsplit(settings.pulsar.service_url.split(",")[0]).hostname or ""
     if not settings.pulsar.is_encrypted and not is_this_machine(host):
-        secret = " and the token" if settings.pulsar.token else ""
+        secret = " and the token" if settings.pulsar.token or settings.pulsar.token_file else ""
         yield f"pulsar.service_url: batches{secret} travel to {host} in plain text; use pulsar+ssl://"
     if not is_this_machine(settings.status.host):
         yield f"status.host: everybody who reaches {settings.status.host} reads status and names of devices"
 
 
 def _open_secrets(settings: GatewaySettings, config: Path) -> Iterator[str]:
-    for file, secret in ((settings.mqtt.password_file, "password"), (settings.pulsar.token and config, "token")):
+    secrets = (
+        (settings.mqtt.password_file, "password"),
+        (settings.pulsar.token and config, "token"),
+        (settings.pulsar.token_file, "token"),
+    )
+    for file, secret in secrets:
         if file and file.stat().st_mode & 0o044:
             yield f"{file}: others can read the {secret} in it; chmod 600"

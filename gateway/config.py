@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
 from runtime.logs import LogSettings
+from runtime.pulsar_client import PulsarAccess
 from runtime.tls import TlsSettings
 from settings import Settings
 
@@ -46,6 +47,7 @@ class Pulsar(Settings):
     batches: Word = "batches"
     refused: Word = "refused"
     token: SecretStr | None = None
+    token_file: Path | None = None
     tls: TlsSettings | None = None
     operation_timeout_s: int = Field(default=10, ge=1, le=120)
     send_timeout_s: float = Field(default=30, gt=0, le=600)
@@ -60,12 +62,19 @@ class Pulsar(Settings):
         """Whether the connection is encrypted."""
         return self.service_url.startswith("pulsar+ssl://")
 
+    @property
+    def access(self) -> PulsarAccess:
+        """Who the gateway is, and how it knows who they are."""
+        return PulsarAccess.of_tls(self.tls, self.token, self.token_file)
+
     @model_validator(mode="after")
     def _tls_has_an_effect(self) -> Self:
         if self.tls is not None and not self.is_encrypted:
             raise ValueError("tls needs a service_url that begins with pulsar+ssl://")
-        if self.tls is not None and self.tls.certificate is not None and self.token is not None:
-            raise ValueError("token and tls.certificate: Pulsar takes one of them")
+        if self.token and self.token_file:
+            raise ValueError("token and token_file: give one of them")
+        if self.tls is not None and self.tls.certificate is not None and (self.token or self.token_file):
+            raise ValueError("a token and tls.certificate: Pulsar takes one of them")
         return self
 
 

@@ -15,7 +15,7 @@ from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 from gateway.pulsar_groups import BACKSTOP_MS, OK, TOO_BIG, UNSENDABLE, GroupSender, SendResult
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+from runtime.pulsar_client import open_pulsar_client
 
 REFUSED_TOGETHER = "RefusedTogether"
 """Of several messages together Pulsar will never take one: each of them is sent again, alone."""
@@ -238,8 +238,7 @@ class PulsarProducer:
 
     def _open_client(self) -> Any:
         settings = self._settings.pulsar
-        access = PulsarAccess.of_tls(settings.tls, settings.token)
-        return self._new_client(settings.service_url, access, timeout_s=settings.operation_timeout_s)
+        return self._new_client(settings.service_url, settings.access, timeout_s=settings.operation_timeout_s)
 
 
 def _close_client(client: Any, timeout_s: float) -> None:

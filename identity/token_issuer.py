@@ -1,8 +1,8 @@
 """A folder with the keys of tokens and a token for each role, and how a key is changed while everybody runs.
 
-    keys/0001.pem ...        private keys, oldest first; which one signs is named in `keys/signer`
-    published/               what brokers are served: the discovery document and the keys that tokens are checked with
-    tokens/ROLE.token        a role's token: who holds it reads it again at each connection
+keys/0001.pem ...        private keys, oldest first; which one signs is named in `keys/signer`
+published/               what brokers are served: the discovery document and the keys that tokens are checked with
+tokens/ROLE.token        a role's token: who holds it reads it again at each connection
 """
 
 from collections.abc import Collection

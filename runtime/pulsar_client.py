@@ -5,6 +5,7 @@ Only who opens a client needs the package `pulsar-client`; it is imported there 
 
 from __future__ import annotations
 
+import json
 import os
 import string
 from collections.abc import Iterator, Mapping
@@ -56,15 +57,24 @@ class PulsarAccess(Settings):
         return self
 
     @classmethod
-    def of_tls(cls, tls: TlsSettings | None, token: SecretStr | None = None) -> Self:
+    def of_tls(cls, tls: TlsSettings | None, token: SecretStr | None = None, token_file: Path | None = None) -> Self:
         """The access of a daemon whose settings have TLS in the form of all its connections."""
         if tls is None:
-            return cls(token=token)
+            return cls(token=token, token_file=token_file)
         return cls(
             token=token,
+            token_file=token_file,
             tls_ca=tls.ca,
             tls_certificate=tls.certificate,
             tls_key=tls.key,
+        )
+
+    def as_toml(self) -> str:
+        """Its fields as lines of a TOML table, for who writes the settings of others; a token in clear is left out."""
+        given = self.model_dump(exclude_none=True, exclude={"token"}, exclude_defaults=True)
+        return "".join(
+            f"{name} = {json.dumps(value if isinstance(value, bool) else str(value))}\n"
+            for name, value in given.items()
         )
 
     def key_pair(self) -> tuple[Path, Path] | None:

@@ -12,9 +12,14 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+<<<<<<< HEAD
 from deploy.local.stack_operator import stack_operator
 from deploy.local.stack_state import StackState
+=======
+from deploy.local import StackState, stack_access
+>>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
 from edge_agent.intake.parse import parse_message
+from runtime.pulsar_client import PulsarAccess
 from simulator import drive, generated_scenario, write_folder
 from simulator.scenario import Scenario
 from telemetry import Batch, Record, encode
@@ -48,9 +53,9 @@ def example_batches(scenario: Scenario) -> list[Batch]:
     ]
 
 
-def send(batches: list[Batch], service_url: str) -> None:
+def send(batches: list[Batch], service_url: str, access: PulsarAccess) -> None:
     """Persist the batches as the region's gateway does."""
-    client = open_client(service_url)
+    client = open_client(service_url, access)
     try:
         producer = client.create_producer(TOPIC)
         for batch in batches:
@@ -67,10 +72,12 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=SEED)
     given = options.parse_args()
     stack = StackState.load(given.stack)
+    access = stack_access(given.stack)
     hq = {name: stack.address("pulsar-hq", name) for name in ("service_url", "admin_url")}
     Path("cloud.toml").write_text(
         'lake = "lake"\ncheckpoints = "lake-checkpoints"\n\n[[clusters]]\nname = "hq"\n'
         + "".join(f'{name} = "{address}"\n' for name, address in hq.items())
+        + f"\n[access]\n{access.as_toml()}"
         # the scenario drives on a fixed day, however long ago that is
         + "\n[ingest]\nmax_age_days = 36500\n\n"
         + stack_operator(given.stack.resolve()).reference_settings()
@@ -78,7 +85,7 @@ def main() -> None:
     scenario = example_scenario(given.seed)
     write_folder(Path("scenario"), scenario)
     batches = example_batches(scenario)
-    send(batches, stack.address(f"pulsar-{REGION}", "service_url"))
+    send(batches, stack.address(f"pulsar-{REGION}", "service_url"), access)
     count = sum(len(batch.records) for batch in batches)
     sys.stdout.write(f"sent {count} records in {len(batches)} batches\n")
 

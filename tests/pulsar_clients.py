@@ -1,9 +1,11 @@
 """Pulsar clients of the tests: they wait long for a broker that is slow."""
 
-import pulsar
-from pydantic import SecretStr
+from typing import Any
 
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+import pulsar
+
+from geo.replication.transport import access_tls_context
+from runtime.pulsar_client import PulsarAccess, PulsarToken, open_pulsar_client
 
 # A broker that has just been started again loads a topic within its topicLoadTimeoutSeconds (60) or refuses, and the
 # client asks again. The client's own 30 s would end a test whose broker is only late.
@@ -11,7 +13,17 @@ OPERATION_TIMEOUT_S = 150
 CONNECT_TIMEOUT_S = 10
 
 
-def open_client(service_url: str, token: str | None = None) -> pulsar.Client:
-    """A client of `service_url`, with a token where one is given."""
-    access = PulsarAccess(token=SecretStr(token) if token else None)
+NOBODY = PulsarAccess()
+
+
+def http_access(access: PulsarAccess) -> dict[str, Any]:
+    """What an `httpx.Client` needs to be somebody."""
+    if access.tls_ca is None:
+        return {}
+    token = PulsarToken(access)
+    return {"verify": access_tls_context(access), "headers": {"Authorization": f"Bearer {token()}"} if token else {}}
+
+
+def open_client(service_url: str, access: PulsarAccess = NOBODY) -> pulsar.Client:
+    """A client of `service_url`."""
     return open_pulsar_client(service_url, access, timeout_s=OPERATION_TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S)

@@ -62,7 +62,7 @@ def pulsar_cluster(folder: Path) -> Iterator[LiveCluster]:
     server.start()
     try:
         server.wait()
-        place = LiveCluster("bench", server.service_url, server.admin_url)
+        place = LiveCluster.of(server)
         try:
             yield place
         finally:

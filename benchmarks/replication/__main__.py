@@ -31,7 +31,6 @@ WARM_UP_S = 8.0
 MEASURED_S = 15.0
 SETTLE_S = 20.0
 OPERATION_S = 30
-ACCESS = PulsarAccess()  # the local stack asks nobody who they are
 ADDED_DELAY_S = 0.08
 TOPIC = "persistent://fleet/telemetry-eu/batches"
 TOPOLOGY = """
@@ -88,8 +87,8 @@ def main() -> None:
 def measure(stack: LocalStack, what: str, epoch: int, seconds: float, target_ms: float) -> Measured:
     """Sends for a while at the steady rate and waits until everything has arrived."""
     payloads = list(batches(epoch, round(seconds * RECORDS_PER_S / RECORDS_PER_BATCH)))
-    with Follower(stack.pulsar["hq"].service_url, [TOPIC], ACCESS) as follower:
-        sent, lasted_s = send(stack.pulsar["eu"].service_url, payloads)
+    with Follower(stack.pulsar["hq"].service_url, [TOPIC], stack.access()) as follower:
+        sent, lasted_s = send(stack.pulsar["eu"].service_url, stack.access(), payloads)
         ends = time.monotonic() + SETTLE_S
         while len(follower.arrivals) < len(payloads) and time.monotonic() < ends:
             time.sleep(0.1)
@@ -119,10 +118,10 @@ def batches(epoch: int, count: int) -> Iterator[tuple[DeviceStream, int, bytes]]
 
 
 def send(
-    service_url: str, payloads: list[tuple[DeviceStream, int, bytes]]
+    service_url: str, access: PulsarAccess, payloads: list[tuple[DeviceStream, int, bytes]]
 ) -> tuple[dict[tuple[str, int], float], float]:
     """Sends at the pace, each batch at its own moment; returns when each was sent, and how long all took."""
-    client = open_pulsar_client(service_url, ACCESS, timeout_s=OPERATION_S)
+    client = open_pulsar_client(service_url, access, timeout_s=OPERATION_S)
     producer = client.create_producer(TOPIC, block_if_queue_full=True, batching_max_publish_delay_ms=1)
     sent: dict[tuple[str, int], float] = {}
     began, pause = time.monotonic(), threading.Event()

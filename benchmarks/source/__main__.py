@@ -36,7 +36,7 @@ def main() -> None:
     )
     server.start()
     server.wait()
-    place = LiveCluster("bench", server.service_url, server.admin_url)
+    place = LiveCluster.of(server)
     try:
         spark = session()
         topic = filled(place)

@@ -51,7 +51,7 @@ port = {stack.brokers[region].port}
 
 [pulsar]
 service_url = "{stack.pulsar[region].service_url}"
-
+{_pulsar_access(stack, f"gateway-{region}")}
 [status]
 port = {port}
 """)
@@ -62,6 +62,18 @@ port = {port}
         folder,
         healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
     )
+
+
+def _pulsar_access(stack: LocalStack, role: str) -> str:
+    """What `[pulsar]` of a gateway says of tokens and TLS; nothing where the stack is insecure."""
+    access = stack.access(role)
+    if access.tls_ca is None:
+        return ""
+    return f"""token_file = "{access.token_file}"
+
+[pulsar.tls]
+ca = "{access.tls_ca}"
+"""
 
 
 def cloud_config(stack: LocalStack) -> Path:
@@ -81,7 +93,12 @@ name = "hq"
 service_url = "{hq.service_url}"
 admin_url = "{hq.admin_url}"
 
+<<<<<<< HEAD
 {stack_operator(stack.folder).reference_settings()}
+=======
+[access]
+{stack.access("jobs").as_toml()}
+>>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
 {store.job_settings() if store else ""}
 {stack.spark.job_settings(_JOBS_AT_ONCE) if stack.spark else ""}""")
     return path

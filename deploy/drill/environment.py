@@ -62,7 +62,7 @@ class DrillEnvironment:
     @contextmanager
     def admin_connections(self) -> Iterator[None]:
         """Admin connections while the block runs."""
-        with admins(self.topology) as clients:
+        with admins(self.topology, self.stack.access()) as clients:
             self._clients = clients
             yield
 

@@ -89,6 +89,8 @@ def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
         f'lake = "{folder / "lake" if store is None else f"s3://{store.bucket}/{folder.name}"}"',
         f'checkpoints = "{folder / "checkpoints"}"',
         *(line for name in topology.centres for line in _cluster(stack, name)),
+        "[access]",
+        stack.access("jobs").as_toml(),
         "[ingest]",
         f"topics = {topics!r}",
         f"trigger_interval_s = {trigger_s}",

@@ -15,10 +15,8 @@ from deploy.drill.findings import DrillObservations
 from deploy.drill.fleet import Fleet
 from deploy.drill.follower import Follower
 from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
-from runtime.pulsar_client import PulsarAccess
 from telemetry import new_epoch
 
-_ACCESS = PulsarAccess()  # the local stack asks nobody who they are
 _ON_THE_WAY_S = 2.0
 _STEADY_COMMITS = 3
 _ALIKE = 1.5
@@ -175,9 +173,10 @@ def drill_run(environment: DrillEnvironment, survivor: str, *, moving: bool = Fa
     if moving:
         pace = pace.model_copy(update={"silence_s": _DEVICES_GO_ON_S})
     # Opened before the devices send: it notes only what arrives from then on.
-    with Follower(environment.stack.pulsar[survivor].service_url, environment.topics, _ACCESS) as follower:
+    survivor_cluster = environment.stack.pulsar[survivor]
+    with Follower(survivor_cluster.service_url, environment.topics, survivor_cluster.access) as follower:
         fleets = {
-            region: Fleet(_service_urls(environment, region, moving=moving), epoch, pace, _ACCESS)
+            region: Fleet(_service_urls(environment, region, moving=moving), epoch, pace, environment.stack.access())
             for region in environment.topology.regions
         }
         table = CentralTable(environment.ingest.settings.tables, epoch)

@@ -1,5 +1,6 @@
 """The local stack: real servers on loopback, started, watched and stopped by this process."""
 
+from deploy.local.credentials import stack_access
 from deploy.local.daemon import DaemonProcess
 from deploy.local.errors import (
     FolderDamaged,
@@ -18,7 +19,7 @@ from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook, free_port
-from deploy.local.pulsar import PulsarCluster, PulsarSettings
+from deploy.local.pulsar import PulsarCluster, PulsarSecurity, PulsarSettings
 from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.server_health import http_health
 from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings, SparkMaster, SparkWorker
@@ -43,6 +44,7 @@ __all__ = [
     "PortBook",
     "ProgramMissing",
     "PulsarCluster",
+    "PulsarSecurity",
     "PulsarSettings",
     "Server",
     "ServerFailed",
@@ -60,6 +62,10 @@ __all__ = [
     "empty",
     "free_port",
     "http_health",
+<<<<<<< HEAD
     "stack_operator",
+=======
+    "stack_access",
+>>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
     "wait_all",
 ]

@@ -50,9 +50,7 @@ class LocalAuthority:
                 critical=False,
             )
             .add_extension(x509.SubjectAlternativeName(places), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         stem = name.replace(":", "-")
         certificate, private = self._folder / f"{stem}.pem", self._folder / f"{stem}.key"

@@ -53,12 +53,15 @@ def up(
     spark_cluster: Annotated[
         bool, typer.Option("--spark-cluster", help="Also a Spark cluster: a master and two workers.")
     ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Pulsar without TLS, tokens and rights, open to everybody here.")
+    ] = False,
 ) -> None:
     """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them.
 
     Example: waybill up --detach --lake s3
     """
-    size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None)
+    size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None, insecure=insecure)
     with _errors_as_messages():
         if detach:
             _detach(folder, topology, fresh, size)
@@ -171,6 +174,7 @@ def _detach(folder: Path, topology: Path, fresh: bool, size: StackSettings) -> N
 
     arguments = ["--topology", str(topology.absolute()), "--lake", size.lake, *(["--fresh"] if fresh else [])]
     arguments += ["--spark-cluster"] if size.spark else []
+    arguments += ["--insecure"] if size.insecure else []
     state = start_in_background(folder.absolute(), arguments, timeout_s=_START_S, on_state=show)
     console.print(servers_table(state.servers), "")
     # a command that was wrapped cannot be copied

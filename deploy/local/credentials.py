@@ -12,11 +12,20 @@ from identity.token_issuer import TokenIssuer
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess
 
-__all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials"]
+__all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials", "stack_access"]
 
 OPERATOR = "operator"
+_BROKERS = "brokers"
 ACCESS_FILE = "access.toml"
 """The operator's access, beside the topology: what `waybill topology` takes where nothing else is named."""
+
+
+def stack_access(folder: Path, role: str = OPERATOR) -> PulsarAccess:
+    """A role's access to the stack of this folder, for another process; nothing where the stack is insecure."""
+    token, authority = folder.absolute() / "access/tokens" / f"{role}.token", folder.absolute() / "access/authority.pem"
+    if not (folder / ACCESS_FILE).exists():
+        return PulsarAccess()
+    return PulsarAccess(token_file=token, tls_ca=authority)
 
 
 class StackCredentials:
@@ -35,8 +44,9 @@ class StackCredentials:
         self.key_server = TokenKeyServer(
             folder / "token-keys", port, self.authority.server("token-keys"), self.issuer.published
         )
-        self._superusers = topology.superusers()
-        self._brokers = {name: topology.role_of_brokers(name) or f"broker-{name}" for name in topology.clusters}
+        # Where the topology gives brokers no rights in other clusters, they may do everything there.
+        self._superusers = (*topology.superusers(), *(() if topology.replication_role else (_BROKERS,)))
+        self._brokers = {name: topology.role_of_brokers(name) or _BROKERS for name in topology.clusters}
         self.roles = sorted({*topology.roles_by_name(), *self._brokers.values(), OPERATOR})
         self.renew()
 

@@ -45,7 +45,7 @@ class KeyRequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content or b"")
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         """Nothing: brokers ask every few seconds."""
 
 

@@ -11,12 +11,13 @@ from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, HttpHealth
 from identity.tokens import AUDIENCE
+from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
 __all__ = ["KEY_REFRESH_S", "PulsarCluster", "PulsarSecurity", "PulsarSettings"]
 
 KEY_REFRESH_S = 2
-"""How old a broker's keys of tokens may be when one is checked; then they are asked for, and the next check has them."""
+"""How old a broker's keys of tokens may be when one is checked; then they are asked for, for the next check."""
 
 _HOST = "127.0.0.1"
 # The server's own folder. Pulsar puts these paths into URIs as they are: a space in one would end the start.
@@ -149,6 +150,13 @@ class PulsarCluster(Server):
         return f"{'https' if self.security else 'http'}://{_HOST}:{self.web_port}"
 
     @property
+    def access(self) -> PulsarAccess:
+        """The operator's; of a cluster without security what everybody shows: nothing."""
+        if self.security is None:
+            return PulsarAccess()
+        return PulsarAccess(token_file=self.security.operator_token, tls_ca=self.security.tls.ca)
+
+    @property
     def _scheme(self) -> str:
         return "pulsar+ssl" if self.security else "pulsar"
 
@@ -191,9 +199,7 @@ class PulsarCluster(Server):
         # The standalone server answers before it has made its default namespace.
         paths = "namespaces/public/default", "brokers/health"
         urls = tuple(f"{self.admin_url}/admin/v2/{path}" for path in paths)
-        if self.security is None:
-            return HttpHealth(urls=urls)
-        return HttpHealth(urls=urls, token_file=self.security.operator_token, tls_ca=self.security.tls.ca)
+        return HttpHealth(urls=urls, token_file=self.access.token_file, tls_ca=self.access.tls_ca)
 
     def defect(self) -> str | None:
         """Whether the bookie registers again and again, as it may after it was killed."""

@@ -120,10 +120,9 @@ class PulsarUplink:
 
     def _access(self) -> PulsarAccess:
         tls = self._settings.tls
-        if tls is None:
-            return PulsarAccess()
         try:
-            tls_context(tls)  # for its refusals: of such files the client would say only that it cannot connect
+            if tls is not None:
+                tls_context(tls)  # for its refusals: of such files the client would say only that it cannot connect
         except (OSError, ValueError) as error:
             raise LinkError(f"certificates cannot be loaded: {error}") from error
-        return PulsarAccess.of_tls(tls)
+        return PulsarAccess.of_tls(tls, token_file=self._settings.token_file)

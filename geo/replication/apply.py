@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from geo.replication.actual import actual, for_each_cluster, topic_names
+from geo.replication.actual import actual, for_each_cluster, read_defaults, topic_names
 from geo.replication.admin import AdminClient
 from geo.replication.cluster_state import ClusterState, Registration, TenantState
 from geo.replication.desired import address, desired
@@ -38,12 +38,14 @@ class Inspection(Settings):
     """What would have to change, and what could not be seen.
 
     `unreachable`: clusters that did not answer, with the reason: they are left out of the plan. `unchecked`: service
-    addresses that did not answer here, so that nobody knows whose they are.
+    addresses that did not answer here, so that nobody knows whose they are. `unprotected`: in which clusters rights do
+    not count, or somebody else may do everything: what only a broker's own configuration changes.
     """
 
     changes: tuple[Change, ...]
     unreachable: Mapping[str, str] = {}
     unchecked: tuple[str, ...] = ()
+    unprotected: tuple[str, ...] = ()
 
 
 class Applied(Settings):
@@ -53,6 +55,7 @@ class Applied(Settings):
     held_back: tuple[Change, ...]
     unreachable: Mapping[str, str] = {}
     unchecked: tuple[str, ...] = ()
+    unprotected: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -75,7 +78,12 @@ def inspect_clusters(topology: Topology, clients: Mapping[str, AdminClient]) -> 
     alive, gone = _answering(clients)
     unchecked = _own_addresses(topology, alive)
     changes = _pending(topology, alive, gone)
-    return Inspection(changes=tuple(changes), unreachable=gone, unchecked=tuple(unchecked))
+    return Inspection(
+        changes=tuple(changes),
+        unreachable=gone,
+        unchecked=tuple(unchecked),
+        unprotected=tuple(_unprotected(topology, alive)),
+    )
 
 
 def apply(
@@ -102,7 +110,13 @@ def apply(
             _check_subjects(pending, allow_delete)
         now = _allowed(pending, allow_delete)
         if not now:
-            return Applied(changed=tuple(made), held_back=tuple(pending), unreachable=gone, unchecked=unchecked)
+            return Applied(
+                changed=tuple(made),
+                held_back=tuple(pending),
+                unreachable=gone,
+                unchecked=unchecked,
+                unprotected=tuple(_unprotected(topology, alive)),
+            )
         if turn == _ROUNDS:
             break
         for change in now:
@@ -125,6 +139,19 @@ def _pending(topology: Topology, alive: dict[str, AdminClient], gone: dict[str, 
             gone[cluster] = str(error)
     answering = {cluster: state for cluster, state in desired(topology).items() if cluster in states}
     return plan(answering, states)
+
+
+def _unprotected(topology: Topology, alive: Mapping[str, AdminClient]) -> Iterator[str]:
+    """What is said of rights by brokers' own configuration, and is not as the topology says."""
+    if not topology.roles:
+        return
+    for cluster, admin in alive.items():
+        said = read_defaults(admin.configuration())
+        meant = {*topology.superusers(), topology.role_of_brokers(cluster)}
+        if not said.authorization:
+            yield f"{cluster}: its brokers ask nobody for a right (authorizationEnabled): no grant counts there"
+        elif more := sorted(said.superusers - meant):
+            yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), and the topology does not say so"
 
 
 def _state(topology: Topology, admin: AdminClient) -> ClusterState | ClusterUnreachable:

@@ -55,7 +55,21 @@ Ca = Annotated[
     Path | None,
     typer.Option("--ca", envvar="WAYBILL_ADMIN_CA", help="PEM file of a certificate authority of your own."),
 ]
+Access = Annotated[
+    Path | None,
+    typer.Option(
+        "--access",
+        envvar="WAYBILL_ACCESS",
+        help="TOML file of who we are: token_file, tls_ca, role_tokens; not given: access.toml beside the topology.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+class TopologyAccess(PulsarAccess):
+    """Who runs the commands; with `role_tokens`, a folder of files `ROLE.token`, `verify` tries their rights."""
+
+    role_tokens: Path | None = None
 
 
 class TopologyCommand(TyperCommand):
@@ -73,12 +87,14 @@ class TopologyCommand(TyperCommand):
 
 
 @app.command(cls=TopologyCommand)
-def plan(topology: File = None, token: Token = None, ca: Ca = None, as_json: AsJson = False) -> None:
+def plan(
+    topology: File = None, token: Token = None, ca: Ca = None, access: Access = None, as_json: AsJson = False
+) -> None:
     """Print what differs. Exit status: 0 nothing, 2 something, 1 an error, also when a cluster did not answer.
 
     Example: waybill topology plan --topology topology.toml
     """
-    with _opened(topology, token, ca) as (wanted, clients):
+    with _opened(topology, token, ca, access) as (wanted, clients, _):
         seen = inspect_clusters(wanted, clients)
     _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
     _print_unseen(seen)
@@ -87,9 +103,11 @@ def plan(topology: File = None, token: Token = None, ca: Ca = None, as_json: AsJ
 
 @app.command(cls=TopologyCommand)
 def apply(
+    *,
     topology: File = None,
     token: Token = None,
     ca: Ca = None,
+    access: Access = None,
     allow_delete: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,7 +128,7 @@ def apply(
         if not as_json:
             _show_changes([change], False, "")
 
-    with _opened(topology, token, ca) as (wanted, clients):
+    with _opened(topology, token, ca, access) as (wanted, clients, _):
         try:
             done = apply_topology(wanted, clients, allow_delete=allow_delete or (), on_change=note)
             alive = {name: client for name, client in clients.items() if name not in done.unreachable}
@@ -142,6 +160,8 @@ def _print_applied(done: Applied, reloaded: Sequence[str]) -> None:
 
 
 def _print_unseen(seen: Inspection | Applied) -> None:
+    for one in seen.unprotected:
+        errors.print(one, style="yellow", markup=False, soft_wrap=True)
     for one in seen.unchecked:
         errors.print(f"not known whose it is, it does not answer here: {one}", markup=False, soft_wrap=True)
     for cluster, reason in seen.unreachable.items():
@@ -150,25 +170,30 @@ def _print_unseen(seen: Inspection | Applied) -> None:
 
 @app.command(cls=TopologyCommand)
 def verify(
+    *,
     topology: File = None,
     token: Token = None,
     ca: Ca = None,
+    access: Access = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds that a probe may take.", min=0.1)] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Send a probe through every link.
+    """Send a probe through every link, and try the rights of roles whose tokens are at hand.
 
-    Exit status: 0 all links are good, 1 one is not, 3 unknown: a cluster did not answer.
+    Exit status: 0 all links and rights are good, 1 one is not, 3 unknown: a cluster did not answer.
 
     Example: waybill topology verify --topology topology.toml
     """
-    with _opened(topology, token, ca) as (wanted, clients):
-        result = verify_links(wanted, clients, timeout_s=timeout_s)
+    with _opened(topology, token, ca, access) as (wanted, clients, known):
+        result = verify_links(wanted, clients, timeout_s=timeout_s, role_tokens=known.role_tokens)
     if as_json:
         _json(result.model_dump(mode="json"))
     else:
         if result.links:
             console.print(_links_table(result.links))
+        for right in result.rights:
+            if not right.is_good:
+                console.print(str(right), style="red", markup=False, soft_wrap=True)
         console.print(_compared(wanted, result), markup=False, soft_wrap=True)
     for cluster, reason in result.unreachable.items():
         errors.print(f"unknown, {cluster} was not seen: {reason}", style="red", markup=False, soft_wrap=True)
@@ -179,6 +204,10 @@ def _compared(wanted: Topology, result: VerifyResult) -> str:
     answered = len(wanted.clusters) - len(result.unreachable)
     good = sum(link.is_good for link in result.links)
     links = f"{good} of {len(result.links)} links good" if result.links else "no link: no namespace is on two clusters"
+    if result.rights:
+        refused = sum(right.is_good and not right.may for right in result.rights)
+        kept = sum(right.is_good for right in result.rights)
+        links += f"; {kept} of {len(result.rights)} rights as they should be, {refused} of them refusals"
     return f"{links}; {answered} of {len(wanted.clusters)} clusters answered"
 
 
@@ -188,6 +217,7 @@ def watch(
     topology: File = None,
     token: Token = None,
     ca: Ca = None,
+    access: Access = None,
     port: Annotated[int, typer.Option(help="Where Prometheus reads the metrics; 0: nowhere.", min=0, max=65535)] = 9466,
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.2)] = 5.0,
     looks: Annotated[int, typer.Option(help="Stop after so many; 0: never.", min=0)] = 0,
@@ -198,7 +228,7 @@ def watch(
     Example: waybill topology watch --topology topology.toml --port 9466
     """
     collector = ReplicationCollector()
-    with _opened(topology, token, ca) as (wanted, clients):
+    with _opened(topology, token, ca, access) as (wanted, clients, _):
         if port:
             _serve(port, collector)
         inspect_clusters = 0
@@ -226,16 +256,24 @@ def _file(topology: Path | None) -> Path:
     return topology or Path(os.environ.get("WAYBILL_STACK") or "var/local") / "topology.toml"
 
 
+def _access(topology: Path, token: str | None, ca: Path | None, named: Path | None) -> TopologyAccess:
+    """What is named on the command line, else what lies beside the topology."""
+    file = named or topology.with_name("access.toml")
+    found = load(TopologyAccess, file) if named or (file.exists() and not token and not ca) else TopologyAccess()
+    change = {"token": SecretStr(token), "token_file": None} if token else {}
+    return found.model_copy(update=change | ({"tls_ca": ca} if ca else {}))
+
+
 @contextmanager
 def _opened(
-    topology: Path | None, token: str | None, ca: Path | None
-) -> Iterator[tuple[Topology, dict[str, AdminClient]]]:
+    topology: Path | None, token: str | None, ca: Path | None, access: Path | None
+) -> Iterator[tuple[Topology, dict[str, AdminClient], TopologyAccess]]:
     file = _file(topology)
     try:
         wanted = load(Topology, file)
-        access = PulsarAccess(token=SecretStr(token) if token else None, tls_ca=ca)
-        with admins(wanted, access) as clients:
-            yield wanted, clients
+        known = _access(file, token, ca, access)
+        with admins(wanted, known) as clients:
+            yield wanted, clients, known
     except (ReplicationError, SettingsError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         if topology is None and not file.exists():

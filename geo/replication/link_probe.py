@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
 
 import pulsar
@@ -14,6 +15,7 @@ from geo.replication.admin import AdminClient
 from geo.replication.connection import AddressCheck, ServiceAddress, check_addresses, connect
 from geo.replication.desired import PROBE_TOPIC, address
 from geo.replication.errors import ReplicationError
+from geo.replication.grant_probe import TriedRight, try_rights
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
 from settings import Settings
@@ -27,19 +29,28 @@ Latency = float | str  # seconds, or why there is none
 
 
 class VerifyResult(Settings):
-    """Every link of the topology, and the clusters that did not answer: what these would say nobody knows."""
+    """Every link of the topology, every right that was tried, and the clusters that did not answer: what these would
+    say nobody knows."""
 
     links: tuple[LinkState, ...]
     unreachable: Mapping[str, str]
+    rights: tuple[TriedRight, ...] = ()
 
     @property
     def is_good(self) -> bool | None:
-        """Whether every link is; None: unknown, because a cluster did not answer."""
-        return None if self.unreachable else all(link.is_good for link in self.links)
+        """Whether every link and right is; None: unknown, because a cluster did not answer."""
+        if self.unreachable:
+            return None
+        return all(link.is_good for link in self.links) and all(right.is_good for right in self.rights)
 
 
-def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0) -> VerifyResult:
-    """The state of every link, with the median latency of a few probes; a link that let none through says so."""
+def verify(
+    topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s: float = 15.0, role_tokens: Path | None = None
+) -> VerifyResult:
+    """The state of every link, with the median latency of a few probes; a link that let none through says so.
+
+    `role_tokens`: a folder with a file `ROLE.token` of each role whose rights are tried too.
+    """
     unreachable = dict(observe(topology, clients, time.time).unreachable)
     checked = for_each_cluster(_without(clients, unreachable), lambda admin: _checked(topology, admin))
     unreachable |= {cluster: error for cluster, error in checked.items() if isinstance(error, str)}
@@ -65,7 +76,8 @@ def verify(topology: Topology, clients: Mapping[str, AdminClient], *, timeout_s:
                     f"{check.service_url} is not of cluster {check.cluster}"
                 )
     links = tuple(_with_latency(link, latencies.get((link.namespace, link.source, link.target))) for link in seen.links)
-    return VerifyResult(links=links, unreachable={**unreachable, **seen.unreachable})
+    rights = try_rights(topology, reached, role_tokens) if role_tokens and topology.roles else []
+    return VerifyResult(links=links, unreachable={**unreachable, **seen.unreachable}, rights=tuple(rights))
 
 
 def _without(clients: Mapping[str, AdminClient], gone: Mapping[str, str]) -> dict[str, AdminClient]:

@@ -158,9 +158,7 @@ def _grants(
                 action: Literal["create", "update", "delete"] = (
                     "create" if old is None else "delete" if new is None else "update"
                 )
-                yield Change(
-                    cluster=cluster, action=action, kind="grant", name=name, role=role, before=old, after=new
-                )
+                yield Change(cluster=cluster, action=action, kind="grant", name=name, role=role, before=old, after=new)
 
 
 def _resource_changes(

@@ -50,7 +50,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 def hq(stack: LocalStack) -> Iterator[LiveCluster]:
     """The centre's cluster, as the tests of the source speak to it."""
     server = stack.pulsar["hq"]
-    place = LiveCluster("hq", server.service_url, server.admin_url)
+    place = LiveCluster.of(server)
     yield place
     place.close()
 

@@ -51,7 +51,7 @@ class PulsarRegion:
 
     def messages(self, *topics: str) -> list[tuple[bytes, dict[str, str]]]:
         """Every message of the topics."""
-        client = open_client(self.pulsar.service_url)
+        client = open_client(self.pulsar.service_url, self.pulsar.access)
         found = []
         try:
             for topic in topics:

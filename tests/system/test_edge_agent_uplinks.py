@@ -12,6 +12,7 @@ from deploy.local import LocalStack, MosquittoBroker, MosquittoSettings
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
+from runtime.tls import TlsSettings
 from tests.edge_agent.region import MqttRegion
 from tests.edge_agent.uplink_conformance import FarSide, UplinkConformance
 from tests.pulsar_clients import open_client
@@ -58,9 +59,9 @@ class TestTheGatewayOverMqtt(UplinkConformance):
 class TestPulsarDirectly(UplinkConformance):
     @pytest.fixture
     def side(self, stack: LocalStack) -> Iterator[FarSide]:
-        url = stack.pulsar["eu"].service_url
+        url, access = stack.pulsar["eu"].service_url, stack.access()
         topic = f"persistent://public/default/uplink-{uuid4().hex[:8]}"
-        client = open_client(url)
+        client = open_client(url, access)
         consumer = client.subscribe(topic, "far", initial_position=pulsar.InitialPosition.Earliest)
         payloads: list[bytes] = []
         done = threading.Event()
@@ -78,8 +79,11 @@ class TestPulsarDirectly(UplinkConformance):
 
         thread = threading.Thread(target=listen, daemon=True)
         thread.start()
-        settings = UplinkSettings(region="eu", kind="pulsar", service_url=url, topic=topic)
-        nowhere = settings.model_copy(update={"service_url": "pulsar://127.0.0.1:9", "connect_timeout_s": 2.0})
+        tls = TlsSettings(ca=access.tls_ca) if access.tls_ca else None
+        settings = UplinkSettings(
+            region="eu", kind="pulsar", service_url=url, topic=topic, tls=tls, token_file=access.token_file
+        )
+        nowhere = settings.model_copy(update={"service_url": "pulsar+ssl://127.0.0.1:9", "connect_timeout_s": 2.0})
 
         def arrived() -> list[bytes]:
             for _ in range(50):

@@ -148,7 +148,7 @@ def test_one_device_with_nine_of_ten_fixes_has_its_events_like_the_others(spark:
 
 
 def messages(stack: LocalStack, topic: str, count: int, timeout_s: float = 30) -> list[tuple[str, dict[str, Any]]]:
-    client = open_client(stack.pulsar["hq"].service_url)
+    client = open_client(stack.pulsar["hq"].service_url, stack.pulsar["hq"].access)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found: list[tuple[str, dict[str, Any]]] = []
@@ -171,7 +171,7 @@ def test_a_crash_before_publishing_loses_nothing_and_of_two_runs_at_once_one_wri
     ingest(lake, fixes[::2])
     run(spark, lake)
     outbox = Outbox(lake, TABLE, tmp_path / "note")
-    send = topic_sender([stack.pulsar["hq"].service_url], topic, event_message)
+    send = topic_sender([stack.pulsar["hq"].service_url], topic, event_message, stack.access("jobs"))
 
     def killed(rows: Any) -> None:
         send(row for at, row in enumerate(rows) if at < 5)
@@ -210,6 +210,8 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
     config.write_text(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
         f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
+        # it publishes a fence and reads it as a job
+        f"[access]\n{stack.access().as_toml()}"
         f'[geofence]\ntopic = "{topic}"\ninterval_s = 0.5\nreference_interval_s = 1\n'
         + (operator := stack_operator(stack.folder)).reference_settings()
     )

@@ -42,9 +42,10 @@ class IngestCentre:
             lake=folder / "lake",
             checkpoints=folder / "checkpoints",
             clusters=(cluster,),
+            access=hq.access,
             ingest=IngestSettings(topics=(self.topic,), max_age_days=36_500),
         )
-        self.client = open_client(hq.service_url)
+        self.client = open_client(hq.service_url, hq.access)
         self.producer = self.client.create_producer(self.topic)
 
     def send(self, *values: bytes) -> None:

@@ -37,6 +37,7 @@ def settings_file(centre: IngestCentre, folder: Path) -> Path:
     path.write_text(
         f'lake = "{centre.settings.lake}"\ncheckpoints = "{centre.settings.checkpoints}"\n'
         f'[[clusters]]\nname = "hq"\nservice_url = "{cluster.service_url}"\nadmin_url = "{cluster.admin_url}"\n'
+        f"[access]\n{centre.settings.access.as_toml()}"
         "[maintenance]\nremoved_files_kept_hours = 1\n",
         encoding="utf-8",
     )

@@ -186,8 +186,8 @@ def test_the_command_computes_what_is_in_the_lake_and_publishes_it(stack: LocalS
     topic = f"persistent://fleet/events/encounters-{uuid4().hex[:8]}"
     lake = lake_of(tmp_path / "lake")
     ingest(lake, yard(range(3)))
-    hq = stack.pulsar["hq"]
-    done = command("--config", str(settings_file(tmp_path, hq.service_url, hq.admin_url, topic)))
+    hq, access = stack.pulsar["hq"], f"[access]\n{stack.access('jobs').as_toml()}"
+    done = command("--config", str(settings_file(tmp_path, hq.service_url, hq.admin_url, topic, access)))
     assert done.returncode == 0, done.stderr
     rows = in_force(lake, TABLE)
     assert sorted((row["device_a"], row["device_b"]) for row in rows) == [
@@ -195,7 +195,7 @@ def test_the_command_computes_what_is_in_the_lake_and_publishes_it(stack: LocalS
         ("eu-00000", "eu-00002"),
         ("eu-00001", "eu-00002"),
     ]
-    client = open_client(hq.service_url)
+    client = open_client(hq.service_url, hq.access)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = [reader.read_next(10_000) for _ in rows]

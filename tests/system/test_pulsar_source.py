@@ -38,7 +38,7 @@ def test_three_topics_of_four_partitions_are_read_once_each_and_available_now_en
     hq: LiveCluster, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
     topics = [hq.new_topic(4) for _ in range(3)]
-    frame = stream(spark, hq.text, topics=",".join(topics), subscription="s")
+    frame = stream(spark, hq.options, topics=",".join(topics), subscription="s")
     for number, topic in enumerate(topics):
         hq.send(topic, range(number * 1000, number * 1000 + 1000))
     read_available(frame, collected, tmp_path)
@@ -56,14 +56,16 @@ def test_limits_hold_for_messages_of_batching_producers(
     topic = hq.new_topic(4)
     hq.send(topic, range(5000), pad=20)
     read_available(
-        stream(spark, hq.text, topics=topic, subscription="rows", maxMessagesPerTrigger="1700"),
+        stream(spark, hq.options, topics=topic, subscription="rows", maxMessagesPerTrigger="1700"),
         collected,
         tmp_path / "r",
     )
     assert collected.sizes() == [1700, 1700, 1600]
     by_bytes = DeliveredBatches()
     read_available(
-        stream(spark, hq.text, topics=topic, subscription="bytes", maxBytesPerTrigger="40000"), by_bytes, tmp_path / "b"
+        stream(spark, hq.options, topics=topic, subscription="bytes", maxBytesPerTrigger="40000"),
+        by_bytes,
+        tmp_path / "b",
     )
     assert all(size <= 40_000 for size in by_bytes.bytes.values())
     assert sorted(collected.numbers()) == sorted(by_bytes.numbers()) == list(range(5000))
@@ -77,7 +79,7 @@ def test_a_message_bigger_than_the_limit_goes_through_alone(
     hq.send(topic, range(10), pad=10)
     hq.send(topic, [10], pad=50_000)
     hq.send(topic, range(11, 20), pad=10)
-    frame = stream(spark, hq.text, topics=topic, subscription="s", maxBytesPerTrigger="1000")
+    frame = stream(spark, hq.options, topics=topic, subscription="s", maxBytesPerTrigger="1000")
     read_available(frame, collected, tmp_path)
     assert [10] in collected.batches.values()
     assert sorted(collected.numbers()) == list(range(20))
@@ -95,12 +97,12 @@ def test_a_compacted_topic_gives_the_newest_of_each_key(
     producer.close()
     hq.call("PUT", f"{hq.path(topic)}/compaction")
     eventually("compaction", lambda: hq.call("GET", f"{hq.path(topic)}/compaction")["status"] == "SUCCESS")
-    frame = spark.read.format("pulsar").options(clusters=hq.text, topics=topic, readCompacted="true").load()
+    frame = spark.read.format("pulsar").options(**hq.options, topics=topic, readCompacted="true").load()
     # The tombstone is the newest entry of all, and the broker keeps that one.
     newest = {row["key"]: int(row["value"]) for row in frame.collect() if row["value"]}
     assert newest == {"k0": 297, "k1": 298, "k2": 299}
     hq.send(topic, [300], partition_key="k0")
-    read_available(stream(spark, hq.text, topics=topic, subscription="s", readCompacted="true"), collected, tmp_path)
+    read_available(stream(spark, hq.options, topics=topic, subscription="s", readCompacted="true"), collected, tmp_path)
     assert sorted(collected.numbers()) == [297, 298, 299, 300]
 
 
@@ -112,7 +114,7 @@ def test_new_topics_of_a_pattern_and_new_partitions_are_met_while_running(
     pattern = f"persistent://public/default/met-{tmp_path.name}-.*"
     frame = stream(
         spark,
-        hq.text,
+        hq.options,
         topicsPattern=pattern,
         subscription="s",
         topicDiscoverySeconds="0.5",
@@ -142,13 +144,13 @@ def test_reading_starts_at_the_latest_message_or_at_a_time(
     starts = {"earliest": 200, "latest": 0, moment.isoformat(): 100}
     results = {name: DeliveredBatches() for name in starts}
     for number, name in enumerate(starts):
-        frame = stream(spark, hq.text, topics=topic, subscription=f"s{number}", startingPosition=name)
+        frame = stream(spark, hq.options, topics=topic, subscription=f"s{number}", startingPosition=name)
         if name == "earliest":
             hq.send(topic, range(100, 200))
         read_available(frame, results[name], tmp_path / str(number))
     assert {name: len(result.numbers()) for name, result in results.items()} == starts
-    since = spark.read.format("pulsar").options(clusters=hq.text, topics=topic, startingPosition=moment.isoformat())
-    until = spark.read.format("pulsar").options(clusters=hq.text, topics=topic, endingPosition=moment.isoformat())
+    since = spark.read.format("pulsar").options(**hq.options, topics=topic, startingPosition=moment.isoformat())
+    until = spark.read.format("pulsar").options(**hq.options, topics=topic, endingPosition=moment.isoformat())
     assert sorted(int(row[0]) for row in since.load().select("value").collect()) == list(range(100, 200))
     assert sorted(int(row[0]) for row in until.load().select("value").collect()) == list(range(100))
 
@@ -159,7 +161,7 @@ def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSessio
     producer = hq.client.create_producer(topic)
     producer.send(b"\x00\xff")
     producer.close()
-    frame = spark.read.format("pulsar").options(clusters=hq.text, topics=topic).load()
+    frame = spark.read.format("pulsar").options(**hq.options, topics=topic).load()
     assert to_arrow_schema(frame.schema, timezone="UTC") == arrow_schema()
     first, second = frame.orderBy("publish_time").collect()
     assert (first["value"], first["key"], first["properties"]) == (b"1", "k1", {"a": "b", "c": "ü"})
@@ -172,19 +174,16 @@ def test_columns_carry_what_the_producer_set(hq: LiveCluster, spark: SparkSessio
 def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cursor_follows(
     stack: LocalStack, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
-    eu, hq = (
-        LiveCluster(name, stack.pulsar[name].service_url, stack.pulsar[name].admin_url, "fleet/telemetry-eu")
-        for name in ("eu", "hq")
-    )
+    eu, hq = (LiveCluster.of(stack.pulsar[name], "fleet/telemetry-eu") for name in ("eu", "hq"))
     topic = eu.new_topic(2)
     eventually("replication", lambda: hq.http.get(f"{hq.path(topic)}/partitions").json().get("partitions") == 2)
-    with running(stream(spark, hq.text, topics=topic, subscription="s"), collected, tmp_path / "checkpoint"):
+    with running(stream(spark, hq.options, topics=topic, subscription="s"), collected, tmp_path / "checkpoint"):
         for number in range(8):
             eu.send(topic, range(number * 100, number * 100 + 100))
             eventually("a round", partial(has_numbers, collected, number * 100 + 100))
             eventually("half a second", beat(0.5))
         eventually("the far cursor", lambda: any_after_first(eu.cursors(topic, "s")))
-    rows = spark.read.format("pulsar").options(clusters=hq.text, topics=topic).load().select("cluster").distinct()
+    rows = spark.read.format("pulsar").options(**hq.options, topics=topic).load().select("cluster").distinct()
     assert [row[0] for row in rows.collect()] == ["eu"]
     eu.close()
     hq.close()
@@ -197,12 +196,12 @@ def test_a_topic_that_is_deleted_stops_the_query_or_is_left_out_as_the_option_sa
     hq.send(kept, range(50))
     hq.send(deleted, range(50, 100))
     options = {"topics": f"{kept},{deleted}", "subscription": "s"}
-    read_available(stream(spark, hq.text, **options), collected, tmp_path)
+    read_available(stream(spark, hq.options, **options), collected, tmp_path)
     hq.call("DELETE", f"{hq.path(deleted)}/partitions?force=true")
     hq.send(kept, range(100, 150))
     with pytest.raises(StreamingQueryException, match="does not exist any more"):
-        read_available(stream(spark, hq.text, **options), collected, tmp_path)
-    read_available(stream(spark, hq.text, failOnDataLoss="false", **options), collected, tmp_path)
+        read_available(stream(spark, hq.options, **options), collected, tmp_path)
+    read_available(stream(spark, hq.options, failOnDataLoss="false", **options), collected, tmp_path)
     assert sorted(collected.numbers()) == list(range(150))
 
 
@@ -212,7 +211,7 @@ def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_the_option_s
     topic = hq.new_topic()
     hq.send(topic, range(50))
     options = {"topics": topic, "subscription": "s"}
-    read_available(stream(spark, hq.text, **options), collected, tmp_path)
+    read_available(stream(spark, hq.options, **options), collected, tmp_path)
     hq.call("DELETE", f"{hq.path(topic)}/subscription/s?force=true")
     hq.send(topic, range(50, 100))
     stored = hq.call("GET", f"{hq.path(topic)}/internalStats")["ledgers"][0]["ledgerId"]
@@ -222,8 +221,8 @@ def test_records_gone_by_retention_stop_the_query_or_leave_a_gap_as_the_option_s
     first = lambda: hq.call("GET", f"{hq.path(topic)}/internalStats")["ledgers"][0]["ledgerId"]  # noqa: E731
     eventually("the old ledger is removed", lambda: first() != stored)
     with pytest.raises(StreamingQueryException, match="gone before they were read"):
-        read_available(stream(spark, hq.text, **options), collected, tmp_path)
-    read_available(stream(spark, hq.text, failOnDataLoss="false", **options), collected, tmp_path)
+        read_available(stream(spark, hq.options, **options), collected, tmp_path)
+    read_available(stream(spark, hq.options, failOnDataLoss="false", **options), collected, tmp_path)
     assert sorted(collected.numbers()) == [*range(50), *range(100, 150)]
 
 
@@ -232,7 +231,11 @@ def test_a_foreign_producer_is_read_completely(
 ) -> None:
     topic = hq.new_topic(2)
     command = [pulsar_home() / "bin/pulsar-perf", "produce", topic, "-u", hq.service_url, "-m", 4000, "-r", 4000]
-    frame = stream(spark, hq.text, topics=topic, subscription="s", maxMessagesPerTrigger="1500")
+    if hq.access.token_file:
+        plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+        command += ["--auth-plugin", plugin, "--auth-params", hq.access.token_file.as_uri()]
+        command += ["--trust-cert-file", hq.access.tls_ca]
+    frame = stream(spark, hq.options, topics=topic, subscription="s", maxMessagesPerTrigger="1500")
     subprocess.run([*map(str, command), "-s", "100"], check=True, capture_output=True, timeout=240)
     # Its payloads are no numbers of ours, so they are counted.
     writer = frame.writeStream.foreachBatch(lambda rows, batch: collected.batches.update({batch: [0] * rows.count()}))
@@ -245,7 +248,7 @@ def test_a_foreign_producer_is_read_completely(
 
 def test_an_unknown_option_is_named_with_the_nearest_right_one(hq: LiveCluster, spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="did you mean maxMessagesPerTrigger"):
-        spark.read.format("pulsar").options(clusters=hq.text, topics="t", maxMessagePerTriger="1").load().collect()
+        spark.read.format("pulsar").options(**hq.options, topics="t", maxMessagePerTriger="1").load().collect()
 
 
 def assert_forward(written: list[dict[str, Any]]) -> None:

@@ -31,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
         f"{server.admin_url}/lookup/v2/topic/persistent/pulsar/system/transaction_coordinator_assign-partition-0"
     )
     eventually("there is a coordinator", lambda: httpx.get(coordinator, timeout=20).is_success)
-    found = LiveCluster("exact", server.service_url, server.admin_url)
+    found = LiveCluster.of(server)
     yield found
     found.close()
     server.kill()  # nobody needs what it has, and a stop in order may take its 20 s
@@ -46,7 +46,7 @@ LONG = {"properties": pair(b"k", b"v" * 60_000)}
 def test_a_batch_that_ends_behind_an_open_transaction_waits_for_its_end(place: LiveCluster, compacted: str) -> None:
     query = QueryByHand(place, readTimeoutSeconds="3", readCompacted=compacted)
     place.send(query.topic, range(3), batching=False)
-    with raw_producer(place.service_url, query.topic) as producer:
+    with raw_producer(place, query.topic) as producer:
         transaction = producer.begin_transaction(query.topic)
         for number in (3, 4):
             producer.send_within(transaction, str(number).encode())
@@ -95,7 +95,7 @@ def chunk(producer: RawProducer, message: bytes, number: int, of: int, **more: i
 def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: LiveCluster) -> None:
     query = QueryByHand(place, operationTimeoutSeconds="2")
     compressed = zlib.compress(b"c" * 50)
-    with raw_producer(place.service_url, query.topic) as producer:
+    with raw_producer(place, query.topic) as producer:
         chunk(producer, b"a", 0, 2)
         producer.send(metadata(), b"0")
         end, tasks = query.plan()
@@ -116,13 +116,13 @@ def test_nothing_that_is_left_out_beside_a_last_chunk_hides_it(place: LiveCluste
 
 def test_messages_that_begin_far_before_a_batch_are_looked_for_together(place: LiveCluster) -> None:
     query = QueryByHand(place)
-    with raw_producer(place.service_url, query.topic) as producer:
+    with raw_producer(place, query.topic) as producer:
         chunk(producer, b"a", 0, 2)
     place.send(query.topic, range(1500), batching=False)
     end, tasks = query.plan()
     assert query.read(tasks) == list(range(1500))
     query.done(end)
-    with raw_producer(place.service_url, query.topic) as producer:
+    with raw_producer(place, query.topic) as producer:
         for number in range(5):
             chunk(producer, b"alone %d" % number, 1, 2)
         chunk(producer, b"a", 1, 2)

@@ -23,7 +23,7 @@ class Acknowledger:
         self.partitions = sorted(place.cursors(self.topic, SUBSCRIPTION))
         for partition in self.partitions:
             place.send(partition, range(ENTRIES), batching=False)
-        known = {"clusters": place.text, "topics": self.topic, "subscription": SUBSCRIPTION}
+        known = {**place.options, "topics": self.topic, "subscription": SUBSCRIPTION}
         self._options = PulsarOptions.parse(known | bounds)
         self._cluster: SourceCluster = self._options.cluster_named(place.name)
         stats = place.call("GET", f"{place.path(self.topic)}/partitioned-internalStats")["partitions"]

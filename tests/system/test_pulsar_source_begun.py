@@ -35,7 +35,7 @@ def test_a_start_that_was_interrupted_begins_where_the_first_one_would_have_begu
     hq.send(topic, BEFORE)
     moment = datetime.now(UTC).isoformat() if start == "a time" else start
     hq.send(topic, AFTER)
-    known = {"clusters": hq.text, "topics": topic, "subscription": "s", "readTimeoutSeconds": "10"}
+    known = {**hq.options, "topics": topic, "subscription": "s", "readTimeoutSeconds": "10"}
     stopping, moving = iter([stop]), SourceAdmin.set_cursor
 
     def stopped(*asked: Any) -> None:

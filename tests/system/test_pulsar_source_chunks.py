@@ -31,7 +31,7 @@ def send(producer: RawProducer, step: str, *, compressed: bool = False) -> None:
 def batches_of(hq: LiveCluster, query: QueryByHand, steps: str, *, compressed: bool = False) -> list[list[str]]:
     """The values, or what is malformed, of each batch. `|`: a batch ends here. Each is read twice."""
     found: list[list[str]] = []
-    with raw_producer(hq.service_url, query.topic) as producer:
+    with raw_producer(hq, query.topic) as producer:
         for batch in steps.split("|"):
             for step in batch.split():
                 send(producer, step, compressed=compressed)
@@ -129,7 +129,7 @@ def test_a_first_chunk_that_was_removed_with_its_ledger_is_reported_in_a_row_and
     (first,) = ledgers()
     hq.call("PUT", f"{hq.path(query.topic)}/unload")
     eventually("the ledger is removed", lambda: first not in ledgers())
-    with raw_producer(hq.service_url, query.topic) as producer:
+    with raw_producer(hq, query.topic) as producer:
         send(producer, "a1/2")
         send(producer, "b0/2")
     end, tasks = query.plan()
@@ -138,7 +138,7 @@ def test_a_first_chunk_that_was_removed_with_its_ledger_is_reported_in_a_row_and
     query.done(end)
     second = max(ledgers())
     hq.call("PUT", f"{hq.path(query.topic)}/unload")
-    with raw_producer(hq.service_url, query.topic) as producer:
+    with raw_producer(hq, query.topic) as producer:
         send(producer, "b1/2")
     assert second in ledgers()  # until the whole message is acknowledged
     assert batches_of(hq, query, "2") == [["whole b", "2"]]

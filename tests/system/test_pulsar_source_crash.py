@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]
 
 @pytest.fixture
 def hq(cluster: PulsarCluster) -> Iterator[LiveCluster]:
-    place = LiveCluster("hq", cluster.service_url, cluster.admin_url)
+    place = LiveCluster.of(cluster)
     yield place
     place.close()
 
@@ -46,7 +46,7 @@ class QueryProcess:
 
     def __init__(self, folder: Path, place: LiveCluster, topic: str) -> None:
         self._folder = folder
-        self._options = {"clusters": place.text, "topics": topic, "subscription": "s", "maxMessagesPerTrigger": "20000"}
+        self._options = {**place.options, "topics": topic, "subscription": "s", "maxMessagesPerTrigger": "20000"}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, available_now: bool = False) -> subprocess.Popen[bytes]:

@@ -51,10 +51,7 @@ def places(stack: LocalStack) -> Iterator[dict[str, LiveCluster]]:
     for server in stack.pulsar.values():
         server.start()
         server.wait()
-    found = {
-        name: LiveCluster(name, server.service_url, server.admin_url, "fleet/telemetry-eu")
-        for name, server in stack.pulsar.items()
-    }
+    found = {name: LiveCluster.of(server, "fleet/telemetry-eu") for name, server in stack.pulsar.items()}
     yield found
     for place in found.values():
         place.close()
@@ -67,8 +64,8 @@ def topic(places: dict[str, LiveCluster]) -> str:
     return name
 
 
-def centres(places: dict[str, LiveCluster]) -> str:
-    return ",".join(places[name].text for name in ("hq", "dr"))
+def centres(places: dict[str, LiveCluster]) -> dict[str, str]:
+    return places["hq"].options | {"clusters": ",".join(places[name].text for name in ("hq", "dr"))}
 
 
 def killed(server: PulsarCluster) -> Callable[[], None]:

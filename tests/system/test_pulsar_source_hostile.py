@@ -67,7 +67,7 @@ def hostile_topic(hq: LiveCluster) -> str:
     """A topic with every hostile message; the last is an ordinary one."""
     topic = hq.new_topic()
     hq.send(topic, range(3))
-    with raw_producer(hq.service_url, topic) as producer:
+    with raw_producer(hq, topic) as producer:
         for name, (entry, _) in HOSTILE.items():
             producer.send(entry, name.encode())
         for entry in NOT_DELIVERED.values():
@@ -82,14 +82,14 @@ def test_a_message_of_any_content_is_a_row_and_the_query_goes_on(
 ) -> None:
     collected = Rows()
     topic = hostile_topic(hq)
-    frame = stream(spark, hq.text, topics=topic, subscription="s", readTimeoutSeconds="20", **limit)
+    frame = stream(spark, hq.options, topics=topic, subscription="s", readTimeoutSeconds="20", **limit)
     read_available(frame, collected, tmp_path)
     said = {row["value"]: row["malformed"] for row in collected.rows}
     ordinary = {str(number).encode(): None for number in range(4)}
     assert said == ordinary | {name.encode(): reason for name, (_, reason) in HOSTILE.items()}
     assert len(collected.rows) == len(said)
     for number, entry in enumerate(NOT_DELIVERED.values(), start=100):
-        with raw_producer(hq.service_url, topic) as producer:
+        with raw_producer(hq, topic) as producer:
             producer.send(entry, b"no zlib")
         if number == 101:
             read_available(frame, collected, tmp_path)  # there is nothing but what is never delivered
@@ -109,13 +109,13 @@ def test_a_subscription_found_on_a_topic_of_a_pattern_is_read_from_its_cursor_wi
     consumer.close()
     frame = stream(
         spark,
-        hq.text,
+        hq.options,
         topicsPattern=f"public/default/found-{tmp_path.name}.*",
         subscription="s",
         maxMessagesPerTrigger="10",
     )
     # A query without any topic yet, which then meets one that has the subscription.
-    empty = stream(spark, hq.text, topicsPattern=f"public/default/found-{tmp_path.name}-no", subscription="s")
+    empty = stream(spark, hq.options, topicsPattern=f"public/default/found-{tmp_path.name}-no", subscription="s")
     collected = DeliveredBatches()
     read_available(empty, collected, tmp_path / "c")
     read_available(frame, collected, tmp_path / "c")
@@ -128,7 +128,7 @@ def test_a_topic_is_found_whatever_its_name(hq: LiveCluster, spark: SparkSession
     topic = f"persistent://public/default/name{mark}x-{hq.new_topic().rpartition('/')[2]}"
     hq.send(topic, range(5))
     for options in ({"topics": topic}, {"topicsPattern": "public/default/" + ".*" + topic.rpartition("/")[2][-12:]}):
-        frame = spark.read.format("pulsar").options(clusters=hq.text, **options).load()
+        frame = spark.read.format("pulsar").options(**hq.options, **options).load()
         named = frame.where(frame.topic == topic)
         assert sorted(int(row["value"]) for row in named.toArrow().to_pylist()) == list(range(5))
 
@@ -142,7 +142,7 @@ def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped
     for name in [*names, ".", "..", "a\0b", "x" * 5_000]:
         hq.send(f"persistent://{namespace}/{name}", [len(name)])
     collected = Rows()
-    frame = stream(spark, hq.text, topicsPattern=f"{namespace}/.*", subscription="s")
+    frame = stream(spark, hq.options, topicsPattern=f"{namespace}/.*", subscription="s")
     read_available(frame, collected, tmp_path / "c")
     assert sorted(row["topic"].rpartition("/")[2] for row in collected.rows) == sorted(
         ["d" if name == "d-partition-0" else name for name in names]
@@ -156,8 +156,8 @@ def test_a_topic_that_is_taken_out_of_the_options_is_no_loss(
     hq.send(first, range(5))
     hq.send(second, range(5, 10))
     collected = DeliveredBatches()
-    read_available(stream(spark, hq.text, topics=f"{first},{second}", subscription="s"), collected, tmp_path)
+    read_available(stream(spark, hq.options, topics=f"{first},{second}", subscription="s"), collected, tmp_path)
     hq.send(second, range(10, 15))
-    read_available(stream(spark, hq.text, topics=second, subscription="s"), collected, tmp_path)
+    read_available(stream(spark, hq.options, topics=second, subscription="s"), collected, tmp_path)
     assert sorted(collected.numbers()) == list(range(15))
     assert list(offsets(tmp_path)[-1]["positions"]) == [second]

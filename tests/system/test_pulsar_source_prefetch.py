@@ -19,7 +19,7 @@ COUNT = 80
 def test_a_plan_of_one_message_takes_few_of_them_and_a_task_reads_each_once(hq: LiveCluster) -> None:
     topic = hq.new_topic()
     hq.send(topic, range(COUNT), pad=MIB, batching=False, compression=pulsar.CompressionType.ZSTD)
-    known = {"clusters": hq.text, "topics": topic, "subscription": "s", "prefetchBytes": str(4 * MIB)}
+    known = {**hq.options, "topics": topic, "subscription": "s", "prefetchBytes": str(4 * MIB)}
     with closing(Driver(PulsarOptions.parse(known | {"maxMessagesPerTrigger": "1"}))) as driver:
         start = driver.begin()
         end = driver.choose_end(start, limited=True)

@@ -27,7 +27,7 @@ class LoggedQuery:
     """Spark's micro-batch loop: a log of offsets, a table, and a driver that can be stopped."""
 
     def __init__(self, place: LiveCluster, topics: str, **options: str) -> None:
-        self._options = {"clusters": place.text, "topics": topics, "subscription": "s", "columns": "value"} | options
+        self._options = {**place.options, "topics": topics, "subscription": "s", "columns": "value"} | options
         self._driver: Driver | None = None
         self.log: list[Offset] = []
         self.rows: list[int] = []
@@ -303,7 +303,7 @@ def test_a_cluster_with_disks_from_yesterday_is_found_whatever_was_sent_before_t
     def place() -> LiveCluster:
         server.start()
         server.wait()
-        return LiveCluster("hq", server.service_url, server.admin_url)
+        return LiveCluster.of(server)
 
     def kill(one: LiveCluster) -> None:
         one.close()

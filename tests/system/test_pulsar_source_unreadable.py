@@ -32,12 +32,12 @@ def test_a_message_that_ends_the_client_is_a_row_and_each_other_message_arrives_
     hq.send(topic, range(50), batching=False)
     for number, (entry, payload) in enumerate(ENDS_THE_CLIENT.values(), start=1):
         hq.send(topic, range(100 * number - 50, 100 * number))
-        with raw_producer(hq.service_url, topic) as producer:
+        with raw_producer(hq, topic) as producer:
             producer.send(entry, payload)
             producer.send(metadata(), str(100 * number).encode())
         hq.send(topic, range(100 * number + 1, 100 * number + 50))
     rows: dict[int, list[Any]] = {}
-    frame = stream(spark, hq.text, topics=topic, subscription="s", readTimeoutSeconds="20", **limit)
+    frame = stream(spark, hq.options, topics=topic, subscription="s", readTimeoutSeconds="20", **limit)
     starts = starts_until_done(
         frame, lambda sink, batch: rows.__setitem__(batch, sink.toArrow().to_pylist()), tmp_path / "checkpoint"
     )
@@ -65,7 +65,7 @@ def starts_until_done(frame: DataFrame, sink: Callable[[DataFrame, int], None], 
 
 def test_the_driver_of_an_idle_query_is_sent_no_message_however_often_it_connects_again(hq: LiveCluster) -> None:
     topic = hq.new_topic()
-    with closing(Driver(PulsarOptions.parse({"clusters": hq.text, "topics": topic, "subscription": "s"}))) as driver:
+    with closing(Driver(PulsarOptions.parse({**hq.options, "topics": topic, "subscription": "s"}))) as driver:
         driver.begin()
         for start in (0, 100):
             eventually("the broker knows the owner", lambda: owners(hq, topic))

@@ -21,12 +21,18 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import CollectedReference, collect, publications_in, quarantined_messages
 from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import make_version
+<<<<<<< HEAD
 from cloud_jobs.reference_publisher import Signing, publish
 from cloud_jobs.reference_trust import ReferenceTrust
 from deploy.local import LocalStack, stack_operator
 from identity import OperatorKey, Publication, sign_publication, trusted_key
 from identity.operator_files import read_operators
 from identity.publication_id import next_publication_id
+=======
+from cloud_jobs.reference_publisher import publish
+from deploy.local import LocalStack, PulsarCluster
+from identity.publication_id import PROPERTY, next_publication_id
+>>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
 from tests.pulsar_clients import open_client
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -38,12 +44,20 @@ def tariff(name: str, price: str) -> Any:
     return make_version("tariff", body)
 
 
+<<<<<<< HEAD
 def send_junk(service_url: str, key: str, operator: OperatorKey) -> None:
     """Messages that are no publications, and one that came twice, as after a retry of its producer."""
     version = tariff(f"{key}-twice", "1")
     publication = Publication("tariff", version.key, version.body.encode())
     properties = sign_publication(operator, publication, next_publication_id(None, 1, 0), "a test")
     client = open_client(service_url)
+=======
+def send_junk(cluster: PulsarCluster, key: str) -> None:
+    """Messages that are no publications, and one that came twice, as after a retry of its producer."""
+    version = tariff(f"{key}-twice", "1")
+    properties = {PROPERTY: next_publication_id(None, 1, 0)}
+    client = open_client(cluster.service_url, cluster.access)
+>>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
     try:
         producer = client.create_producer("persistent://fleet/reference/tariffs")
         producer.send(b"no JSON", partition_key=key, properties=properties)
@@ -65,8 +79,13 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     # each with a clock that is behind the one before
     now_s = time.time()
     for clock_s, price in ((now_s, "0.45"), (now_s - 3600, "4.50"), (now_s - 7200, "0.45")):
+<<<<<<< HEAD
         publish([hq.service_url], [tariff(name, price)], clock=lambda: clock_s, signing=signing)  # noqa: B023  # at once
     send_junk(hq.service_url, name, operator.key)
+=======
+        publish([hq.service_url], [tariff(name, price)], stack.access("publisher"), clock=lambda: clock_s)  # noqa: B023  # called at once
+    send_junk(hq, name)
+>>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
     options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}
 
     def collected(_: int) -> CollectedReference:
@@ -104,8 +123,13 @@ def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_o
     )
     flat = {"type": "Polygon", "coordinates": [[[0, 0], [0, 0], [0, 0], [0, 0]]]}
     fence = make_version("fence", {"type": "Feature", "properties": {"id": name}, "geometry": flat})
+<<<<<<< HEAD
     publish([hq.service_url], [fence], signing=Signing(operator.key, "a test"))
     send_junk(hq.service_url, name, operator.key)
+=======
+    publish([hq.service_url], [fence], stack.access("publisher"))
+    send_junk(hq, name)
+>>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
     Lake(tmp_path / "lake").create()
     command = [sys.executable, "-m", "cloud_jobs", "usage", "--config", str(config), "--json"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]

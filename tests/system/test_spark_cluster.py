@@ -71,7 +71,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SparkClu
         for worker in cluster.workers:
             worker.start()
         wait_all(started)
-        place = LiveCluster("hq", pulsar.service_url, pulsar.admin_url)
+        place = LiveCluster.of(pulsar)
         yield cluster, place
         place.close()
     finally:

@@ -199,7 +199,7 @@ def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Pa
     cluster.start()
     try:
         cluster.wait()
-        client = open_client(cluster.service_url)
+        client = open_client(cluster.service_url, cluster.access)
         producer = client.create_producer("persistent://public/default/kept")
         for number in range(100):
             producer.send(str(number).encode())
@@ -207,7 +207,7 @@ def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Pa
         cluster.kill()
         cluster.start()
         cluster.wait()
-        client = open_client(cluster.service_url)
+        client = open_client(cluster.service_url, cluster.access)
         reader = client.create_reader("persistent://public/default/kept", pulsar.MessageId.earliest)
         assert [int(reader.read_next(10_000).data()) for _ in range(100)] == list(range(100))
         client.close()

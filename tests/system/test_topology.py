@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pulsar
 import pytest
 from typer.testing import CliRunner, Result
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def clients(stack: LocalStack) -> Iterator[dict[str, AdminClient]]:
-    with admins(stack.topology) as opened:
+    with admins(stack.topology, stack.access()) as opened:
         yield opened
 
 
@@ -54,8 +54,8 @@ def test_applying_a_second_time_changes_nothing(stack: LocalStack, clients: dict
 
 def test_a_message_published_in_a_region_arrives_in_the_centre(stack: LocalStack) -> None:
     topic = "persistent://fleet/telemetry-eu/probe"
-    centre = open_client(stack.pulsar["hq"].service_url)
-    region = open_client(stack.pulsar["eu"].service_url)
+    centre = open_client(stack.pulsar["hq"].service_url, stack.pulsar["hq"].access)
+    region = open_client(stack.pulsar["eu"].service_url, stack.pulsar["eu"].access)
     try:
         reader = centre.create_reader(topic, pulsar.MessageId.latest)
         region.create_producer(topic).send(b"from eu", properties={"region": "eu"})
@@ -93,15 +93,15 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
 
 
 def _connected(stack: LocalStack) -> bool:
-    with admins(stack.topology) as opened:
+    with admins(stack.topology, stack.access()) as opened:
         return all(link.connected and link.backlog == 0 for link in look(stack, opened).links)
 
 
 def test_the_position_of_the_replicated_subscription_travels_to_the_region(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:
-    region = open_client(stack.pulsar["eu"].service_url)
-    centre = open_client(stack.pulsar["hq"].service_url)
+    region = open_client(stack.pulsar["eu"].service_url, stack.pulsar["eu"].access)
+    centre = open_client(stack.pulsar["hq"].service_url, stack.pulsar["hq"].access)
     try:
         producer = region.create_producer(BATCHES)
         consumer = centre.subscribe(BATCHES, "travel", replicate_subscription_state_enabled=True)
@@ -173,6 +173,7 @@ def test_an_apply_that_holds_something_back_ends_as_the_plan_does(stack: LocalSt
     longer = '[tenants.brief]\n[namespaces."brief/a"]\nclusters = ["hq"]\nretention = { minutes = 100, size_mb = 10 }\n'
     longer += '[namespaces."brief/a".topics.one]\n'
     text = Path(topology_file(stack)).read_text()
+    shutil.copy(stack.folder / "access.toml", tmp_path)
 
     def topology(*words: str, own: str) -> Result:
         file.write_text(f"{text}\n{own}")
@@ -194,7 +195,7 @@ def test_swapped_addresses_are_refused_and_nothing_is_changed(
     us, eu = swapped["clusters"]["us"]["address"], swapped["clusters"]["eu"]["address"]
     us["admin_url"], eu["admin_url"] = eu["admin_url"], us["admin_url"]
     before = {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
-    with admins(Topology.model_validate(swapped)) as wrong, pytest.raises(WrongCluster):
+    with admins(Topology.model_validate(swapped), stack.access()) as wrong, pytest.raises(WrongCluster):
         apply(Topology.model_validate(swapped), wrong)
     assert before == {name: [client.get(f"clusters/{one}") for one in clients] for name, client in clients.items()}
 
@@ -246,6 +247,7 @@ def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStac
     assert same.exit_code == (2 if kept else 0), "tests may leave topics, and nothing else may differ"
     assert len(kept) == len(json.loads(same.stdout))
     other = tmp_path / "topology.toml"
+    shutil.copy(stack.folder / "access.toml", tmp_path)
     text = Path(topology_file(stack)).read_text()
     other.write_text(
         text.replace("topics.refused]", 'topics.refused]\n[namespaces."{tenant}/telemetry-{region}".topics.new]')
@@ -270,13 +272,13 @@ def test_watch_says_what_it_sees(stack: LocalStack) -> None:
 def test_a_reference_value_is_read_in_every_cluster_as_the_last_of_its_key(stack: LocalStack) -> None:
     topic = "persistent://fleet/reference/fences"
     key = f"test-{time.monotonic_ns()}"
-    writer = open_client(stack.pulsar["hq"].service_url)
+    writer = open_client(stack.pulsar["hq"].service_url, stack.pulsar["hq"].access)
     producer = writer.create_producer(topic)
     for value in (b"old", b"new"):
         producer.send(value, partition_key=key)
     writer.close()
     for cluster in stack.pulsar.values():
-        reading = open_client(cluster.service_url)
+        reading = open_client(cluster.service_url, cluster.access)
         reader = reading.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
         found = b""
         while found != b"new":
@@ -289,9 +291,9 @@ def test_a_cluster_that_is_gone_is_named(stack: LocalStack) -> None:
     moved = stack.topology.model_dump()
     moved["clusters"]["us"]["address"]["admin_url"] = "http://127.0.0.1:9"
     topology = Topology.model_validate(moved)
-    with admins(topology) as clients:
+    with admins(topology, stack.access()) as clients:
         seen = observe(topology, clients, time.time)
     assert set(seen.unreachable) == {"us"}
     assert "did not answer" in seen.unreachable["us"]
     assert all(link.connected for link in seen.links if "us" not in (link.source, link.target))
-    assert httpx.get(f"{stack.pulsar['us'].admin_url}/admin/v2/clusters", timeout=5).is_success
+    assert stack.pulsar["us"].probe()

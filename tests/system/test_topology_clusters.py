@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
-from deploy.local import LocalStack, PulsarSettings, StackSettings
+from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
 from geo.replication import (
     Namespace,
     Topic,
@@ -23,7 +23,7 @@ from geo.replication import (
 from geo.replication.cli import app
 from geo.replication.model import Tenant
 from geo.replication.reconnect import reconnect
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+from runtime.pulsar_client import open_pulsar_client
 from settings import load
 from tests.geo.replication.plan_model import read_plan
 from tests.pulsar_clients import open_client
@@ -53,12 +53,12 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer_waits_for_them(
     own: LocalStack,
 ) -> None:
-    with admins(own.topology) as opened:
+    with admins(own.topology, own.access()) as opened:
         eu = own.pulsar["eu"]
-        client = open_client(eu.service_url)
+        client = open_client(eu.service_url, eu.access)
         producer = client.create_producer(BATCHES, send_timeout_millis=0)
         producer.send(b"before")
-        centre = open_client(own.pulsar["hq"].service_url)
+        centre = open_client(own.pulsar["hq"].service_url, own.pulsar["hq"].access)
         sender = centre.create_producer(BATCHES)
         sender.send(b"first")
         wait_until(lambda: all(link.connected for link in look(own, opened).links), 60)
@@ -72,7 +72,7 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
         # Its neighbour's replicators must have been refused, or there is nothing to bring back.
         wait_until(lambda: not look(own, opened).links[1].connected, 60)
         with ThreadPoolExecutor(1) as pool:  # another client, that asks until it is let in
-            late = pool.submit(wait_until, lambda: _produces(eu.service_url), 60)
+            late = pool.submit(wait_until, lambda: _produces(eu), 60)
             assert apply(own.topology, opened).held_back == ()
             assert late.result()
         assert known(opened["eu"], "persistent/fleet/telemetry-eu/batches/partitions")["partitions"] == 2
@@ -90,7 +90,7 @@ def test_a_cluster_that_lost_its_disks_gets_its_topics_again_although_a_producer
 def test_a_namespace_is_deleted_where_force_is_not_allowed_and_a_registration_only_when_it_is_named(
     own: LocalStack,
 ) -> None:
-    with admins(own.topology) as opened:
+    with admins(own.topology, own.access()) as opened:
         held = {"held/a": Namespace(clusters=("eu", "hq"), topics={"one": Topic(partitions=2), "two": Topic()})}
         tenants = {**own.topology.tenants, "held": Tenant()}
         more = own.topology.model_copy(update={"tenants": tenants, "namespaces": {**own.topology.namespaces, **held}})
@@ -124,14 +124,14 @@ def test_a_tenants_quotas_are_set_changed_and_taken_back_and_its_rate_holds_its_
         assert read_plan(topology, opened) == []
         return [change for change in changed if "eu: update policy acme" in change]
 
-    with admins(own.topology) as opened:
+    with admins(own.topology, own.access()) as opened:
         applied("")
         made = applied(quotas % ("backlog_quota = { size_mb = 9 }", 64))
         assert made == [
             "eu: update policy acme/loads-eu backlog_quota: unset -> 9 MB, producer_request_hold",
             "eu: update policy acme/loads-eu publish_rate: unset -> 50 messages/s, 64 KB/s",
         ]
-        client = open_client(own.pulsar["eu"].service_url)
+        client = open_client(own.pulsar["eu"].service_url, own.access())
         producer = client.create_producer("persistent://acme/loads-eu/batches", send_timeout_millis=0)
         began = time.monotonic()
         for _ in range(200):  # a second's worth passes at once
@@ -147,6 +147,7 @@ def test_a_tenants_quotas_are_set_changed_and_taken_back_and_its_rate_holds_its_
 
 def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: LocalStack, tmp_path: Path) -> None:
     raised = tmp_path / "raised.toml"
+    shutil.copy(own.folder / "access.toml", tmp_path)
     text = (own.folder / "topology.toml").read_text()
     raised.write_text(text + '[namespaces."fleet/telemetry-{region}".backlog_quota]\nsize_mb = 7\n')
     own.pulsar["eu"].kill()
@@ -159,12 +160,12 @@ def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: 
     finally:
         own.pulsar["eu"].start()
         own.pulsar["eu"].wait()
-    with admins(own.topology) as opened:
+    with admins(own.topology, own.access()) as opened:
         assert {change.cluster for change in read_plan(own.topology, opened)} == {"hq"}
 
 
-def _produces(service_url: str) -> bool:
-    client = open_pulsar_client(service_url, PulsarAccess(), timeout_s=2)
+def _produces(cluster: PulsarCluster) -> bool:
+    client = open_pulsar_client(cluster.service_url, cluster.access, timeout_s=2)
     try:
         client.create_producer(BATCHES).send(b"late")
     except pulsar.PulsarException:

@@ -15,7 +15,7 @@ class QueryByHand:
 
     def __init__(self, place: LiveCluster, *, limited: bool = False, **more: str) -> None:
         self.topic = place.new_topic()
-        known = {"clusters": place.text, "topics": self.topic, "subscription": "s", "columns": "value,malformed"}
+        known = {**place.options, "topics": self.topic, "subscription": "s", "columns": "value,malformed"}
         self._options = PulsarOptions.parse(known | more)
         self._limited = limited
         self._driver = Driver(self._options)

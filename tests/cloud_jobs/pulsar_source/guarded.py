@@ -14,8 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from pydantic import SecretStr
 
 from deploy.local import PulsarCluster, PulsarSettings, free_port
+from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.pulsar_source.world import eventually
 from tests.pulsar_clients import open_client
 
@@ -80,7 +82,7 @@ class GuardedCluster(PulsarCluster):
         headers = {"Authorization": f"Bearer {self.token('admin')}"}
         path = f"{self.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
         assert httpx.put(path, json=2, headers=headers, timeout=20).is_success
-        client = open_client(self.service_url, self.token("admin"))
+        client = open_client(self.service_url, PulsarAccess(token=SecretStr(self.token("admin"))))
         producer = client.create_producer(topic, block_if_queue_full=True)
         for number in range(messages):
             producer.send_async(str(number).encode(), None, partition_key=str(number))

@@ -3,8 +3,12 @@
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
+
+from geo.replication.transport import access_tls_context
+from runtime.pulsar_client import PulsarToken
+from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 Fields = list[tuple[int, int | bytes]]
 """A protobuf message as (number of the field, varint or bytes)."""
@@ -144,9 +148,10 @@ class RawProducer:
         assert isinstance(content, bytes)
         return fields_of(content)
 
-    def open(self, topic: str) -> None:
+    def open(self, topic: str, token: str = "") -> None:
         """Says hello, and becomes a producer of the topic."""
-        self._command(_CONNECT, [(1, b"raw"), (4, 19)])
+        shown: Fields = [(5, b"token"), (3, token.encode())] if token else []
+        self._command(_CONNECT, [(1, b"raw"), (4, 19), *shown])
         self._expect(_CONNECTED)
         self._command(_PRODUCER, [(1, topic.encode()), (2, 1), (3, 1)])
         self._expect(_PRODUCER_SUCCESS)
@@ -175,10 +180,15 @@ class RawProducer:
 
 
 @contextmanager
-def raw_producer(service_url: str, topic: str) -> Iterator[RawProducer]:
-    """A raw producer of a topic that the broker of this address serves already."""
-    url = urlsplit(service_url)
-    with socket.create_connection((url.hostname, url.port), timeout=_TIMEOUT_S) as connection:
+def raw_producer(place: LiveCluster, topic: str) -> Iterator[RawProducer]:
+    """A raw producer of a topic that the broker of this cluster's address serves already."""
+    url, token = urlsplit(place.service_url), PulsarToken(place.access)
+    with ExitStack() as opened:
+        plain = opened.enter_context(socket.create_connection((url.hostname, url.port), timeout=_TIMEOUT_S))
+        connection = plain
+        if url.scheme == "pulsar+ssl":
+            context = access_tls_context(place.access)
+            connection = opened.enter_context(context.wrap_socket(plain, server_hostname=url.hostname))
         producer = RawProducer(connection)
-        producer.open(topic)
+        producer.open(topic, token() if token else "")
         yield producer

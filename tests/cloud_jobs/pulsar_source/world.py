@@ -6,11 +6,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import httpx
 import pulsar
@@ -19,7 +19,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.spark import SparkSettings, start_spark
-from tests.pulsar_clients import open_client
+from deploy.local import PulsarCluster
+from runtime.pulsar_client import PulsarAccess
+from tests.pulsar_clients import NOBODY, http_access, open_client
 
 _numbers = itertools.count(1)
 _TRIES_WHILE_BUSY = 20
@@ -46,13 +48,34 @@ def eventually(what: str, true: Callable[[], Any], timeout_s: float = 90.0) -> A
 class LiveCluster:
     """One cluster: creates topics, sends numbered messages, asks the admin REST."""
 
-    def __init__(self, name: str, service_url: str, admin_url: str, namespace: str = "public/default") -> None:
+    def __init__(
+        self,
+        name: str,
+        service_url: str,
+        admin_url: str,
+        namespace: str = "public/default",
+        access: PulsarAccess = NOBODY,
+    ) -> None:
         self.name = name
         self.namespace = namespace
+        self.access = access
         self.service_url, self.admin_url = service_url, admin_url
         self.text = f"{name}={service_url}|{admin_url}"
-        self.http = httpx.Client(base_url=f"{admin_url}/admin/v2/", timeout=20, follow_redirects=True)
-        self.client = open_client(service_url)
+        self.options = {"clusters": self.text} | {
+            name: str(value)
+            for name, value in (("tokenFile", access.token_file), ("tlsCa", access.tls_ca))
+            if value is not None
+        }
+        """What the source needs to read it."""
+        self.http = httpx.Client(
+            base_url=f"{admin_url}/admin/v2/", timeout=20, follow_redirects=True, **http_access(access)
+        )
+        self.client = open_client(service_url, access)
+
+    @classmethod
+    def of(cls, cluster: PulsarCluster, namespace: str = "public/default") -> Self:
+        """A cluster of ours, as its operator."""
+        return cls(cluster.cluster, cluster.service_url, cluster.admin_url, namespace, cluster.access)
 
     def close(self) -> None:
         self.client.close()
@@ -196,9 +219,10 @@ class DeliveredBatches:
         return [len(numbers) for _, numbers in sorted(self.batches.items()) if numbers]
 
 
-def stream(spark: SparkSession, place_text: str, **options: Any) -> DataFrame:
-    """The format `pulsar` as a stream."""
-    return spark.readStream.format("pulsar").options(clusters=place_text, **options).load()
+def stream(spark: SparkSession, place: Mapping[str, str] | str, **options: Any) -> DataFrame:
+    """The format `pulsar` as a stream; `place`: the options of a cluster, or its text."""
+    known = {"clusters": place} if isinstance(place, str) else place
+    return spark.readStream.format("pulsar").options(**known, **options).load()
 
 
 @contextmanager

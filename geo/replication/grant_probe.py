@@ -1,0 +1,122 @@
+"""Tries with the tokens of roles what they may and what they must not: a right that is written is not yet one that is
+kept."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pulsar
+
+from geo.replication.admin import AdminClient
+from geo.replication.connection import ServiceAddress, connect
+from geo.replication.desired import PROBE_TOPIC, address
+from geo.replication.errors import AdminRefused, ReplicationError
+from geo.replication.model import Topology
+from geo.replication.roles import namespace_of
+from runtime.pulsar_client import PulsarAccess
+from settings import Settings
+
+__all__ = ["TriedRight", "try_rights"]
+
+_AT_ONCE = 8
+_OPERATION_S = 5
+_REFUSED = (401, 403)
+# Who lists tenants runs the cluster.
+_OPERATORS_ONLY = "tenants"
+
+
+class TriedRight(Settings):
+    """One thing that one role tried in one cluster; `was` None: it could be seen neither refused nor allowed."""
+
+    role: str
+    cluster: str
+    action: str
+    resource: str
+    may: bool
+    was: bool | None
+    reason: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it was as the topology says."""
+        return self.was == self.may
+
+    def __str__(self) -> str:
+        found = {True: "was allowed", False: "was refused", None: f"unknown: {self.reason}"}[self.was]
+        must = "may" if self.may else "must not"
+        return f"{self.cluster}: {self.role} {must} {self.action} {self.resource}: {found}"
+
+
+def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: Path) -> list[TriedRight]:
+    """What each role that has a file `ROLE.token` in the folder may do in these clusters, tried.
+
+    In each namespace on one topic, on each topic with rights of its own, and one question for operators. A producer or
+    reader is opened and closed: nothing is sent, nothing is read.
+    """
+    work = [
+        (admin, role, file)
+        for admin in clients.values()
+        for role in topology.roles_by_name()
+        if (file := tokens / f"{role}.token").exists()
+    ]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        tried = pool.map(lambda one: list(_tried(topology, *one)), work)
+        return [right for rights in tried for right in rights]
+
+
+def _tried(topology: Topology, operator: AdminClient, role: str, token: Path) -> Iterator[TriedRight]:
+    cluster, is_superuser = operator.cluster, topology.roles_by_name()[role].superuser
+    access = PulsarAccess(
+        token_file=token, tls_ca=operator.access.tls_ca, tls_validate_hostname=operator.access.tls_validate_hostname
+    )
+    with AdminClient(cluster, operator.url, access=access, check_name=False, unavailable_s=0) as admin:
+        yield TriedRight(
+            role=role, cluster=cluster, action="ask for", resource="tenants", may=is_superuser, **_asked(admin)
+        )
+        client = connect(admin, ServiceAddress(address(topology, cluster).service_url), operation_s=_OPERATION_S)
+        try:
+            for topic in _topics(topology, cluster):
+                given = {
+                    action
+                    for resource in (topic, namespace_of(topic))
+                    for action in topology.grants(cluster, resource).get(role, ())
+                }
+                for action in ("produce", "consume"):
+                    may = is_superuser or action in given
+                    found = _opened(client, topic, action)
+                    yield TriedRight(role=role, cluster=cluster, action=action, resource=topic, may=may, **found)
+        finally:
+            client.close()
+
+
+def _topics(topology: Topology, cluster: str) -> Iterator[str]:
+    for name, (spec, clusters) in topology.placed().items():
+        if cluster in clusters:
+            named = [f"{name}/{topic}" for topic in spec.topics]
+            own = [topic for topic in named if topology.grants(cluster, topic)]
+            common = [f"{name}/{PROBE_TOPIC}"] if len(clusters) > 1 else [topic for topic in named if topic not in own]
+            yield from [*common[:1], *own]
+
+
+def _asked(admin: AdminClient) -> dict[str, bool | str | None]:
+    try:
+        admin.get(_OPERATORS_ONLY)
+    except AdminRefused as refused:
+        return {"was": False} if refused.status in _REFUSED else {"was": None, "reason": str(refused)}
+    except ReplicationError as error:
+        return {"was": None, "reason": str(error)}
+    return {"was": True}
+
+
+def _opened(client: pulsar.Client, topic: str, action: str) -> dict[str, bool | str | None]:
+    name = f"persistent://{topic}"
+    try:
+        if action == "produce":
+            client.create_producer(name).close()
+        else:
+            client.create_reader(name, pulsar.MessageId.latest).close()
+    except pulsar.AuthorizationError:
+        return {"was": False}
+    except pulsar.PulsarException as error:
+        return {"was": None, "reason": str(error)}
+    return {"was": True}
