@@ -52,7 +52,7 @@ class LocalAuthority:
             .add_extension(x509.SubjectAlternativeName(places), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
-        stem = name.replace(":", "-")
+        stem = name.replace("@", "-")
         certificate, private = self._folder / f"{stem}.pem", self._folder / f"{stem}.key"
         replace_durably(private, _private_pem(key), mode=0o600)
         replace_durably(certificate, _pem(built.sign(self._key, hashes.SHA256())))

@@ -8,7 +8,7 @@ from deploy.local.key_server import TokenKeyServer
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import PulsarSecurity
 from geo.replication import Topology
-from identity.token_issuer import TokenIssuer
+from identity import PrincipalKind, TokenIssuer, principal
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess
 
@@ -29,20 +29,24 @@ def stack_access(folder: Path, role: str = OPERATOR) -> PulsarAccess:
 
 
 class StackCredentials:
-    """Everything secret of a stack, in the folder `access` of its folder.
+    """Who is who for the Pulsar clusters of a stack, in the folder `access` of its folder.
 
-    The authority, the keys of tokens and the names of roles outlive the stack; certificates and tokens are made anew
-    at each start, and tokens while it runs (`renew`).
+    The keys of tokens outlive the stack; tokens are made anew when half of their life is over (`renew`).
     """
 
-    def __init__(self, folder: Path, topology: Topology, ports: PortBook, token_life_s: float) -> None:
+    def __init__(
+        self, folder: Path, authority: LocalAuthority, topology: Topology, ports: PortBook, token_life_s: float
+    ) -> None:
         self._folder = folder
         self._life_s = token_life_s
-        self.authority = LocalAuthority(folder / "access")
+        self.authority = authority
         port = ports.port("token-keys")
         self.issuer = TokenIssuer(folder / "access", f"https://127.0.0.1:{port}")
         self.key_server = TokenKeyServer(
-            folder / "token-keys", port, self.authority.server("token-keys"), self.issuer.published
+            folder / "token-keys",
+            port,
+            self.authority.server(principal(PrincipalKind.PULSAR, "token-keys")),
+            self.issuer.published,
         )
         # Where the topology gives brokers no rights in other clusters, they may do everything there.
         self._superusers = (*topology.superusers(), *(() if topology.replication_role else (_BROKERS,)))
@@ -59,7 +63,7 @@ class StackCredentials:
     def of_cluster(self, name: str) -> PulsarSecurity:
         """What a cluster needs to know who is who."""
         return PulsarSecurity(
-            tls=self.authority.server(f"pulsar:{name}"),
+            tls=self.authority.server(principal(PrincipalKind.PULSAR, name)),
             issuer=self.issuer.issuer,
             broker_token=self.issuer.token_file(self._brokers[name]),
             # The broker is a client of its own system topics.

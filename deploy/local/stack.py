@@ -12,6 +12,7 @@ from typing import Self
 
 from pydantic import Field
 
+from deploy.local.authority import LocalAuthority
 from deploy.local.credentials import ACCESS_FILE, OPERATOR, StackCredentials
 from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
@@ -93,6 +94,7 @@ class LocalStack:
         self._started_s = self.asked_s = 0.0
         self._ask_again_s = 0.0
         self._supervisor = ProcessIdentity.mine()
+        self.authority: LocalAuthority | None = None
         self.credentials: StackCredentials | None = None
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
@@ -239,7 +241,8 @@ class LocalStack:
         book = PortBook(self.folder / "ports.json")
         settings = self.settings
         if not settings.insecure:
-            self.credentials = StackCredentials(self.folder, self.topology, book, settings.token_life_s)
+            self.authority = LocalAuthority(self.folder / "access")
+            self.credentials = StackCredentials(self.folder, self.authority, self.topology, book, settings.token_life_s)
         replication = {f"{here}->{there}": (here, there) for here, there in permutations(self.topology.clusters, 2)}
         self.brokers = {
             region: MosquittoBroker(
