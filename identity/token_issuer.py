@@ -24,7 +24,7 @@ class TokenIssuer:
     A change of keys has three steps, so that no broker meets a token of a key that it does not know, and nobody holds
     one of a key that it does not know any more:
 
-        issuer.publish_new_key()        # then wait until every broker has it: their refresh interval
+        issuer.publish_new_key()        # then wait until each cluster takes `issuer.newest_token(...)`
         issuer.sign_with_newest(...)    # then wait until every holder has read its token again
         issuer.retire_former_keys()     # from here on a token of a former key is refused
     """
@@ -65,6 +65,10 @@ class TokenIssuer:
         self._sign_with(signer.key_id)
         self._publish()
         return self._load(self._files()[-1]).key_id
+
+    def newest_token(self, role: str, *, now_s: float, life_s: float) -> str:
+        """A token of the newest key, whether or not that signs yet: to see whether a cluster knows it."""
+        return self._load(self._files()[-1]).token(role, issuer=self.issuer, now_s=now_s, life_s=life_s)
 
     def sign_with_newest(self, roles: Collection[str], *, now_s: float, life_s: float) -> list[str]:
         """From now on tokens are of the newest key; those of these roles are written anew."""

@@ -151,9 +151,14 @@ def read_policies(data: NamespaceData, cluster: str) -> NamespaceState:
 
 
 def rights_of_topic(namespace: NamespaceData | None, topic: str) -> dict[str, frozenset[str]]:
-    """What roles may do with one topic beyond the rights of its namespace. Pulsar notes them of each partition too."""
-    rights = namespace.rights.of_topics if namespace else {}
-    return {role: frozenset(actions) for role, actions in rights.get(PERSISTENT + topic, {}).items()}
+    """What roles may do with a topic, or with a partition of it, beyond the rights of its namespace."""
+    given: dict[str, frozenset[str]] = {}
+    for name, rights in (namespace.rights.of_topics if namespace else {}).items():
+        # Pulsar notes them of each partition too, and a right on a partition alone is one as well.
+        if topic in ((one := name.removeprefix(PERSISTENT)), split_partition(one)[0]):
+            for role, actions in rights.items():
+                given[role] = given.get(role, frozenset()) | frozenset(actions)
+    return given
 
 
 def topic_names(admin: AdminClient, namespace: str) -> dict[str, int]:

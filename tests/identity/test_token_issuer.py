@@ -25,6 +25,7 @@ def test_at_each_step_the_key_of_a_token_is_known(tmp_path: Path) -> None:
     assert known(issuer) == {first}
     second = issuer.publish_new_key()
     assert known(issuer) == {first, second}
+    assert read_claims(issuer.newest_token("jobs", now_s=0, life_s=100)).key_id == second
     issuer.issue("jobs", now_s=0, life_s=100)
     assert key_of(issuer, "jobs") == first
     assert issuer.sign_with_newest(issuer.roles, now_s=0, life_s=100) == ["jobs"]

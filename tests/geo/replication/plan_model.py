@@ -26,6 +26,12 @@ def with_changes(actual: Mapping[str, ClusterState], changes: Sequence[Change]) 
 
 def _after(state: ClusterState, change: Change) -> ClusterState:
     match change.kind:
+        case "grant":
+            field = "topics" if change.name.count("/") > 1 else "namespaces"
+            held = getattr(state, field)[change.name]
+            rest = {role: actions for role, actions in (held.grants or {}).items() if role != change.role}
+            given = rest | ({} if change.after is None else {change.role: change.after})
+            return _with(state, field, change.name, held.model_copy(update={"grants": given}))
         case "cluster":
             return _with(state, "registrations", change.name, change.after)
         case "tenant":

@@ -18,7 +18,9 @@ from geo.replication import (
     TopicState,
     Topology,
 )
+from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.model import BacklogQuota, PublishRate, Retention, Tenant
+from geo.replication.roles import Role
 
 CLUSTERS = ("dr", "eu", "hq", "us")
 TENANTS = ("fleet", "other")
@@ -27,6 +29,14 @@ TOPICS = ("batches", "fences", "refused")
 
 def located(name: str) -> Cluster:
     return Cluster(address=ClusterAddress(service_url=f"pulsar://{name}:6650", admin_url=f"http://{name}:8080"))
+
+
+def _actions() -> st.SearchStrategy[frozenset[str]]:
+    return st.frozensets(st.sampled_from(["produce", "consume"]), min_size=1)
+
+
+def _grants() -> st.SearchStrategy[dict[str, frozenset[str]]]:
+    return st.dictionaries(st.sampled_from(["jobs", "gateway-eu", "stranger"]), _actions())
 
 
 def _rates() -> st.SearchStrategy[int]:
@@ -78,7 +88,18 @@ def topologies(draw: st.DrawFn) -> Topology:
     if draw(st.booleans()) and operators:
         made["{tenant}/trips-{region}"] = draw(namespaces(everywhere=False))
     standby = draw(st.sampled_from([None, "dr"]))
+    resources = st.sampled_from([*made, *(f"{name}/{topic}" for name, spec in made.items() for topic in spec.topics)])
+    roles = st.dictionaries(
+        st.sampled_from(["jobs", "gateway-{region}"]),
+        st.builds(
+            Role,
+            on=st.sampled_from(["everywhere", "centre"]),
+            grants=st.dictionaries(resources, _actions().map(lambda actions: tuple(sorted(actions)))),
+        ),
+    )
     return Topology(
+        roles=draw(roles) if made else {},
+        replication_role=draw(st.sampled_from([None, "replication-{cluster}"])),
         centre="hq",
         standby=standby,
         clusters={name: located(name) for name in CLUSTERS},
@@ -99,6 +120,7 @@ def _states() -> st.SearchStrategy[ClusterState]:
         message_ttl_s=st.none() | st.integers(0, 3),
         deduplication=st.none() | st.booleans(),
         auto_topic_creation=st.none() | st.booleans(),
+        grants=_grants(),
     )
     subscriptions = st.dictionaries(st.just("ingest"), st.booleans())
     topics = st.integers(0, 3).flatmap(
@@ -106,6 +128,7 @@ def _states() -> st.SearchStrategy[ClusterState]:
             TopicState,
             partitions=st.just(partitions),
             subscriptions=subscriptions,
+            grants=_grants(),
             missing=st.sets(st.sampled_from(range(partitions))).map(tuple) if partitions else st.just(()),
         )
     )
@@ -117,6 +140,7 @@ def _states() -> st.SearchStrategy[ClusterState]:
         st.dictionaries(st.sampled_from(TENANTS), st.builds(TenantState, allowed_clusters=some)),
         st.dictionaries(names, policies),
         st.dictionaries(st.tuples(names, st.sampled_from((*TOPICS, "stray"))), topics),
+        st.builds(BrokerDefaults, authorization=st.booleans()),
     )
 
 
@@ -125,10 +149,12 @@ def _consistent(
     tenants: dict[str, TenantState],
     namespaces: dict[str, NamespaceState],
     topics: dict[tuple[str, str], TopicState],
+    defaults: BrokerDefaults,
 ) -> ClusterState:
     """A namespace needs its tenant, a topic its namespace."""
     kept = {name: state for name, state in namespaces.items() if name.partition("/")[0] in tenants}
     return ClusterState(
+        defaults=defaults,
         registrations=registrations,
         tenants=tenants,
         namespaces=kept,

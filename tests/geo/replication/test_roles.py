@@ -1,0 +1,120 @@
+"""Rights are the least that a role needs, and what is too much is taken away as what is missing is given."""
+
+import pytest
+from pydantic import ValidationError
+
+from geo.replication import ClusterState, Topology, desired, plan
+from geo.replication.actual import rights_of_topic
+from geo.replication.cluster_state import BrokerDefaults
+from geo.replication.grant_probe import TriedRight
+from geo.replication.rest_types import CONFIGURATION, NAMESPACE
+from tests.geo.replication.topologies import located
+
+EU, US, EVENTS = "fleet/telemetry-eu", "fleet/telemetry-us", "fleet/events"
+
+
+def topology(**more: object) -> Topology:
+    said: dict[str, object] = {
+        "centre": "hq",
+        "replication_role": "replication-{cluster}",
+        "clusters": {name: located(name) for name in ("eu", "us", "hq")},
+        "regions": {"eu": {"cluster": "eu"}, "us": {"cluster": "us"}},
+        "tenants": {"fleet": {"operator": True}},
+        "namespaces": {
+            "{tenant}/telemetry-{region}": {"topics": {"batches": {"partitions": 2}, "refused": {}}},
+            EVENTS: {"clusters": "centre", "topics": {"geofence": {}}},
+        },
+        "roles": {
+            "operator": {"superuser": True},
+            "gateway-{region}": {"on": "region", "grants": {"{tenant}/telemetry-{region}": ["produce"]}},
+            "jobs": {"on": "centre", "grants": {"{tenant}/telemetry-{region}": ["consume"], EVENTS: ["produce"]}},
+            "auditor": {"grants": {f"{EU}/refused": ["consume"]}},
+        },
+    }
+    return Topology.model_validate(said | more)
+
+
+def guarded(state: ClusterState, **grants: dict[str, frozenset[str]]) -> ClusterState:
+    """The same cluster, in which rights count, with these of the namespace `fleet/telemetry-eu`."""
+    spaces = dict(state.namespaces)
+    if grants:
+        spaces[EU] = spaces[EU].model_copy(update={"grants": grants["eu"]})
+    return state.model_copy(update={"defaults": BrokerDefaults(authorization=True), "namespaces": spaces})
+
+
+def test_a_gateway_may_produce_in_its_region_alone_and_brokers_where_their_cluster_replicates_to() -> None:
+    produce, consume = frozenset({"produce"}), frozenset({"consume"})
+    known = topology()
+    assert known.grants("eu", EU) == {"gateway-eu": produce, "replication-hq": produce}
+    assert known.grants("hq", EU) == {"jobs": consume, "replication-eu": produce}
+    assert known.grants("us", US) == {"gateway-us": produce, "replication-hq": produce}
+    assert known.grants("hq", EVENTS) == {"jobs": produce}
+    assert known.grants("eu", f"{EU}/refused") == known.grants("hq", f"{EU}/refused") == {"auditor": consume}
+    assert known.superusers() == ("operator",)
+
+
+def test_a_plan_shows_what_is_missing_and_what_is_too_much() -> None:
+    wanted = desired(topology())
+    too_much = {"jobs": frozenset({"consume", "produce"}), "stranger": frozenset({"consume"})}
+    there = {name: guarded(state) for name, state in wanted.items()}
+    there["hq"] = guarded(wanted["hq"], eu=too_much)
+    assert [str(change) for change in plan(wanted, there)] == [
+        f"hq: update grant {EU} to jobs: consume, produce -> consume",
+        f"hq: create grant {EU} to replication-eu: produce",
+        f"hq: delete grant {EU} to stranger: consume",
+    ]
+    assert not any(change.deletes_data for change in plan(wanted, there))
+
+
+def test_where_rights_do_not_count_or_are_not_named_none_is_given_and_none_taken() -> None:
+    named, silent = desired(topology()), desired(topology(roles={}))
+    assert plan(named, silent) == []
+    assert plan(silent, {name: guarded(state) for name, state in named.items()}) == []
+
+
+def test_a_namespaces_rights_are_there_before_its_topics_and_a_topics_after_it() -> None:
+    nothing = {name: ClusterState(defaults=BrokerDefaults(authorization=True)) for name in ("eu", "us", "hq")}
+    kinds = [(change.kind, change.name.count("/")) for change in plan(desired(topology()), nothing)]
+    first_topic = kinds.index(("topic", 2))
+    assert max(at for at, one in enumerate(kinds) if one == ("grant", 1)) < first_topic
+    assert min(at for at, one in enumerate(kinds) if one == ("grant", 2)) > max(
+        at for at, one in enumerate(kinds) if one == ("topic", 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ({"a": {"grants": {"fleet/none": ["produce"]}}}, "no such namespace or topic"),
+        ({"a": {"grants": {f"{EU}/none": ["produce"]}}}, "no such namespace or topic"),
+        ({"a": {"grants": {EU: []}}}, "names no action"),
+        ({"a": {"grants": {EU: ["write"]}}}, "produce"),
+        ({"a": {"on": "region", "grants": {EU: ["produce"]}}}, "has a region"),
+        ({"a": {"superuser": True, "grants": {EU: ["produce"]}}}, "may do everything already"),
+        ({"a/b": {}}, "pattern"),
+    ],
+)
+def test_a_right_that_means_nothing_is_refused(roles: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        topology(roles=roles)
+
+
+def test_a_right_on_a_partition_is_one_on_its_topic() -> None:
+    rights = {"namespace_auth": {"jobs": ["consume"]}, "destination_auth": {f"persistent://{EU}/batches-partition-1": {"x": ["consume"]}}}  # fmt: skip  # noqa: E501
+    data = NAMESPACE.validate_python({"replication_clusters": ["eu"], "auth_policies": rights})
+    assert rights_of_topic(data, f"{EU}/batches") == {"x": frozenset({"consume"})}
+    assert rights_of_topic(data, f"{EU}/refused") == {}
+
+
+def test_who_may_do_everything_is_read_from_a_brokers_configuration() -> None:
+    said = {"clusterName": "eu", "authorizationEnabled": "true", "superUserRoles": "[operator, replication-eu]"}
+    found = CONFIGURATION.validate_python(said)
+    assert (found.authorization, found.superusers) == (True, {"operator", "replication-eu"})
+    assert not CONFIGURATION.validate_python({"clusterName": "eu"}).authorization
+
+
+@pytest.mark.parametrize(("may", "was", "good"), [(True, True, True), (False, False, True), (False, True, False), (True, None, False), (False, None, False)])  # fmt: skip  # noqa: E501
+def test_a_right_that_could_not_be_tried_is_not_good(may: bool, was: bool | None, good: bool) -> None:
+    tried = TriedRight(role="jobs", cluster="hq", action="consume", resource=EU, may=may, was=was, reason="Timeout")
+    assert tried.is_good is good
+    assert ("unknown: Timeout" in str(tried)) is (was is None)
