@@ -153,6 +153,8 @@ __all__ = [
     "checked_reason",
     "TokenIssuer",
     "TokenKey",
+    "Unsealable",
+    "Unsealer",
     "common_name",
     "credentials_in",
     "device_name",

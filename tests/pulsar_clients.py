@@ -24,6 +24,12 @@ def http_access(access: PulsarAccess) -> dict[str, Any]:
     return {"verify": access_tls_context(access), "headers": {"Authorization": f"Bearer {token()}"} if token else {}}
 
 
+def source_access(access: PulsarAccess) -> dict[str, str]:
+    """What the format `pulsar` needs to be somebody."""
+    given = {"tokenFile": access.token_file, "tlsCa": access.tls_ca}
+    return {name: str(file) for name, file in given.items() if file is not None}
+
+
 def open_client(service_url: str, access: PulsarAccess = NOBODY) -> pulsar.Client:
     """A client of `service_url`."""
     return open_pulsar_client(service_url, access, timeout_s=OPERATION_TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S)

@@ -17,7 +17,7 @@ from settings import Settings
 __all__ = ["KEY_REFRESH_S", "PulsarCluster", "PulsarSecurity", "PulsarSettings"]
 
 KEY_REFRESH_S = 2
-"""How old the keys of a broker may be when it checks a token; older ones are fetched anew, and the next check has them."""
+"""How old a broker's keys may be when it checks a token; older ones are fetched, and the next check has them."""
 
 _HOST = "127.0.0.1"
 # The server's own folder. Pulsar puts these paths into URIs as they are: a space in one would end the start.

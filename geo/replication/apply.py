@@ -300,9 +300,10 @@ def _topic(admin: AdminClient, change: Change) -> None:
     if change.action == "delete":
         return
     if change.action == "update":
-        admin.post(f"{path}/partitions", change.after)
+        # In this cluster alone: its brokers have no right to do it in the others, and we do it in each.
+        admin.post(f"{path}/partitions", change.after, updateLocalTopicOnly=True)
     elif change.after:
-        admin.put(f"{path}/partitions", change.after)
+        admin.put(f"{path}/partitions", change.after, createLocalTopicOnly=True)
     else:
         admin.put(path)
 

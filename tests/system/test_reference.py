@@ -32,8 +32,12 @@ from identity.publication_id import next_publication_id
 from cloud_jobs.reference_publisher import publish
 from deploy.local import LocalStack, PulsarCluster
 from identity.publication_id import PROPERTY, next_publication_id
+<<<<<<< HEAD
 >>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
 from tests.pulsar_clients import open_client
+=======
+from tests.pulsar_clients import open_client, source_access
+>>>>>>> e2317cc (A topic's partitions are changed in each cluster by itself: brokers have no right to it in the others)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -85,8 +89,12 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
 =======
         publish([hq.service_url], [tariff(name, price)], stack.access("publisher"), clock=lambda: clock_s)  # noqa: B023  # called at once
     send_junk(hq, name)
+<<<<<<< HEAD
 >>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
     options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}
+=======
+    options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}", **source_access(stack.access("jobs"))}
+>>>>>>> e2317cc (A topic's partitions are changed in each cluster by itself: brokers have no right to it in the others)
 
     def collected(_: int) -> CollectedReference:
         return collect(spark, lake, options, trust)
@@ -119,7 +127,11 @@ def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_o
     config.write_text(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
         f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
+<<<<<<< HEAD
         + (operator := stack_operator(stack.folder)).reference_settings()
+=======
+        f"[access]\n{stack.access('jobs').as_toml()}"
+>>>>>>> e2317cc (A topic's partitions are changed in each cluster by itself: brokers have no right to it in the others)
     )
     flat = {"type": "Polygon", "coordinates": [[[0, 0], [0, 0], [0, 0], [0, 0]]]}
     fence = make_version("fence", {"type": "Feature", "properties": {"id": name}, "geometry": flat})

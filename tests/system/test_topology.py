@@ -227,8 +227,8 @@ def test_what_a_cluster_knows_of_itself_and_of_others_is_restored_and_the_rest_o
     eu = clients["eu"]
     own, hq = known(eu, "clusters/eu"), known(eu, "clusters/hq")
     try:
-        eu.post("clusters/eu", own | {"serviceUrl": stack.pulsar["us"].admin_url})
-        eu.post("clusters/hq", hq | {"serviceUrl": "http://127.0.0.1:9", "authenticationPlugin": "kept"})
+        eu.post("clusters/eu", own | {"serviceUrlTls": stack.pulsar["us"].admin_url})
+        eu.post("clusters/hq", hq | {"serviceUrlTls": "https://127.0.0.1:9", "authenticationPlugin": "kept"})
         changed = apply(stack.topology, clients).changed
         assert {(change.cluster, change.kind, change.name) for change in changed} == {
             ("eu", "cluster", "eu"),

@@ -21,7 +21,7 @@ from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import PulsarCluster
 from runtime.pulsar_client import PulsarAccess
-from tests.pulsar_clients import NOBODY, http_access, open_client
+from tests.pulsar_clients import NOBODY, http_access, open_client, source_access
 
 _numbers = itertools.count(1)
 _TRIES_WHILE_BUSY = 20
@@ -61,11 +61,7 @@ class LiveCluster:
         self.access = access
         self.service_url, self.admin_url = service_url, admin_url
         self.text = f"{name}={service_url}|{admin_url}"
-        self.options = {"clusters": self.text} | {
-            name: str(value)
-            for name, value in (("tokenFile", access.token_file), ("tlsCa", access.tls_ca))
-            if value is not None
-        }
+        self.options = {"clusters": self.text, **source_access(access)}
         """What the source needs to read it."""
         self.http = httpx.Client(
             base_url=f"{admin_url}/admin/v2/", timeout=20, follow_redirects=True, **http_access(access)
