@@ -103,9 +103,6 @@ if TYPE_CHECKING:
         signature_of,
         verify_publication,
     )
-    from identity.names import DeviceName, PrincipalKind, PrincipalName, device_name, parse_name, principal
-    from identity.requests import CertificateRequest, KeyPair, PublicKey, make_request, read_request
-    from identity.sealing import Sealer, Unsealer, is_sealed, read_public_key
     from identity.token_issuer import TokenIssuer
     from identity.tokens import InvalidToken, TokenKey
 
@@ -147,14 +144,12 @@ __all__ = [
     "SealingKeyError",
     "SignatureFault",
     "SignatureRefused",
+    "TokenIssuer",
+    "TokenKey",
     "TrustedKey",
     "Unsealable",
     "Unsealer",
     "checked_reason",
-    "TokenIssuer",
-    "TokenKey",
-    "Unsealable",
-    "Unsealer",
     "common_name",
     "credentials_in",
     "device_name",

@@ -12,12 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-<<<<<<< HEAD
-from deploy.local.stack_operator import stack_operator
-from deploy.local.stack_state import StackState
-=======
-from deploy.local import StackState, stack_access
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
+from deploy.local import StackState, stack_access, stack_operator
 from edge_agent.intake.parse import parse_message
 from runtime.pulsar_client import PulsarAccess
 from simulator import drive, generated_scenario, write_folder

@@ -93,12 +93,9 @@ name = "hq"
 service_url = "{hq.service_url}"
 admin_url = "{hq.admin_url}"
 
-<<<<<<< HEAD
 {stack_operator(stack.folder).reference_settings()}
-=======
 [access]
 {stack.access("jobs").as_toml()}
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
 {store.job_settings() if store else ""}
 {stack.spark.job_settings(_JOBS_AT_ONCE) if stack.spark else ""}""")
     return path

@@ -91,12 +91,8 @@ class DemoScenario:
 
     def _publish_reference(self, settings: CloudSettings) -> None:
         versions = read_reference([self._folder])
-<<<<<<< HEAD
         signing = Signing(stack_operator(self.stack.folder).key, "contracts and fences of the demo")
-        publish_reference(settings.service_urls, versions, settings.access, signing=signing)
-=======
-        publish_reference(settings.service_urls, versions, self.stack.access("publisher"))
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
+        publish_reference(settings.service_urls, versions, self.stack.access("publisher"), signing=signing)
         counts = counts_text(Counter(version.kind for version in versions))
         self.say(f"published {counts} to their compacted topics, signed by the operator of the stack")
 

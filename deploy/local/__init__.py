@@ -62,10 +62,7 @@ __all__ = [
     "empty",
     "free_port",
     "http_health",
-<<<<<<< HEAD
-    "stack_operator",
-=======
     "stack_access",
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
+    "stack_operator",
     "wait_all",
 ]

@@ -21,23 +21,13 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import CollectedReference, collect, publications_in, quarantined_messages
 from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import make_version
-<<<<<<< HEAD
 from cloud_jobs.reference_publisher import Signing, publish
 from cloud_jobs.reference_trust import ReferenceTrust
-from deploy.local import LocalStack, stack_operator
+from deploy.local import LocalStack, PulsarCluster, stack_operator
 from identity import OperatorKey, Publication, sign_publication, trusted_key
 from identity.operator_files import read_operators
 from identity.publication_id import next_publication_id
-=======
-from cloud_jobs.reference_publisher import publish
-from deploy.local import LocalStack, PulsarCluster
-from identity.publication_id import PROPERTY, next_publication_id
-<<<<<<< HEAD
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
-from tests.pulsar_clients import open_client
-=======
 from tests.pulsar_clients import open_client, source_access
->>>>>>> e2317cc (A topic's partitions are changed in each cluster by itself: brokers have no right to it in the others)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -48,20 +38,12 @@ def tariff(name: str, price: str) -> Any:
     return make_version("tariff", body)
 
 
-<<<<<<< HEAD
-def send_junk(service_url: str, key: str, operator: OperatorKey) -> None:
+def send_junk(cluster: PulsarCluster, key: str, operator: OperatorKey) -> None:
     """Messages that are no publications, and one that came twice, as after a retry of its producer."""
     version = tariff(f"{key}-twice", "1")
     publication = Publication("tariff", version.key, version.body.encode())
     properties = sign_publication(operator, publication, next_publication_id(None, 1, 0), "a test")
-    client = open_client(service_url)
-=======
-def send_junk(cluster: PulsarCluster, key: str) -> None:
-    """Messages that are no publications, and one that came twice, as after a retry of its producer."""
-    version = tariff(f"{key}-twice", "1")
-    properties = {PROPERTY: next_publication_id(None, 1, 0)}
     client = open_client(cluster.service_url, cluster.access)
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
     try:
         producer = client.create_producer("persistent://fleet/reference/tariffs")
         producer.send(b"no JSON", partition_key=key, properties=properties)
@@ -81,20 +63,11 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     lake = Lake(tmp_path / "lake")
     lake.create()
     # each with a clock that is behind the one before
-    now_s = time.time()
+    now_s, access = time.time(), stack.access("publisher")
     for clock_s, price in ((now_s, "0.45"), (now_s - 3600, "4.50"), (now_s - 7200, "0.45")):
-<<<<<<< HEAD
-        publish([hq.service_url], [tariff(name, price)], clock=lambda: clock_s, signing=signing)  # noqa: B023  # at once
-    send_junk(hq.service_url, name, operator.key)
-=======
-        publish([hq.service_url], [tariff(name, price)], stack.access("publisher"), clock=lambda: clock_s)  # noqa: B023  # called at once
-    send_junk(hq, name)
-<<<<<<< HEAD
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
-    options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}
-=======
+        publish([hq.service_url], [tariff(name, price)], access, clock=lambda: clock_s, signing=signing)  # noqa: B023
+    send_junk(hq, name, operator.key)
     options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}", **source_access(stack.access("jobs"))}
->>>>>>> e2317cc (A topic's partitions are changed in each cluster by itself: brokers have no right to it in the others)
 
     def collected(_: int) -> CollectedReference:
         return collect(spark, lake, options, trust)
@@ -127,21 +100,12 @@ def test_the_commands_of_two_processes_at_once_succeed_and_show_what_they_left_o
     config.write_text(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
         f'[[clusters]]\nname = "hq"\nservice_url = "{hq.service_url}"\nadmin_url = "{hq.admin_url}"\n'
-<<<<<<< HEAD
-        + (operator := stack_operator(stack.folder)).reference_settings()
-=======
-        f"[access]\n{stack.access('jobs').as_toml()}"
->>>>>>> e2317cc (A topic's partitions are changed in each cluster by itself: brokers have no right to it in the others)
+        f"[access]\n{stack.access('jobs').as_toml()}" + (operator := stack_operator(stack.folder)).reference_settings()
     )
     flat = {"type": "Polygon", "coordinates": [[[0, 0], [0, 0], [0, 0], [0, 0]]]}
     fence = make_version("fence", {"type": "Feature", "properties": {"id": name}, "geometry": flat})
-<<<<<<< HEAD
-    publish([hq.service_url], [fence], signing=Signing(operator.key, "a test"))
-    send_junk(hq.service_url, name, operator.key)
-=======
-    publish([hq.service_url], [fence], stack.access("publisher"))
-    send_junk(hq, name)
->>>>>>> d0fd352 (Every client of the stack's clusters shows who it is)
+    publish([hq.service_url], [fence], stack.access("publisher"), signing=Signing(operator.key, "a test"))
+    send_junk(hq, name, operator.key)
     Lake(tmp_path / "lake").create()
     command = [sys.executable, "-m", "cloud_jobs", "usage", "--config", str(config), "--json"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -179,13 +143,13 @@ def test_what_nobody_signed_who_may_is_in_quarantine_and_the_history_names_who_w
     trust = ReferenceTrust(keys.model_copy(update={"keys": {**keys.keys, **trusted}}))
     lake = Lake(tmp_path / "lake")
     lake.create()
-    urls = [hq.service_url]
-    publish(urls, [tariff(name, "0.45")], signing=Signing(operator.key, "as agreed"))
-    publish(urls, [tariff(name, "9.99")])
-    publish(urls, [tariff(name, "9.98")], signing=Signing(lost, "a key that nobody trusts"))
-    publish(urls, [tariff(name, "9.97")], signing=Signing(acme, "a tenant's own"))
-    altered(hq.service_url, tariff(name, "9.96"), operator.key)
-    options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}"}
+    urls, access = [hq.service_url], stack.access("publisher")
+    publish(urls, [tariff(name, "0.45")], access, signing=Signing(operator.key, "as agreed"))
+    publish(urls, [tariff(name, "9.99")], access)
+    publish(urls, [tariff(name, "9.98")], access, signing=Signing(lost, "a key that nobody trusts"))
+    publish(urls, [tariff(name, "9.97")], access, signing=Signing(acme, "a tenant's own"))
+    altered(hq, tariff(name, "9.96"), operator.key)
+    options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}", **source_access(stack.access("jobs"))}
     for _ in range(2):
         found = collect(spark, lake, options, trust)
         refused = [one.reason.partition(":")[0] for one in found.quarantined if one.key.startswith(f"{name}@")]
@@ -203,12 +167,12 @@ def test_what_nobody_signed_who_may_is_in_quarantine_and_the_history_names_who_w
     assert "0.45" in first["body"]
 
 
-def altered(service_url: str, version: Any, operator: OperatorKey) -> None:
+def altered(cluster: PulsarCluster, version: Any, operator: OperatorKey) -> None:
     """A publication whose price was changed after it was signed."""
     body = version.body.encode()
     signed = Publication("tariff", version.key, body.replace(b"9.96", b"0.01"))
     properties = sign_publication(operator, signed, next_publication_id(None, round(time.time() * 1000), 0), "altered")
-    client = open_client(service_url)
+    client = open_client(cluster.service_url, cluster.access)
     try:
         producer = client.create_producer("persistent://fleet/reference/tariffs")
         producer.send(body, partition_key=version.key, properties=properties)
