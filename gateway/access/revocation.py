@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from identity import Authority, IdentityError, NotAnAuthority, Revoked, common_name, read_certificates
@@ -35,6 +35,7 @@ MAX_LISTS: Final = 100
 """Issuers: one for each region."""
 BACKDATED: Final = timedelta(hours=1)
 """A list is later than the former one by whole seconds. Beginning in the past, many may be made in one second."""
+_BEGIN: Final = b"-----BEGIN X509 CRL-----"
 _END: Final = b"-----END X509 CRL-----\n"
 
 
@@ -73,11 +74,12 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
     if len(body) > MAX_LIST_BYTES:
         raise ListRefused(issuer, f"{len(body)} bytes, at most {MAX_LIST_BYTES} are taken")
     try:
-        certificate = read_certificates(body)[0]
+        begin = body.index(_BEGIN)
+        certificate = read_certificates(body[:begin])[0]
         # The root's word: else anybody who may publish here could lock devices out.
         certificate.verify_directly_issued_by(root)
-        found = _read(body[body.index(b"-----BEGIN X509 CRL-----") :], certificate)
-    except (ValueError, TypeError, InvalidSignature, NotAnAuthority) as error:
+        found = _read(body[begin:], certificate)
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, NotAnAuthority) as error:
         raise ListRefused(issuer, f"{type(error).__name__}: {error}") from error
     if found.issuer != issuer:
         raise ListRefused(issuer, f"it is of {found.issuer!r}")
@@ -110,23 +112,27 @@ def next_list(
 
 def _read(pem: bytes, certificate: x509.Certificate | None = None) -> RevocationList:
     """A list; by this certificate, if one is given. Raises ValueError."""
-    found = x509.load_pem_x509_crl(pem)
-    if certificate is not None:
-        key = certificate.public_key()
-        if found.issuer != certificate.subject or not found.is_signature_valid(key):  # type: ignore[arg-type]
-            raise ValueError("its issuer did not sign it")
-    if found.next_update_utc is None:
-        raise ValueError("it does not say until when it holds")
     try:
+        found = x509.load_pem_x509_crl(pem)
+        issuer = found.issuer
+        if certificate is not None:
+            key = certificate.public_key()
+            if issuer != certificate.subject or not found.is_signature_valid(key):  # type: ignore[arg-type]
+                raise ValueError("its issuer did not sign it")
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except x509.ExtensionNotFound as error:
-        raise ValueError("it has no number") from error
+        serials = frozenset(one.serial_number for one in found)
+        this_update, next_update = found.last_update_utc, found.next_update_utc
+    # Of half a dozen kinds: the library looks at a part only when it is asked for.
+    except Exception as error:
+        raise ValueError(f"it is no list with a number and a signature: {error!s:.200}") from error
+    if next_update is None:
+        raise ValueError("it does not say until when it holds")
     return RevocationList(
-        issuer=common_name(found.issuer),
+        issuer=common_name(issuer),
         number=number,
-        this_update=found.last_update_utc,
-        next_update=found.next_update_utc,
+        this_update=this_update,
+        next_update=next_update,
         pem=pem,
         certificate_pem=b"" if certificate is None else certificate.public_bytes(serialization.Encoding.PEM),
-        serials=frozenset(one.serial_number for one in found),
+        serials=serials,
     )
