@@ -73,3 +73,8 @@ def test_no_text_that_is_no_hash_is_an_error(text: str) -> None:
 
 def test_a_password_file_is_sorted_and_one_line_for_each_user() -> None:
     assert password_file({"claim@b": "$7$b", "access@eu": "$7$a"}) == b"access@eu:$7$a\nclaim@b:$7$b\n"
+
+
+@pytest.mark.parametrize("head", ["9999999$c2FsdA==", "0$c2FsdA==", "101$====", "101$c2Fsd", "101$"])
+def test_a_hash_that_takes_long_or_is_none_is_nobody_s(head: str) -> None:
+    assert not is_broker_password("text", f"$7${head}${'A' * 86}==")
