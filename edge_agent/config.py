@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
+from identity.names import device_name
 from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
 from runtime.logs import LogSettings
 from settings import Settings
@@ -52,9 +53,14 @@ class DeviceSettings(Settings):
     """Who this is."""
 
     id: Name
-    """Name of the device; its client id at the regional broker is `tenant:id`."""
+    """Name of the device; its client id at the regional broker is `tenant/id`, as in its certificate."""
     tenant: Name = "default"
     """Whose device it is; the third part of its topics."""
+
+    @model_validator(mode="after")
+    def _has_a_name_for_a_certificate(self) -> Self:
+        device_name(self.tenant, self.id)
+        return self
 
 
 class IntakeSettings(BrokerSettings):

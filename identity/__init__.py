@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from identity.authority_folder import (
         AuthorityFolder,
         IssuedCertificate,
+        issued_in,
     )
     from identity.credentials import (
         credentials_in,
@@ -162,6 +163,7 @@ __all__ = [
     "issue_client",
     "issue_device",
     "issue_server",
+    "issued_in",
     "key_id_of",
     "make_regional",
     "make_request",
@@ -201,7 +203,7 @@ _HOMES = {
         "regional_name",
         "sign_revocation_list",
     ),
-    "identity.authority_folder": ("AuthorityFolder", "IssuedCertificate"),
+    "identity.authority_folder": ("AuthorityFolder", "IssuedCertificate", "issued_in"),
     "identity.credentials": ("credentials_in", "write_credentials"),
     "identity.errors": (
         "AuthorityDamaged",

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, RequestFault, RequestRefused
-from identity.names import MAX_NAME_CHARACTERS, device_name, parse_name
+from identity.names import MAX_NAME_CHARACTERS, DeviceName, PrincipalName, device_name, parse_name
 from identity.requests import KeyPair, PublicKey, read_request
 
 __all__ = [
@@ -30,10 +30,12 @@ __all__ = [
     "issue_client",
     "issue_device",
     "issue_server",
+    "kind_of",
     "make_regional",
     "make_root",
     "read_certificates",
     "regional_name",
+    "server_names",
     "sign_revocation_list",
     "with_chain",
 ]
@@ -213,6 +215,29 @@ def read_certificates(pem: bytes) -> list[x509.Certificate]:
     except Exception as error:  # of half a dozen kinds
         raise NotAnAuthority(f"no certificates in PEM: {error!s:.200}") from error
     return found
+
+
+def kind_of(certificate: x509.Certificate) -> str:
+    """What a certificate is for: `root`, `authority`, `server`, `device`, the kind of a client, or `unknown`."""
+    if _constraints(certificate).ca:
+        return "root" if certificate.issuer == certificate.subject else "authority"
+    if server_names(certificate):
+        return "server"
+    match parse_name(common_name(certificate.subject)):
+        case DeviceName():
+            return "device"
+        case PrincipalName(kind=kind):
+            return kind
+    return "unknown"
+
+
+def server_names(certificate: x509.Certificate) -> list[str]:
+    """Where the server of a certificate is reached; nothing for a client's."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
 def _issue(

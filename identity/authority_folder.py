@@ -24,6 +24,7 @@ from identity.authority import (
     issue_client,
     issue_device,
     issue_server,
+    kind_of,
     make_regional,
     make_root,
     read_certificates,
@@ -33,7 +34,7 @@ from identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing,
 from identity.requests import KeyPair
 from runtime.durable_file import create_durably, replace_durably
 
-__all__ = ["AuthorityFolder", "IssuedCertificate"]
+__all__ = ["AuthorityFolder", "IssuedCertificate", "issued_in"]
 
 _ROOT, _CERTIFICATE, _KEY, _ISSUED = "root.pem", "authority.pem", "authority.key", "issued"
 
@@ -47,6 +48,19 @@ class IssuedCertificate(NamedTuple):
     not_before: datetime
     not_after: datetime
     file: Path
+    what: str
+    """`root`, `authority`, `server`, `device`, or the kind of a client."""
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """The first certificate of a file (PEM). Raises AuthorityDamaged where there is none, OSError."""
+        try:
+            certificate = read_certificates(file.read_bytes())[0]
+        except NotAnAuthority as error:
+            raise AuthorityDamaged(file.parent, f"{file.name}: {error}") from error
+        name, issuer = common_name(certificate.subject), common_name(certificate.issuer)
+        begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        return cls(name, issuer, certificate.serial_number, begins, ends, file, kind_of(certificate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +157,6 @@ class AuthorityFolder:
             raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
         return with_chain(certificate, self.authority)
 
-    def issued(self) -> list[IssuedCertificate]:
-        """What was signed here, by name and end. Raises AuthorityDamaged for a file that is no certificate."""
-        found = []
-        for file in (self.folder / _ISSUED).glob("*.pem"):
-            try:
-                found.append(_listed(read_certificates(file.read_bytes())[0], file))
-            except NotAnAuthority as error:
-                raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
-        return sorted(found, key=lambda one: (one.name, one.not_after))
-
     def _recorded(self, issued: Issued) -> Issued:
         # One file each, so that two processes need no lock, and a crash leaves no half line.
         folder = self.folder / _ISSUED
@@ -171,10 +175,10 @@ def _new_key(folder: Path) -> KeyPair:
     return KeyPair.from_pem((folder / _KEY).read_bytes())
 
 
-def _listed(certificate: x509.Certificate, file: Path) -> IssuedCertificate:
-    name, issuer = common_name(certificate.subject), common_name(certificate.issuer)
-    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return IssuedCertificate(name, issuer, certificate.serial_number, begins, ends, file)
+def issued_in(folder: Path) -> list[IssuedCertificate]:
+    """What the authority of a folder signed, by name and end; its key is not needed. Raises AuthorityDamaged."""
+    found = [IssuedCertificate.read(file) for file in (folder / _ISSUED).glob("*.pem")]
+    return sorted(found, key=lambda one: (one.name, one.not_after))
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -31,7 +31,7 @@ from runtime.mqtt_packets import (
     read_publish,
     remaining_length,
 )
-from runtime.tls import tls_context
+from runtime.tls import load_key_pair, tls_context
 
 __all__ = [
     "LARGEST_PACKET",
@@ -121,8 +121,9 @@ class MqttClient(Client):
         if broker.username is not None:
             password = read_password(broker.password_file) if broker.password_file is not None else None
             self.username_pw_set(broker.username, password)
-        if broker.tls is not None:
-            self.tls_set_context(tls_context(broker.tls))
+        self._tls = None if broker.tls is None else tls_context(broker.tls)
+        if self._tls is not None:
+            self.tls_set_context(self._tls)
         # With these callbacks paho takes it that an event loop is there, and queues packets instead of writing each.
         self.on_socket_register_write = lambda *_: None
         self.on_socket_unregister_write = lambda *_: None
@@ -130,6 +131,7 @@ class MqttClient(Client):
     def start(self) -> None:
         """Opens a connection and sends CONNECT; the answer comes by `receive`. Raises OSError, ValueError.
 
+        The certificate and its key are read again, so that a renewed one needs no restart; the authorities are not.
         Publications that an earlier connection left unanswered are sent again.
         """
         # Broker and paho both send again what has no PUBACK, so bytes of the old connection are only in the way.
@@ -137,6 +139,9 @@ class MqttClient(Client):
         self._outgoing.clear()
         self.messages.clear()
         self.is_closed_by_broker, self.failure, self._has_repeated = False, "", False
+        if self._tls is not None and self._broker.tls is not None and self._broker.tls.certificate is not None:
+            # Into the context that paho has: it takes one only once.
+            load_key_pair(self._tls, self._broker.tls.certificate, self._broker.tls.key)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._options.session_expiry_s
         properties.ReceiveMaximum = self._options.receive_maximum

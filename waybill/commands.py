@@ -65,6 +65,7 @@ SUBCOMMANDS = {
     "decisions": LazyCommand(
         "cloud_jobs.billing.certificates.cli:app", "cloud", "Decide on devices that hold up a bill."
     ),
+    "pki": LazyCommand("identity.pki_cli:app", "gateway", "Authorities, and certificates for devices and servers."),
     "reconcile": LazyCommand(
         "cloud_jobs.reconcile.cli:reconcile", "cloud", "Compare the counts of a period, from device to invoice."
     ),

@@ -15,7 +15,7 @@ from benchmarks.gateway.certificates import Certificates
 from deploy.local import (
     DaemonProcess,
     MosquittoBroker,
-    MosquittoSettings,
+    MosquittoSecurity,
     PulsarCluster,
     PulsarSettings,
     Server,
@@ -99,7 +99,7 @@ def region(folder: Path, *, encrypted: bool = True) -> Iterator[Region]:
     mqtt = MosquittoBroker(
         REGION,
         folder / "mqtt",
-        settings=MosquittoSettings(tls=certificates.issue("localhost") if certificates else None),
+        security=MosquittoSecurity(tls=certificates.issue("localhost")) if certificates else None,
     )
     # 768 MB and the whole compiler: the same cluster serves pulsar-perf.
     settings = PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)

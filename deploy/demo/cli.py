@@ -47,6 +47,9 @@ def demo(
     spark_cluster: Annotated[
         bool, typer.Option("--spark-cluster", help="Run the jobs on a Spark cluster of a master and two workers.")
     ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Servers that are open to everybody on this machine, in plain text.")
+    ] = False,
     as_json_text: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
 ) -> None:
     """From vehicles to checked invoices and a credit note on real servers, with a cut uplink and a killed agent.
@@ -59,7 +62,7 @@ def demo(
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
-            size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None)
+            size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None, insecure=insecure)
             audit, memory = _run(folder, settings, size, quiet=as_json_text)
     except (
         CloudError,

@@ -16,6 +16,7 @@ from deploy.local import (
     MosquittoBroker,
     MosquittoSettings,
     PortBook,
+    TlsFiles,
     http_health,
     stack_operator,
 )
@@ -42,13 +43,14 @@ def _gateway(stack: LocalStack, region: str, port: int) -> DaemonProcess:
     folder = stack.folder / f"gateway-{region}"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "gateway.toml"
-    config.write_text(f"""name = "gateway-{region}"
+    name = f"{region}-1"
+    config.write_text(f"""name = "{name}"
 region = "{region}"
 
 [mqtt]
 host = "127.0.0.1"
 port = {stack.brokers[region].port}
-
+{_tls_toml("mqtt", stack.client_files(f"gateway@{name}", region))}
 [pulsar]
 service_url = "{stack.pulsar[region].service_url}"
 {_pulsar_access(stack, f"gateway-{region}")}
@@ -187,7 +189,11 @@ def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle, alone:
         stack.add(links)
         uplink = links.links[device]
     config = folder / "agent.toml"
-    config.write_text(_agent_toml(planned.sender, region, broker.port, uplink.port, folder / "buffer"))
+    # It shows its certificate to the region's broker alone; the vehicle's own is on its loopback.
+    files = stack.client_files("/".join(planned.sender), region)
+    config.write_text(
+        _agent_toml(planned.sender, region, broker.port, uplink.port, folder / "buffer") + _tls_toml("uplinks", files)
+    )
     agent = DaemonProcess.python(
         f"edge-agent-{device}", "edge_agent", ["run", "--config", str(config)], folder / "agent", settle_s=0.1
     )
@@ -216,3 +222,14 @@ host = "127.0.0.1"
 port = {uplink_port}
 backoff_max_s = 3
 """
+
+
+def _tls_toml(table: str, files: TlsFiles | None) -> str:
+    if files is None:
+        return ""
+    return f'''
+[{table}.tls]
+ca = "{files.ca}"
+certificate = "{files.certificate}"
+key = "{files.key}"
+'''

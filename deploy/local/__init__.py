@@ -1,5 +1,6 @@
 """The local stack: real servers on loopback, started, watched and stopped by this process."""
 
+from deploy.local.authority import LocalAuthority
 from deploy.local.credentials import stack_access
 from deploy.local.daemon import DaemonProcess
 from deploy.local.errors import (
@@ -16,7 +17,7 @@ from deploy.local.errors import (
 from deploy.local.folder import empty
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
-from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings, TlsFiles
+from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSecurity, PulsarSettings
@@ -36,9 +37,11 @@ __all__ = [
     "FolderOfAnother",
     "LakePlace",
     "LinkControlError",
+    "LocalAuthority",
     "LocalStack",
     "LocalStackError",
     "MosquittoBroker",
+    "MosquittoSecurity",
     "MosquittoSettings",
     "ObjectStore",
     "PortBook",

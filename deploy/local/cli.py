@@ -54,7 +54,7 @@ def up(
         bool, typer.Option("--spark-cluster", help="Also a Spark cluster: a master and two workers.")
     ] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Pulsar without TLS, tokens and rights, open to everybody here.")
+        bool, typer.Option("--insecure", help="Open to everybody on this machine, in plain text.")
     ] = False,
 ) -> None:
     """Start the local stack: Pulsar clusters, regional MQTT brokers, and the links between them.

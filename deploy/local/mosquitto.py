@@ -4,27 +4,29 @@ import getpass
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field, FilePath
+from pydantic import Field
 
 from deploy.local.errors import ProgramMissing
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, MqttHealth
+from identity.broker_rules import rules_version
+from runtime import TlsSettings, replace_durably
 from settings import Settings
 
-__all__ = ["MosquittoBroker", "MosquittoSettings", "TlsFiles"]
+__all__ = ["MosquittoBroker", "MosquittoSecurity", "MosquittoSettings", "TlsFiles"]
 
 _HOST = "127.0.0.1"
 
 
-class TlsFiles(Settings):
-    """PEM files of a listener that demands client certificates; the certificate's common name is the user name."""
+class TlsFiles(TlsSettings):
+    """PEM files of a client or server: whom it trusts, its certificate, its key."""
 
-    ca: FilePath
-    certificate: FilePath
-    key: FilePath
+    certificate: Path
+    key: Path
 
 
 class MosquittoSettings(Settings):
@@ -35,7 +37,19 @@ class MosquittoSettings(Settings):
     max_inflight_messages: int = Field(1000, ge=1, description="sent to one client and not acknowledged yet")
     max_packet_mb: int = Field(8, ge=1, description="one MQTT packet")
     autosave_s: int = Field(10, ge=1, description="between two writes of the queues to disk")
-    tls: TlsFiles | None = Field(None, description="demand client certificates; none: plain TCP on loopback")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MosquittoSecurity:
+    """Mutual TLS: the listener's own files, and who may do what (`rules`, Mosquitto's acl_file; none: everything).
+
+    A client is who its certificate says: its common name is the user name and the client id, whatever it sends.
+    `probe`: what the stack asks with whether the broker answers; without it, only whether it accepts a connection.
+    """
+
+    tls: TlsFiles
+    rules: str | None = None
+    probe: TlsFiles | None = None
 
 
 class MosquittoBroker(Server):
@@ -52,10 +66,12 @@ class MosquittoBroker(Server):
         *,
         settings: MosquittoSettings | None = None,
         ports: PortBook | None = None,
+        security: MosquittoSecurity | None = None,
     ) -> None:
         super().__init__(f"mosquitto-{name}", folder)
         self.region = name
         self.settings = settings or MosquittoSettings()
+        self.security = security
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = ports or PortBook(self.folder / "ports.json")
         self.port = self._ports.port(self.name)
@@ -66,10 +82,14 @@ class MosquittoBroker(Server):
 
     def addresses(self) -> dict[str, str]:
         """The MQTT address."""
-        return {"url": f"{'mqtts' if self.settings.tls else 'mqtt'}://{_HOST}:{self.port}"}
+        return {"url": f"{'mqtts' if self.security else 'mqtt'}://{_HOST}:{self.port}"}
 
     def prepare(self) -> None:
-        """Write mosquitto.conf."""
+        """Write mosquitto.conf, and the rules unless newer ones are there."""
+        # An access daemon writes them too, with versions that grow: a broker that is started again keeps those.
+        rules = self.security and self.security.rules
+        if rules and _rules_version(self.rules_file) <= rules_version(rules):
+            replace_durably(self.rules_file, rules.encode(), mode=0o600)
         self._conf.write_text("\n".join(self._lines()) + "\n")
 
     def command(self) -> Sequence[str]:
@@ -78,7 +98,13 @@ class MosquittoBroker(Server):
 
     def health(self) -> Health:
         """Whether the broker answers a CONNECT (with TLS: whether it accepts a connection)."""
-        return MqttHealth(port=self.port, tls=self.settings.tls is not None)
+        security = self.security
+        return MqttHealth(port=self.port, is_plain=security is None, tls=security and security.probe)
+
+    @property
+    def rules_file(self) -> Path:
+        """Who may do what; whoever writes it anew sends SIGHUP to the broker."""
+        return self.folder / "rules.acl"
 
     @property
     def _conf(self) -> Path:
@@ -97,7 +123,8 @@ class MosquittoBroker(Server):
             f"autosave_interval {settings.autosave_s}",
             # Nagle's algorithm would hold back a small PUBACK until the packet before it is acknowledged.
             "set_tcp_nodelay true",
-            "log_dest stdout",
+            # Not stdout, which Mosquitto fills by pages: a refusal is to be read when it happens.
+            "log_dest stderr",
             "log_timestamp_format %Y-%m-%dT%H:%M:%S",
             "log_type error",
             "log_type warning",
@@ -106,15 +133,22 @@ class MosquittoBroker(Server):
             # As root it would become another user, who may not write to our folder.
             f"user {getpass.getuser()}",
         ]
-        if settings.tls is None:
+        if self.security is None:
             return [*lines, "allow_anonymous true"]
         return [
             *lines,
             "allow_anonymous false",
             "require_certificate true",
             "use_identity_as_username true",
+            # Or who gives the client id of another device would end that one's session.
+            "use_username_as_clientid true",
+            *([f"acl_file {self.rules_file}"] if self.security.rules else []),
             "tls_version tlsv1.2",
-            f"cafile {settings.tls.ca}",
-            f"certfile {settings.tls.certificate}",
-            f"keyfile {settings.tls.key}",
+            f"cafile {self.security.tls.ca}",
+            f"certfile {self.security.tls.certificate}",
+            f"keyfile {self.security.tls.key}",
         ]
+
+
+def _rules_version(file: Path) -> int:
+    return rules_version(file.read_text()) if file.exists() else 0

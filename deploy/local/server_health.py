@@ -14,6 +14,7 @@ from pydantic import Field
 
 from deploy.local.errors import LinkControlError
 from deploy.local.link import CuttableLink
+from runtime import TlsSettings, tls_context
 from settings import Settings
 
 __all__ = ["ASK_S", "Health", "HttpHealth", "LinksHealth", "MqttHealth", "SparkHealth", "ask_all", "http_health"]
@@ -47,24 +48,34 @@ class HttpHealth(Settings):
 
 
 class MqttHealth(Settings):
-    """Whether an MQTT broker answers a CONNECT; with TLS: whether it accepts a connection."""
+    """Whether an MQTT broker answers a CONNECT; one that is not plain is asked with `tls`.
+
+    Without these files all that can be asked is whether it accepts a connection.
+    """
 
     kind: Literal["mqtt"] = "mqtt"
     port: int
-    tls: bool = False
+    is_plain: bool = True
+    tls: TlsSettings | None = None
 
     def __call__(self) -> bool:
         """Ask now."""
         try:
             with socket.create_connection((_HOST, self.port), timeout=_MQTT_S) as connection:
-                # A handshake needs a certificate that the listener knows; that it accepts is all that can be asked
-                # without one.
-                if self.tls:
+                if self.is_plain:
+                    return _answers(connection)
+                # Who has no certificate is not answered.
+                if self.tls is None:
                     return True
-                connection.sendall(_CONNECT)
-                return connection.recv(len(_CONNACK)) == _CONNACK
-        except OSError:
+                with tls_context(self.tls).wrap_socket(connection, server_hostname=_HOST) as secure:
+                    return _answers(secure)
+        except (OSError, ValueError):
             return False
+
+
+def _answers(connection: socket.socket) -> bool:
+    connection.sendall(_CONNECT)
+    return connection.recv(len(_CONNACK)) == _CONNACK
 
 
 class LinksHealth(Settings):

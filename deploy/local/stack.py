@@ -18,7 +18,7 @@ from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
-from deploy.local.mosquitto import MosquittoBroker, MosquittoSettings
+from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook
 from deploy.local.process import ProcessIdentity
@@ -28,6 +28,8 @@ from deploy.local.server_health import ask_all
 from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
+from identity import PrincipalKind, principal
+from identity.broker_rules import broker_rules
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings, load
@@ -46,9 +48,8 @@ class StackSettings(Settings):
     spark: SparkClusterSettings | None = Field(None, description="a Spark cluster beside the rest; None: there is none")
     start_timeout_s: float = Field(180.0, gt=0)
     ask_every_s: float = Field(10.0, ge=0, description="how often `check` asks the servers whether they are healthy")
-    insecure: bool = Field(
-        False, description="Pulsar in plain text and open to everybody on this machine; else TLS, tokens and rights"
-    )
+    gateways: int = Field(2, ge=1, le=64, description="of a region, that its broker takes: REGION-1, REGION-2, …")
+    insecure: bool = Field(False, description="open to everybody on this machine, in plain text")
     token_life_s: float = Field(43_200.0, gt=1, description="of the tokens of roles; `check` renews them at half of it")
 
 
@@ -105,6 +106,10 @@ class LocalStack:
     def access(self, role: str = OPERATOR) -> PulsarAccess:
         """What a process of this role shows the clusters, and whom it trusts; nothing of an insecure stack."""
         return self.credentials.access(role) if self.credentials else PulsarAccess()
+
+    def client_files(self, name: str, region: str) -> TlsFiles | None:
+        """What a device (`acme/bus-1`) or a gateway (`gateway@eu-1`) shows a broker; None: nobody is asked."""
+        return self.authority.client(name, region) if self.authority else None
 
     @property
     def servers(self) -> list[Server]:
@@ -246,7 +251,11 @@ class LocalStack:
         replication = {f"{here}->{there}": (here, there) for here, there in permutations(self.topology.clusters, 2)}
         self.brokers = {
             region: MosquittoBroker(
-                region, self.folder / f"mosquitto-{region}", settings=settings.mosquitto, ports=book
+                region,
+                self.folder / f"mosquitto-{region}",
+                settings=settings.mosquitto,
+                ports=book,
+                security=self._broker_security(region),
             )
             for region in self.topology.regions
         }
@@ -275,6 +284,16 @@ class LocalStack:
             self.spark = SparkCluster(self.folder, settings.spark, book)
             everything += [self.spark.master, *self.spark.workers]
         self._added = {server.name: server for server in everything}
+
+    def _broker_security(self, region: str) -> MosquittoSecurity | None:
+        if self.authority is None:
+            return None
+        gateways = [f"{region}-{number}" for number in range(1, self.settings.gateways + 1)]
+        return MosquittoSecurity(
+            tls=self.authority.server(principal(PrincipalKind.BROKER, region), region),
+            rules=broker_rules(0, region, gateways, ()),
+            probe=self.authority.client(principal(PrincipalKind.PROBE, region), region),
+        )
 
     def _changed(self, server: Server) -> None:
         self._save(self.phase)

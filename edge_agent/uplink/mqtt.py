@@ -60,7 +60,7 @@ class MqttUplink:
         self._are_heartbeats: deque[bool] = deque()
         options = MqttSessionOptions(
             # the broker knows clients by this alone, and another tenant may have a device of that name
-            client_id=f"{device.tenant}:{device.id}",
+            client_id=f"{device.tenant}/{device.id}",
             session_expiry_s=SESSION_EXPIRY_S,
             max_packet_bytes=CONTROL_PACKET_BYTES,
         )

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from cryptography.x509 import ReasonFlags
 
 from gateway.access.revocation import MAX_LISTS, RevocationList
-from gateway.access.rules import MAX_DENIED
 from identity import Revoked
+from identity.broker_rules import MAX_DENIED
 from identity.registry import DeviceEntry, DeviceState
 from identity.registry_messages import DevicePublication
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from deploy.local import LocalAuthority
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings, DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
@@ -16,7 +17,6 @@ from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.pulsar import PulsarUplink
 from runtime import TlsSettings
 from settings import SettingsError, parse
-from tests.certificates import CertificateAuthority
 from tests.runtime.test_tls import with_passphrase
 
 NO_HOST = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\n'
@@ -31,8 +31,8 @@ def checked(folder: Path, text: str) -> tuple[int, str]:
 
 
 def test_files_that_cannot_be_used_are_named_with_their_keys(tmp_path: Path) -> None:
-    own = CertificateAuthority(tmp_path / "authority").client("eu-0001")
-    other = CertificateAuthority(tmp_path / "stranger").client("eu-0001")
+    own = LocalAuthority(tmp_path / "authority").client("fleet/eu-0001")
+    other = LocalAuthority(tmp_path / "stranger").client("fleet/eu-0001")
     (tmp_path / "junk.pem").write_text("junk")
     (tmp_path / "empty").write_text("\nsecret")
     pair = f'[uplinks.tls]\nca = "{own.ca}"\ncertificate = "{own.certificate}"\n'
@@ -50,6 +50,14 @@ def test_files_that_cannot_be_used_are_named_with_their_keys(tmp_path: Path) -> 
         code, said = checked(tmp_path, MINIMAL + extra)
         assert (code, expected in said) == (78, True), (extra, said)
     assert checked(tmp_path, f'{MINIMAL}{pair}key = "{own.key}"\n')[0] == 0
+
+
+def test_a_name_that_fits_into_no_certificate_is_refused(tmp_path: Path) -> None:
+    tenant = "t" * 40
+    text = f'[device]\nid = "{"d" * 24}"\ntenant = "{tenant}"\n[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n'
+    code, said = checked(tmp_path, text)
+    assert (code, "at most 64" in said) == (78, True), said
+    assert checked(tmp_path, text.replace("d" * 24, "d" * 23))[0] == 0
 
 
 PULSAR = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\ntopic = "persistent://a/b/c"\n'
@@ -126,7 +134,7 @@ def test_help_shows_brackets_as_they_are() -> None:
 
 
 def test_a_key_with_a_passphrase_is_an_error_and_no_question(tmp_path: Path) -> None:
-    own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
+    own = with_passphrase(LocalAuthority(tmp_path).client("fleet/eu-0001"))
     tls = TlsSettings(ca=own.ca, certificate=own.certificate, key=own.key)
     with pytest.raises(LinkError, match="passphrase"):
         MqttUplink(DeviceSettings(id="eu-0001"), UplinkSettings(region="eu", host="127.0.0.1", tls=tls))

@@ -14,6 +14,7 @@ from identity import (
     AuthorityMissing,
     KeyPair,
     credentials_in,
+    issued_in,
     make_request,
     read_certificates,
     write_credentials,
@@ -43,11 +44,11 @@ def test_what_was_signed_is_listed_and_each_serial_is_another(root: AuthorityFol
     for name in ("bus-2", "bus-1"):
         regional.device(make_request(key, f"acme/{name}"), "acme", name, now=NOW, lifetime=MONTH)
     regional.server(key, "broker@eu", ["127.0.0.1"], now=NOW, lifetime=MONTH)
-    issued = AuthorityFolder.open(regional.folder).issued()
+    issued = issued_in(regional.folder)
     assert [one.name for one in issued] == ["acme/bus-1", "acme/bus-2", "broker@eu"]
     assert len({one.serial for one in issued}) == 3
     assert {one.issuer for one in issued} == {regional.authority.name}
-    assert [one.name for one in root.issued()] == [regional.authority.name]
+    assert [one.name for one in issued_in(root.folder)] == [regional.authority.name]
 
 
 def test_an_authority_is_never_replaced(root: AuthorityFolder) -> None:
@@ -94,8 +95,9 @@ def test_a_damaged_file_is_said_to_be_damaged(regional: AuthorityFolder, name: s
     regional.client(KeyPair.generate(), "gateway@eu", now=NOW, lifetime=MONTH)
     file = next((regional.folder / name).iterdir()) if name == "issued" else regional.folder / name
     file.write_bytes(b"-----BEGIN NOTHING-----")
+    read = issued_in if name == "issued" else AuthorityFolder.open
     with pytest.raises(AuthorityDamaged, match=str(regional.folder)):
-        AuthorityFolder.open(regional.folder).issued()
+        read(regional.folder)
 
 
 def test_credentials_are_files_that_a_tls_client_takes(tmp_path: Path, regional: AuthorityFolder) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+import socket
+import ssl
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -14,7 +20,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from runtime.mqtt_client import MqttClient, MqttMessage, read_publish
+from deploy.local import LocalAuthority
+from runtime.broker_settings import BrokerSettings
+from runtime.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions, read_publish
+from runtime.tls import TlsSettings
 
 QOS_1 = 0x32
 
@@ -125,3 +134,46 @@ def test_nothing_else_of_paho_s_private_parts_is_used_and_none_of_its_names_is_t
     used = set(re.findall(r"(?:self|super\(\))\.(_\w+)", inspect.getsource(MqttClient))) & theirs
     assert used == PRIVATE.keys() - {"_handle_publish"} | {"_in_packet"}
     assert theirs & vars(MqttClient).keys() == PRIVATE.keys() - {"_loop_rc_handle", "_packet_read"}
+
+
+class CertificateReader:
+    """A TLS server that demands a certificate, notes whose serial came, and ends the connection."""
+
+    def __init__(self, authority: LocalAuthority) -> None:
+        own = authority.server("broker@eu")
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(own.ca))
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._context.load_cert_chain(own.certificate, own.key)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+
+    def serial_of(self, connect: Callable[[], None]) -> int:
+        with ThreadPoolExecutor() as pool:
+            shown = pool.submit(self._take)
+            connect()
+            return shown.result(10)
+
+    def _take(self) -> int:
+        plain, _ = self._listener.accept()
+        with plain, self._context.wrap_socket(plain, server_side=True) as secure:
+            certificate = secure.getpeercert() or {}
+            return int(str(certificate["serialNumber"]), 16)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_a_renewed_certificate_is_shown_at_the_next_connection(tmp_path: Path) -> None:
+    authority = LocalAuthority(tmp_path)
+    own, server = authority.client("gateway@eu-1"), CertificateReader(authority)
+    settings = BrokerSettings(
+        host="127.0.0.1", port=server.port, tls=TlsSettings(ca=own.ca, certificate=own.certificate, key=own.key)
+    )
+    client = MqttClient(settings, MqttSessionOptions(client_id="x"))
+    try:
+        first = server.serial_of(client.start)
+        renewed = authority.pki.renew(own.certificate.parent, now=datetime.now(UTC), lifetime=timedelta(days=1))
+        assert renewed.serial != first
+        assert server.serial_of(client.start) == renewed.serial
+    finally:
+        server.close()

@@ -10,9 +10,9 @@ from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
 from cloud_jobs.pulsar_source.cluster.clients import shared_client
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
+from deploy.local import LocalAuthority
 from runtime import TlsSettings, check_key_pair, tls_context
 from runtime.pulsar_client import PulsarAccess
-from tests.certificates import CertificateAuthority
 
 
 def with_passphrase(own):
@@ -24,14 +24,14 @@ def with_passphrase(own):
 
 
 def test_a_key_without_a_passphrase_is_loaded(tmp_path: Path) -> None:
-    own = CertificateAuthority(tmp_path).client("eu-0001")
+    own = LocalAuthority(tmp_path).client("fleet/eu-0001")
     check_key_pair(own.certificate, own.key)
     with pytest.raises(OSError, match="No such file"):
         check_key_pair(own.certificate, tmp_path / "none")
 
 
 def test_a_key_with_a_passphrase_is_refused_by_agent_and_gateway_and_the_source(tmp_path: Path) -> None:
-    own = with_passphrase(CertificateAuthority(tmp_path).client("eu-0001"))
+    own = with_passphrase(LocalAuthority(tmp_path).client("fleet/eu-0001"))
     with pytest.raises(ValueError, match="has a passphrase"):
         tls_context(TlsSettings(ca=own.ca, certificate=own.certificate, key=own.key))
     files = {"tls_certificate": own.certificate, "tls_key": own.key}

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from deploy.local import MosquittoBroker, MosquittoSettings, TlsFiles, free_port
+from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles, free_port
+from identity.broker_rules import broker_rules
 from telemetry import Event
-from tests.certificates import CertificateAuthority
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.waiting import wait_until
@@ -249,25 +249,26 @@ def uplink_tls(authority: Path, own: TlsFiles | None) -> str:
 
 
 def test_over_mutual_tls_the_agent_delivers_and_with_wrong_certificates_it_keeps_what_it_has(tmp_path):
-    authority, stranger = CertificateAuthority(tmp_path / "authority"), CertificateAuthority(tmp_path / "stranger")
+    authority, stranger = LocalAuthority(tmp_path / "authority"), LocalAuthority(tmp_path / "stranger")
     car = MosquittoBroker("car", tmp_path / "car")
-    eu = MosquittoBroker("eu", tmp_path / "eu", settings=MosquittoSettings(tls=authority.server()))
+    security = MosquittoSecurity(tls=authority.server("broker@eu"), rules=broker_rules(0, "eu", ["eu-1"], ()))
+    eu = MosquittoBroker("eu", tmp_path / "eu", security=security)
     for broker in (car, eu):
         broker.start()
     for broker in (car, eu):
         broker.wait()
-    vehicle, region = VehicleSensors(car.port), MqttRegion(eu.port, tls=authority.client("gateway"))
+    vehicle, region = VehicleSensors(car.port), MqttRegion(eu.port, tls=authority.client("gateway@eu-1"))
     wrong = {
         "none": uplink_tls(authority.file, None),
-        "of a stranger": uplink_tls(authority.file, stranger.client(DEVICE)),
-        "trusts a stranger": uplink_tls(stranger.file, authority.client(DEVICE)),
+        "of a stranger": uplink_tls(authority.file, stranger.client(f"{TENANT}/{DEVICE}")),
+        "trusts a stranger": uplink_tls(stranger.file, authority.client(f"{TENANT}/{DEVICE}")),
     }
     try:
         for why, tls in wrong.items():
             log = run_until(tmp_path, vehicle, eu, tls, "uplink not reached")
             assert "uplink connected" not in log, why
         assert not region.records
-        right = uplink_tls(authority.file, authority.client(DEVICE))
+        right = uplink_tls(authority.file, authority.client(f"{TENANT}/{DEVICE}"))
         run_until(tmp_path, vehicle, eu, right, "uplink connected")
         assert region.wait_for(lambda it: len(it.records) == 50), region.errors
     finally:

@@ -18,15 +18,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from deploy.local import (
+    LocalAuthority,
     MosquittoBroker,
-    MosquittoSettings,
+    MosquittoSecurity,
     PulsarCluster,
     free_port,
     wait_all,
 )
 from edge_agent.store.connection import DATABASE
 from telemetry import Batch, Canary, IntervalSet, Record, encode
-from tests.certificates import CertificateAuthority
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
 from tests.waiting import wait_until
@@ -254,14 +254,15 @@ def test_the_operator_s_pause_reaches_the_devices_without_a_restart(
 def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_nothing(
     region: PulsarRegion, tmp_path: Path
 ) -> None:
-    authority = CertificateAuthority(tmp_path / "authority")
-    broker = MosquittoBroker("tls", tmp_path / "mqtt", settings=MosquittoSettings(tls=authority.server()))
+    authority = LocalAuthority(tmp_path / "authority")
+    security = MosquittoSecurity(tls=authority.server("broker@tls"))
+    broker = MosquittoBroker("tls", tmp_path / "mqtt", security=security)
     broker.start()
     try:
         broker.wait(20)
-        own = authority.client("tls-1")
+        own = authority.client("gateway@tls-1")
         trusted = f'tls = {{ ca = "{own.ca}", certificate = "{own.certificate}", key = "{own.key}" }}'
-        fleet = Devices(broker, "tls", 4, 30, tls=authority.client("tls"))
+        fleet = Devices(broker, "tls", 4, 30, tls=authority.client("gateway@devices"))
         with region.gateway("tls-1", broker, trusted):
             fleet.send_unacknowledged()
             wait_until(lambda: fleet.all_acknowledged, 30)

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,16 +20,16 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import (
     DaemonProcess,
+    LocalAuthority,
     LocalStack,
     MosquittoBroker,
-    MosquittoSettings,
+    MosquittoSecurity,
     PulsarCluster,
     ServerFailed,
     StackInUse,
     StackNotRunning,
     StackState,
 )
-from tests.certificates import CertificateAuthority
 from tests.pulsar_clients import open_client
 from tests.waiting import wait_until
 
@@ -220,17 +221,30 @@ def test_a_killed_cluster_has_its_messages_when_it_is_started_again(tmp_path: Pa
 
 def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> None:
     got: list[bytes] = []
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="test-stack", protocol=mqtt.MQTTv5)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+    files = stack.client_files("test-stack/device", "eu")
+    assert files is not None
+    client.tls_set(str(files.ca), str(files.certificate), str(files.key))
     client.on_message = lambda _client, _data, message: got.append(bytes(message.payload))
-    client.on_connect = lambda one, *_: one.subscribe("test-stack/#", qos=1)
-    client.on_subscribe = lambda one, *_: one.publish("test-stack/a", b"hello", qos=1)
+    client.on_connect = lambda one, *_: one.subscribe("waybill/1/test-stack/device/ack", qos=1)
+    gateway = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+    own = stack.client_files("gateway@eu-2", "eu")
+    assert own is not None
+    gateway.tls_set(str(own.ca), str(own.certificate), str(own.key))
+    subscribed = threading.Event()
+    client.on_subscribe = lambda *_: subscribed.set()
+    gateway.connect("127.0.0.1", stack.links["eu"].port)
+    gateway.loop_start()
     client.connect("127.0.0.1", stack.links["eu"].port)
     client.loop_start()
     try:
+        assert subscribed.wait(10)
+        gateway.publish("waybill/1/test-stack/device/ack", b"hello", qos=1)
         wait_until(lambda: got == [b"hello"], 10)
     finally:
-        client.disconnect()
-        client.loop_stop()
+        for one in (client, gateway):
+            one.disconnect()
+            one.loop_stop()
 
 
 def answers_client(port: int, context: ssl.SSLContext) -> bool:
@@ -248,14 +262,15 @@ def answers_client(port: int, context: ssl.SSLContext) -> bool:
 
 @own_servers
 def test_a_broker_with_certificates_takes_only_clients_that_have_one(tmp_path: Path) -> None:
-    authority = CertificateAuthority(tmp_path / "certificates")
-    broker = MosquittoBroker("eu", tmp_path / "broker", settings=MosquittoSettings(tls=authority.server()))
+    authority = LocalAuthority(tmp_path / "certificates")
+    security = MosquittoSecurity(tls=authority.server("broker@eu"))
+    broker = MosquittoBroker("eu", tmp_path / "broker", security=security)
     broker.start()
     try:
         broker.wait()
         known = ssl.create_default_context(cafile=authority.file)
         stranger = ssl.create_default_context(cafile=authority.file)
-        device = authority.client("eu-0001")
+        device = authority.client("fleet/eu-0001")
         known.load_cert_chain(device.certificate, device.key)
         assert answers_client(broker.port, known)
         assert not answers_client(broker.port, stranger)

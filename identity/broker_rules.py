@@ -10,7 +10,14 @@ import re
 from collections.abc import Collection, Iterable
 
 from identity.names import PrincipalKind, principal
-from telemetry import DeviceChannel, EnrolmentChannel, device_topic, enrolment_filters, enrolment_rule
+from telemetry import (
+    DeviceChannel,
+    EnrolmentChannel,
+    device_filter,
+    device_topic,
+    enrolment_filters,
+    enrolment_rule,
+)
 
 __all__ = ["MAX_DENIED", "broker_rules", "rules_version"]
 
@@ -30,8 +37,8 @@ def broker_rules(version: int, region: str, gateways: Iterable[str], denied: Col
         lines += [f"user {name}", "topic deny #"]
     for gateway in sorted(set(gateways)):
         lines.append(f"user {principal(PrincipalKind.GATEWAY, gateway)}")
-        lines += [f"topic read {_every(channel)}" for channel in _FROM_DEVICES]
-        lines += [f"topic write {_every(channel)}" for channel in _TO_DEVICES]
+        lines += [f"topic read {device_filter(channel)}" for channel in _FROM_DEVICES]
+        lines += [f"topic write {device_filter(channel)}" for channel in _TO_DEVICES]
     lines += [f"user {principal(PrincipalKind.ACCESS, region)}"]
     _, requests = enrolment_filters(EnrolmentChannel.REQUEST)
     _, answers = enrolment_filters(EnrolmentChannel.ANSWER)
@@ -49,13 +56,5 @@ def rules_version(text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _every(channel: DeviceChannel) -> str:
-    return _topic(channel).replace("%u", "+/+")
-
-
 def _own(channel: DeviceChannel) -> str:
-    return _topic(channel)
-
-
-def _topic(channel: DeviceChannel) -> str:
     return device_topic("t", "d", channel).replace("/t/d/", "/%u/")

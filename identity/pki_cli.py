@@ -1,0 +1,312 @@
+"""waybill pki: a small authority of one's own, for devices, gateways and servers."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from identity.authority import regional_name
+from identity.authority_folder import IssuedCertificate
+from identity.errors import IdentityError
+from identity.names import PrincipalKind, principal
+from identity.pki_folder import PkiFolder, latest
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Authorities of one's own, and certificates for devices, gateways and servers.",
+)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+Folder = Annotated[Path, typer.Option(envvar="WAYBILL_PKI", help="Where the authorities are.")]
+RootKey = Annotated[Path | None, typer.Option(help="The root's private key, if it is kept elsewhere.")]
+Region = Annotated[str, typer.Option(help="Whose authority signs.")]
+Out = Annotated[Path, typer.Option(help="A folder for ca.pem, certificate.pem and key.pem.")]
+At = Annotated[list[str], typer.Option("--at", help="A DNS name or IP address where it is reached; again for more.")]
+Days = Annotated[float, typer.Option(min=0.01, max=36_500, help="How long the certificate is good for.")]
+Within = Annotated[float, typer.Option(min=0, help="Days: what ends earlier is named, and the exit status is 1.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+DEFAULT_FOLDER = Path("pki")
+_LEAF_DAYS, _REGION_DAYS, _ROOT_DAYS, _SOON_DAYS = 90.0, 730.0, 3650.0, 30.0
+
+
+@app.command()
+def init(
+    folder: Folder = DEFAULT_FOLDER,
+    name: Annotated[str, typer.Option(help="The root's name.")] = "Waybill root",
+    days: Days = _ROOT_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Make the root authority. Once the regions are signed, its key may be moved away: nothing online needs it.
+
+    Example: waybill pki init --name "Acme root"
+    """
+    with _errors_as_messages():
+        root = PkiFolder(folder).create_root(name=name, now=_now(), lifetime=_lasting(days))
+        ends = root.authority.certificate.not_valid_after_utc
+        _say(as_json, {"name": name, "not_after": ends, "folder": root.folder})
+
+
+@app.command()
+def region(
+    region: Annotated[str, typer.Argument(help="Such as eu.")],
+    *,
+    folder: Folder = DEFAULT_FOLDER,
+    root_key: RootKey = None,
+    days: Days = _REGION_DAYS,
+    renew: Annotated[bool, typer.Option("--renew", help="Sign its key again: what it signed stays good.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the authority of a region, signed by the root; or renew it.
+
+    Example: waybill pki region eu --root-key /media/safe/authority.key
+    """
+    with _errors_as_messages():
+        pki = PkiFolder(folder)
+        root, now, lifetime = pki.root(root_key), _now(), _lasting(days)
+        if renew:
+            made = root.renew_regional(pki.region(region), region, now=now, lifetime=lifetime)
+        else:
+            made = pki.create_region(root, region, now=now, lifetime=lifetime)
+        ends = made.authority.certificate.not_valid_after_utc
+        _say(as_json, {"name": regional_name(region), "not_after": ends, "folder": made.folder})
+
+
+@app.command()
+def server(
+    name: Annotated[str, typer.Argument(help="Such as broker@eu or pulsar@eu.")],
+    *,
+    region: Region,
+    at: At,
+    out: Out,
+    folder: Folder = DEFAULT_FOLDER,
+    days: Days = _LEAF_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and a certificate for a server.
+
+    Example: waybill pki server broker@eu --region eu --at broker.eu.example --at 10.0.0.5 --out broker
+    """
+    _write(folder, region, out, name=name, days=days, as_json=as_json, servers=at)
+
+
+@app.command()
+def gateway(
+    name: Annotated[str, typer.Argument(help="Such as eu-1.")],
+    *,
+    region: Region,
+    out: Out,
+    folder: Folder = DEFAULT_FOLDER,
+    days: Days = _LEAF_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and a certificate for a gateway, as gateway@NAME.
+
+    Example: waybill pki gateway eu-1 --region eu --out gateway-eu-1
+    """
+    _write_principal(folder, region, out, kind=PrincipalKind.GATEWAY, name=name, days=days, as_json=as_json)
+
+
+@app.command()
+def access(
+    region: Annotated[
+        str, typer.Argument(help="Such as eu: whose access daemon it is for, and whose authority signs.")
+    ],
+    out: Out,
+    folder: Folder = DEFAULT_FOLDER,
+    days: Days = _LEAF_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and a certificate for the access daemon of a region, as access@REGION.
+
+    Example: waybill pki access eu --out access-eu
+    """
+    _write_principal(folder, region, out, kind=PrincipalKind.ACCESS, name=region, days=days, as_json=as_json)
+
+
+@app.command()
+def factory(
+    serial: Annotated[str, typer.Argument(help="The device's serial, as the registry expects it.")],
+    *,
+    region: Region,
+    out: Out,
+    folder: Folder = DEFAULT_FOLDER,
+    days: Days = _ROOT_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and a factory certificate, as claim@SERIAL: with it a device may be enrolled, and nothing else.
+
+    Example: waybill pki factory VIN-4711 --region eu --out flash/VIN-4711
+    """
+    _write_principal(folder, region, out, kind=PrincipalKind.CLAIM, name=serial, days=days, as_json=as_json)
+
+
+@app.command()
+def device(
+    name: Annotated[str, typer.Argument(help="TENANT/DEVICE.")],
+    *,
+    region: Region,
+    out: Out,
+    folder: Folder = DEFAULT_FOLDER,
+    request: Annotated[
+        Path | None, typer.Option(help="A certificate request (PEM): the device keeps its key to itself.")
+    ] = None,
+    days: Days = _LEAF_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Make a device's operational certificate, with a new key or for the key of a request.
+
+    Example: waybill pki device acme/bus-17 --region eu --out bus-17
+    """
+    if request is None:
+        _write(folder, region, out, name=name, days=days, as_json=as_json)
+        return
+    with _errors_as_messages():
+        signed = PkiFolder(folder).sign_request(region, out, name, request, now=_now(), lifetime=_lasting(days))
+        _say(as_json, {"name": name, "not_after": signed.not_after, "folder": out})
+
+
+@app.command()
+def renew(
+    folders: Annotated[list[Path], typer.Argument(help="Folders with certificate.pem and key.pem.")],
+    *,
+    folder: Folder = DEFAULT_FOLDER,
+    days: Days = _LEAF_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Sign the same keys and names again; only the certificate is replaced. Who uses them has to read them again.
+
+    Example: waybill pki renew gateway-eu-1 broker --days 90
+    """
+    with _errors_as_messages():
+        # One after the other: those before one that fails are renewed, and said to be.
+        for place in folders:
+            issued = PkiFolder(folder).renew(place, now=_now(), lifetime=_lasting(days))
+            _say(as_json, {"name": str(place), "not_after": issued.not_after, "folder": place})
+
+
+@app.command("list")
+def list_issued(
+    folder: Folder = DEFAULT_FOLDER,
+    within: Within = _SOON_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest certificate of each name, and when it ends.
+
+    Exit status: 0, or 1 when one ends within so many days, or ended so few days ago.
+
+    Example: waybill pki list --within 14 --json
+    """
+    with _errors_as_messages():
+        found = latest(PkiFolder(folder).issued())
+    _show(found, within, as_json)
+
+
+@app.command()
+def show(
+    files: Annotated[list[Path], typer.Argument(help="Certificates (PEM).")],
+    within: Within = _SOON_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Show whom certificates name, who signed them, and when they end. Exit status: as of `waybill pki list`.
+
+    Example: waybill pki show bus-17/certificate.pem --within 7
+    """
+    with _errors_as_messages():
+        found = [IssuedCertificate.read(file) for file in files]
+    _show(found, within, as_json)
+
+
+def _write_principal(
+    folder: Path, region: str, out: Path, *, kind: PrincipalKind, name: str, days: float, as_json: bool
+) -> None:
+    with _errors_as_messages():
+        whole = principal(kind, name)
+    _write(folder, region, out, name=whole, days=days, as_json=as_json)
+
+
+def _write(
+    folder: Path, region: str, out: Path, *, name: str, days: float, as_json: bool, servers: Sequence[str] = ()
+) -> None:
+    with _errors_as_messages():
+        pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
+        files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
+        assert files.certificate is not None
+        _say(as_json, {"name": name, "not_after": IssuedCertificate.read(files.certificate).not_after, "folder": out})
+
+
+def _say(as_json: bool, made: Mapping[str, object]) -> None:
+    if as_json:
+        print(json.dumps({name: _as_text(value) for name, value in made.items()}))  # noqa: T201
+    else:
+        console.print(
+            f"{made['folder']}: {made['name']}, good until {_as_text(made['not_after'])}", markup=False, soft_wrap=True
+        )
+
+
+def _as_text(value: object) -> str:
+    return f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else str(value)
+
+
+def _show(found: Sequence[IssuedCertificate], within: float, as_json: bool) -> None:
+    now, soon = _now(), _lasting(within)
+    # One moment for all, so that two lines never contradict each other.
+    rows = [(one, _state(one, now, soon)) for one in found]
+    if as_json:
+        print(json.dumps([_fields(one) | {"state": state} for one, state in rows], indent=2))  # noqa: T201
+    else:
+        table = Table("name", "what", "ends", "state", "signed by", "serial")
+        for one, state in rows:
+            fields = _fields(one)
+            table.add_row(one.name, fields["what"], fields["not_after"], state, one.issuer, fields["serial"][:16])
+        console.print(table)
+    raise typer.Exit(1 if any(state in {"ends soon", "ended"} for _, state in rows) else 0)
+
+
+def _fields(one: IssuedCertificate) -> dict[str, str]:
+    return {
+        "name": one.name,
+        "what": one.what,
+        "not_before": _as_text(one.not_before),
+        "not_after": _as_text(one.not_after),
+        "issuer": one.issuer,
+        "serial": f"{one.serial:040x}",
+        "file": str(one.file),
+    }
+
+
+def _state(one: IssuedCertificate, now: datetime, soon: timedelta) -> str:
+    if one.not_after <= now - soon:
+        return "former"  # nobody renewed it for so long: whoever it named is gone
+    if one.not_after <= now:
+        return "ended"
+    return "ends soon" if one.not_after <= now + soon else "good"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _lasting(days: float) -> timedelta:
+    return timedelta(days=days)
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    """In words, never as a stack trace. Exit status 1."""
+    try:
+        yield
+    except (IdentityError, OSError) as error:
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error

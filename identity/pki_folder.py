@@ -1,0 +1,154 @@
+"""The authorities of an operator in one folder, and certificates for whoever they name.
+
+FOLDER/root-authority/  the root; its key may be kept elsewhere
+FOLDER/regions/REGION/  each region's authority, which works without the root's key
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from identity.authority import Issued, common_name, read_certificates, regional_name, server_names
+from identity.authority_folder import AuthorityFolder, IssuedCertificate, issued_in
+from identity.credentials import credentials_in, write_credentials
+from identity.errors import AuthorityMissing, NameRefused
+from identity.names import DeviceName, parse_name
+from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request
+from runtime.durable_file import replace_durably
+from runtime.tls import TlsSettings
+from telemetry.record import DEVICE_PATTERN
+
+__all__ = ["PkiFolder", "certify", "latest"]
+
+ROOT_NAME = "Waybill root"
+_ROOT = "root-authority"
+
+
+class PkiFolder:
+    """A root and its regions in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def root_certificate(self) -> Path:
+        """The root's certificate (PEM): what brokers and clients trust."""
+        return self.folder / _ROOT / "root.pem"
+
+    def create_root(self, *, name: str = ROOT_NAME, now: datetime, lifetime: timedelta) -> AuthorityFolder:
+        """A new root. Raises AuthorityExists, OSError."""
+        return AuthorityFolder.create_root(self.folder / _ROOT, name, now=now, lifetime=lifetime)
+
+    def root(self, key: Path | None = None) -> AuthorityFolder:
+        """The root, with its key where that is kept elsewhere. Raises AuthorityMissing, AuthorityDamaged."""
+        return AuthorityFolder.open(self.folder / _ROOT, key)
+
+    def create_region(
+        self, root: AuthorityFolder, region: str, *, now: datetime, lifetime: timedelta
+    ) -> AuthorityFolder:
+        """The authority of a region. Raises AuthorityExists, AuthorityExpired, NameRefused, OSError."""
+        return AuthorityFolder.create_regional(self._place(region), root, region, now=now, lifetime=lifetime)
+
+    def region(self, region: str) -> AuthorityFolder:
+        """The authority of a region. Raises AuthorityMissing, AuthorityDamaged, NameRefused."""
+        return AuthorityFolder.open(self._place(region))
+
+    def regions(self) -> list[str]:
+        """The regions that have an authority here."""
+        return sorted(place.parent.name for place in (self.folder / "regions").glob("*/authority.pem"))
+
+    def issued(self) -> list[IssuedCertificate]:
+        """What every authority of this folder signed, and the root itself; no key is needed."""
+        if not self.root_certificate.exists():
+            raise AuthorityMissing(self.folder, "has no root: `waybill pki init` makes one")
+        places = [self.folder / _ROOT, *(self._place(region) for region in self.regions())]
+        return [IssuedCertificate.read(self.root_certificate), *(one for place in places for one in issued_in(place))]
+
+    def write(
+        self, region: str, folder: Path, name: str, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
+    ) -> TlsSettings:
+        """A new key and its certificate as files of a folder, for a device, a client, or a server reached there."""
+        authority, key = self.region(region), KeyPair.generate()
+        issued = certify(authority, key, name, servers=servers, now=now, lifetime=lifetime)
+        return write_credentials(folder, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
+
+    def sign_request(
+        self, region: str, folder: Path, name: str, request: Path, *, now: datetime, lifetime: timedelta
+    ) -> Issued:
+        """A device's certificate for a request (PEM file), beside the root's in a folder; the key stays where it is.
+
+        Raises NameRefused, RequestRefused, AuthorityExpired, OSError.
+        """
+        authority, named = self.region(region), parse_name(name)
+        if not isinstance(named, DeviceName):
+            raise NameRefused(f"{name!r} names no device: a device is TENANT/DEVICE")
+        # One byte more than is taken, so that a longer file is refused and not cut.
+        with request.open("rb") as file:
+            pem = file.read(MAX_REQUEST_BYTES + 1)
+        issued = authority.device(pem, *named, now=now, lifetime=lifetime)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = credentials_in(folder)
+        assert files.certificate is not None
+        replace_durably(files.ca, authority.root_pem)
+        replace_durably(files.certificate, issued.chain_pem)
+        return issued
+
+    def renew(self, folder: Path, *, now: datetime, lifetime: timedelta) -> Issued:
+        """A new certificate for the same key and name, by the same region; only that file is replaced.
+
+        Raises AuthorityMissing where the certificate's region has no authority here, and what `certify` raises.
+        """
+        files = credentials_in(folder)
+        assert files.certificate is not None
+        assert files.key is not None
+        old = read_certificates(files.certificate.read_bytes())[0]
+        key, issuer = KeyPair.from_pem(files.key.read_bytes()), common_name(old.issuer)
+        # By its issuer's name: who renews need not know which region that was.
+        for region in self.regions():
+            if regional_name(region) == issuer:
+                name = common_name(old.subject)
+                issued = certify(self.region(region), key, name, servers=server_names(old), now=now, lifetime=lifetime)
+                replace_durably(files.certificate, issued.chain_pem)
+                return issued
+        raise AuthorityMissing(self.folder, f"has no authority {issuer!r}, which signed {files.certificate}")
+
+    def _place(self, region: str) -> Path:
+        # It becomes a folder and a part of names in certificates.
+        if not DEVICE_PATTERN.fullmatch(region):
+            raise NameRefused(f"{region!r} is not the name of a region")
+        return self.folder / "regions" / region
+
+
+def certify(
+    authority: AuthorityFolder,
+    key: KeyPair,
+    name: str,
+    *,
+    servers: Sequence[str] = (),
+    now: datetime,
+    lifetime: timedelta,
+) -> Issued:
+    """The certificate of whom a name names: a device, a client, or with `servers` a server that is reached there.
+
+    Raises NameRefused, AuthorityExpired.
+    """
+    # A server may have any name: what is checked of it is where it is reached.
+    if servers:
+        return authority.server(key, name, servers, now=now, lifetime=lifetime)
+    named = parse_name(name)
+    if named is None:
+        raise NameRefused(f"{name!r} names nobody: a device is TENANT/DEVICE, a gateway gateway@NAME")
+    if isinstance(named, DeviceName):
+        return authority.device(make_request(key, name), *named, now=now, lifetime=lifetime)
+    return authority.client(key, name, now=now, lifetime=lifetime)
+
+
+def latest(issued: Iterable[IssuedCertificate]) -> list[IssuedCertificate]:
+    """Of each name and purpose the certificate that ends last: the others were renewed."""
+    newest: dict[tuple[str, str], IssuedCertificate] = {}
+    # The one that ends last is written last, and stays.
+    for one in sorted(issued, key=lambda one: one.not_after):
+        newest[one.name, one.what] = one
+    return sorted(newest.values(), key=lambda one: (one.not_after, one.name))

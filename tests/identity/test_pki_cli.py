@@ -1,0 +1,124 @@
+"""waybill pki: from the root to certificates that a broker and a device use, and what ends when."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from identity import KeyPair, common_name, make_request, read_certificates
+from identity.pki_cli import app
+from runtime import check_key_pair
+
+SAFE = "safe.key"
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Path:
+    """A root whose key was moved away after it signed eu."""
+    folder = tmp_path / "pki"
+    assert run(folder, "init").exit_code == 0
+    assert run(folder, "region", "eu").exit_code == 0
+    (folder / "root-authority" / "authority.key").rename(tmp_path / SAFE)
+    return folder
+
+
+def run(folder: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments), "--folder", str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["server", "broker@eu", "--region", "eu", "--at", "127.0.0.1", "--at", "localhost"], "broker@eu"),
+        (["gateway", "eu-1", "--region", "eu"], "gateway@eu-1"),
+        (["access", "eu"], "access@eu"),
+        (["device", "acme/bus-17", "--region", "eu"], "acme/bus-17"),
+        (["factory", "VIN-1", "--region", "eu"], "claim@VIN-1"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else part[0],
+)
+def test_each_command_makes_files_that_tls_takes_without_the_root_s_key(
+    pki: Path, tmp_path: Path, command: list[str], name: str
+) -> None:
+    out = tmp_path / "out"
+    done = run(pki, *command, "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["name"] == name
+    assert common_name(read_certificates((out / "certificate.pem").read_bytes())[0].subject) == name
+    check_key_pair(out / "certificate.pem", out / "key.pem")
+    ssl.create_default_context(cafile=str(out / "ca.pem"))
+
+
+def test_a_device_may_keep_its_key_to_itself(pki: Path, tmp_path: Path) -> None:
+    key, request = KeyPair.generate(), tmp_path / "request.pem"
+    request.write_bytes(make_request(key, "acme/bus-1"))
+    out = tmp_path / "out"
+    assert run(pki, "device", "acme/bus-1", "--region", "eu", "--out", out, "--request", request).exit_code == 0
+    assert read_certificates((out / "certificate.pem").read_bytes())[0].public_key() == key.public
+    assert not (out / "key.pem").exists()
+    refused = run(pki, "device", "acme/bus-2", "--region", "eu", "--out", out, "--request", request)
+    assert refused.exit_code == 1
+    assert "not for 'acme/bus-2'" in refused.output
+
+
+def test_a_region_needs_the_root_s_key_and_is_renewed_with_it(pki: Path, tmp_path: Path) -> None:
+    assert "where its key is" in run(pki, "region", "us").output
+    safe = tmp_path / SAFE
+    assert run(pki, "region", "us", "--root-key", safe).exit_code == 0
+    assert "never replaced" in run(pki, "region", "us", "--root-key", safe).output
+    assert run(pki, "region", "us", "--root-key", safe, "--renew", "--days", "1000").exit_code == 0
+    assert listed(pki, "--within", 900)[1]["Waybill regional authority us"] == "good"
+
+
+def listed(pki: Path, *arguments: object) -> tuple[int, dict[str, str]]:
+    done = run(pki, "list", "--json", *arguments)
+    return done.exit_code, {one["name"]: one["state"] for one in json.loads(done.output)}
+
+
+def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) -> None:
+    run(pki, "gateway", "eu-1", "--region", "eu", "--out", tmp_path / "gw", "--days", "20")
+    server = ["server", "broker@eu", "--region", "eu", "--at", "localhost", "--out", tmp_path / "broker"]
+    run(pki, *server, "--days", "80")
+    assert listed(pki) == (
+        1,
+        {
+            "gateway@eu-1": "ends soon",
+            "broker@eu": "good",
+            "Waybill regional authority eu": "good",
+            "Waybill root": "good",
+        },
+    )
+    assert listed(pki, "--within", 10)[0] == 0
+    key = (tmp_path / "gw" / "key.pem").read_bytes()
+    assert run(pki, "renew", tmp_path / "gw", tmp_path / "broker").exit_code == 0
+    code, states = listed(pki)
+    assert (code, states["gateway@eu-1"]) == (0, "good")
+    assert (tmp_path / "gw" / "key.pem").read_bytes() == key
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "broker" / "certificate.pem"), "--within", "100", "--json"])
+    assert (shown.exit_code, json.loads(shown.output)[0]["what"]) == (1, "server")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["init"],
+        ["gateway", "a/b", "--region", "eu", "--out", "x"],
+        ["gateway", "g", "--region", "mars", "--out", "x"],
+        ["device", "bus", "--region", "eu", "--out", "x"],
+        ["device", "acme/bus", "--region", "../root", "--out", "x"],
+        ["renew", "nothing"],
+        ["show", "nothing.pem"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_done_is_said_in_one_line(pki: Path, tmp_path: Path, command: list[str]) -> None:
+    done = (
+        run(pki, *command) if command[0] != "show" else CliRunner().invoke(app, ["show", str(tmp_path / "nothing.pem")])
+    )
+    assert done.exit_code == 1
+    assert len(done.output.strip().splitlines()) == 1
+    assert "Traceback" not in done.output

@@ -1,0 +1,218 @@
+"""Who may send at all: a real regional broker with certificates and rules, and whoever tries to be somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
+from identity import KeyPair, read_certificates, write_credentials
+from identity.broker_rules import broker_rules
+from identity.pki_folder import certify
+from telemetry import DeviceChannel, device_filter, device_topic
+from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
+from tests.edge_agent.region import MqttRegion
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+OWNER, NEIGHBOUR = ("acme", "bus-1"), ("kaze", "bus-1")
+
+
+class RegionalBroker:
+    """A broker as the stack starts it, and its authority."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = LocalAuthority(folder / "authority")
+        security = MosquittoSecurity(
+            tls=self.authority.server("broker@eu", "eu"),
+            rules=broker_rules(0, "eu", ["eu-1"], ()),
+            probe=self.authority.client("probe@eu", "eu"),
+        )
+        self.server = MosquittoBroker("eu", folder / "eu", security=security)
+        self.server.start()
+        self.server.wait()
+
+    def said(self, text: str) -> int:
+        return self.server.log.read_text(encoding="utf-8").count(text)
+
+    def ending(self, folder: Path, name: str, *, in_s: float) -> TlsFiles:
+        """A client's files whose certificate ends so soon, or has ended; of the key that the folder has."""
+        region, now, soon = self.authority.region("eu"), datetime.now(UTC), timedelta(seconds=in_s)
+        began = min(now, now + soon - timedelta(seconds=1))
+        kept = folder / "key.pem"
+        key = KeyPair.from_pem(kept.read_bytes()) if kept.exists() else KeyPair.generate()
+        issued = certify(region, key, name, now=began, lifetime=now + soon - began)
+        files = write_credentials(folder, root_pem=region.root_pem, chain_pem=issued.chain_pem, key=key)
+        return TlsFiles.model_validate(files.model_dump())
+
+
+class Participant:
+    """A client with a certificate, its answers, and what it got."""
+
+    def __init__(self, broker: RegionalBroker, name: str, files: TlsFiles | None = None, client_id: str = "") -> None:
+        own = files or broker.authority.client(name, "eu")
+        self.got: list[tuple[str, bytes]] = []
+        self.answers: list[str] = []
+        self.granted = 0
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv5)
+        self.client.tls_set(str(broker.authority.file), str(own.certificate), str(own.key))
+        self.client.on_message = lambda _, __, message: self.got.append((message.topic, bytes(message.payload)))
+        self.client.on_publish = lambda _, __, ___, reason, ____: self.answers.append(str(reason))
+        self.client.on_subscribe = lambda *_: setattr(self, "granted", self.granted + 1)
+        self.client.connect("127.0.0.1", broker.server.port)
+        self.client.loop_start()
+        wait_until(self.client.is_connected, 10)
+
+    def subscribe(self, *topics: str) -> None:
+        before = self.granted
+        self.client.subscribe([(topic, 1) for topic in topics])
+        wait_until(lambda: self.granted > before, 10)
+
+    def publish(self, topic: str, content: bytes) -> str:
+        before = len(self.answers)
+        self.client.publish(topic, content, qos=1)
+        wait_until(lambda: len(self.answers) > before, 10)
+        return self.answers[-1]
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegionalBroker]:
+    running = RegionalBroker(tmp_path_factory.mktemp("region"))
+    yield running
+    running.server.stop()
+
+
+@pytest.fixture
+def participants(broker: RegionalBroker) -> Iterator[dict[str, Participant]]:
+    found = {name: Participant(broker, name) for name in ("gateway@eu-1", "/".join(OWNER), "/".join(NEIGHBOUR))}
+    yield found
+    for one in found.values():
+        one.close()
+
+
+def refused_files(broker: RegionalBroker, folder: Path, why: str) -> TlsFiles | None:
+    match why:
+        case "expired":
+            return broker.ending(folder, "acme/bus-1", in_s=-60)
+        case "of another authority":
+            return LocalAuthority(folder).client("acme/bus-1", "eu")
+        case "of a server":
+            return broker.authority.server("broker@eu", "eu")
+    return None
+
+
+@pytest.mark.parametrize("why", ["none", "expired", "of another authority", "of a server"])
+def test_without_a_certificate_that_is_good_now_nobody_gets_in_and_the_broker_says_so(
+    broker: RegionalBroker, tmp_path: Path, why: str
+) -> None:
+    said = "peer did not return a certificate" if why == "none" else "certificate verify failed"
+    before = broker.said(said)
+    files = refused_files(broker, tmp_path, why)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+    ended: list[object] = []
+    connected: list[object] = []
+    client.on_disconnect = lambda *facts: ended.append(facts)
+    client.on_connect = lambda *facts: connected.append(facts)
+    client.tls_set(str(broker.authority.file), *((str(files.certificate), str(files.key)) if files else ()))
+    client.connect("127.0.0.1", broker.server.port)
+    client.loop_start()
+    try:
+        wait_until(lambda: ended, 10)
+        wait_until(lambda: broker.said(said) > before, 10)
+    finally:
+        client.loop_stop()
+    assert not connected
+
+
+def test_a_neighbour_can_neither_send_for_a_device_nor_forge_its_acknowledgement_nor_read_it(
+    participants: dict[str, Participant],
+) -> None:
+    gateway, owner, neighbour = participants.values()
+    batch, ack = (device_topic(*OWNER, channel) for channel in (DeviceChannel.BATCH, DeviceChannel.ACK))
+    gateway.subscribe(device_filter(DeviceChannel.BATCH))
+    owner.subscribe(ack)
+    neighbour.subscribe(batch, ack, "#")
+    assert neighbour.publish(batch, b"not mine") == "Not authorized"
+    assert neighbour.publish(ack, b"forged") == "Not authorized"
+    assert owner.publish(batch, b"mine") == "Success"
+    assert gateway.publish(ack, b"safe") == "Success"
+    wait_until(lambda: gateway.got and owner.got, 10)
+    # what the neighbour sends itself goes the same way, behind what it must not get
+    own = device_topic(*NEIGHBOUR, DeviceChannel.BATCH)
+    assert neighbour.publish(own, b"its own") == "Success"
+    wait_until(lambda: len(gateway.got) > 1, 10)
+    assert gateway.got == [(batch, b"mine"), (own, b"its own")]
+    assert owner.got == [(ack, b"safe")]
+    assert neighbour.got == []
+
+
+def test_who_gives_the_client_id_of_another_ends_nobody_s_session(
+    broker: RegionalBroker, participants: dict[str, Participant]
+) -> None:
+    owner = participants["/".join(OWNER)]
+    ended: list[object] = []
+    owner.client.on_disconnect = lambda *facts: ended.append(facts)
+    liar = Participant(broker, "kaze/bus-2", client_id="/".join(OWNER))
+    assert liar.publish(device_topic("kaze", "bus-2", DeviceChannel.BATCH), b"x") in {
+        "Success",
+        "No matching subscribers",
+    }
+    liar.close()
+    assert owner.publish(device_topic(*OWNER, DeviceChannel.BATCH), b"x") in {"Success", "No matching subscribers"}
+    assert not ended
+
+
+def test_a_certificate_that_ends_in_mid_flight_loses_nothing_and_the_next_one_is_read_without_a_restart(
+    tmp_path: Path,
+) -> None:
+    broker, car = RegionalBroker(tmp_path), MosquittoBroker("car", tmp_path / "car")
+    car.start()
+    car.wait()
+    vehicle = VehicleSensors(car.port)
+    region = MqttRegion(broker.server.port, tls=broker.authority.client("gateway@eu-1", "eu"))
+    place, name = tmp_path / "own", f"{TENANT}/{DEVICE}"
+    own = broker.ending(place, name, in_s=-60)
+    tls = f'[uplinks.tls]\nca = "{own.ca}"\ncertificate = "{own.certificate}"\nkey = "{own.key}"'
+    agent = AgentProcess(tmp_path, car.port, {"eu": broker.server.port}, tls=tls)
+    agent.start()
+    try:
+        wait_until(lambda: all(word in agent.log.read_text() for word in ("listening", "uplink not reached")))
+        for _ in range(20):
+            vehicle.position()
+        broker.ending(place, name, in_s=5)
+        assert region.wait_for(lambda it: len(it.records) == 20), region.errors
+        ends = read_certificates(own.certificate.read_bytes())[0].not_valid_after_utc
+        wait_until(lambda: datetime.now(UTC) > ends, 10)
+        # what is connected goes on; what connects anew is refused
+        for _ in range(20):
+            vehicle.position()
+        assert region.wait_for(lambda it: len(it.records) == 40), region.errors
+        refused = broker.said("certificate verify failed")
+        broker.server.stop()
+        broker.server.start()
+        broker.server.wait()
+        for _ in range(20):
+            vehicle.position()
+        wait_until(lambda: broker.said("certificate verify failed") > refused)
+        wait_until(lambda: agent.status()["head"] == 60 and agent.status()["depth_records"] == 20)
+        assert len(region.records) == 40
+        broker.ending(place, name, in_s=3600)
+        assert region.wait_for(lambda it: len(it.records) == 60), region.errors
+        wait_until(lambda: agent.status()["depth_records"] == 0)
+        assert not region.conflicts
+    finally:
+        agent.stop()
+        vehicle.close()
+        region.close()
+        car.stop()
+        broker.server.stop()
