@@ -6,7 +6,7 @@ unpacked at once, which a bound on their size makes safe.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -56,11 +56,12 @@ def is_surely_readable(data: bytes, count: int) -> bool:
 
 
 def _are_members(members: Any, count: int) -> bool:
-    if type(members) is not tuple or tuple(key for key, _ in members[:5]) != _BEFORE_ROWS:
+    if type(members) is not tuple:
         return False
-    (_, time), (_, monotonic), (_, uncertainty), (_, kinds), (_, boots) = members[:5]
+    (t, time), (m, monotonic), (u, uncertainty), (k, kinds), (b, boots) = members[:5]
     return (
-        _is_column(time, count, *DEVICE_TIME)
+        (t, m, u, k, b) == _BEFORE_ROWS
+        and _is_column(time, count, *DEVICE_TIME)
         and _is_column(monotonic, count, *MONOTONIC)
         and _is_column(uncertainty, count, *UNCERTAINTY)
         and _is_column(kinds, count, *_KINDS)
@@ -72,12 +73,15 @@ def _are_members(members: Any, count: int) -> bool:
 
 
 def _are_rows(sections: Any, kinds: Any, count: int) -> bool:
-    numbers = bytes(_values(kinds, count)) if kinds[1] else b""
-    expected = sorted(set(numbers)) if numbers else [kinds[0]]
+    if not kinds[1]:
+        ((key, rows),) = sections
+        return _KIND_OF.get(key) == kinds[0] and type(rows) is list and _JUDGE[kinds[0]](rows, count)
+    numbers = bytes(_values(kinds, count))
+    expected = sorted(set(numbers))
     if [_KIND_OF.get(key) for key, _ in sections] != expected:
         return False
     return all(
-        type(rows) is list and _JUDGE[number](rows, numbers.count(number) if numbers else count)
+        type(rows) is list and _JUDGE[number](rows, numbers.count(number))
         for number, (_, rows) in zip(expected, sections, strict=True)
     )
 
@@ -112,7 +116,7 @@ def _are_raws(rows: list[Any], count: int) -> bool:
     return _is_dictionary(topics, index, count, *TOPIC) and _is_list(payloads, bytes, count, *PAYLOAD)
 
 
-_JUDGE = {
+_JUDGE: dict[int, Callable[[list[Any], int], bool]] = {
     Kind.POSITION: _are_positions,
     Kind.SIGNAL: _are_signals,
     Kind.EVENT: _are_events,
@@ -165,9 +169,12 @@ def _is_dictionary(names: Any, index: Any, count: int, shortest: int, longest: i
     )
 
 
-def _is_list(values: Any, kind: type, count: int, shortest: int, longest: int) -> bool:
+def _is_list(values: Any, kind: type[str] | type[bytes], count: int, shortest: int, longest: int) -> bool:
     if type(values) is not list or len(values) != count:
         return False
+    if count == 1:
+        (only,) = values
+        return type(only) is kind and shortest <= len(only) <= longest
     if not values:
         return True
     lengths = list(map(len, values))

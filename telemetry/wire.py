@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from operator import le
@@ -292,8 +292,12 @@ def _steps(ranges: IntervalSet) -> list[int]:
     return [after - before for before, after in pairwise([0, *bounds])]
 
 
-def _from_steps(steps: Iterable[Any]) -> IntervalSet:
+def _from_steps(steps: Sequence[Any]) -> IntervalSet:
     """The ranges that steps lead through; they must ascend and stay apart, as `_steps` writes them."""
+    match steps:
+        # Nearly every batch has one range.
+        case [int(first), int(length)] if type(first) is type(length) is int and first >= 1 and length >= 0:
+            return IntervalSet.of_ascending(((first, first + length),))
     bounds: list[int] = []
     at = 0
     for position, step in enumerate(steps):

@@ -25,7 +25,7 @@ from telemetry import Batch, DeviceChannel, Raw, Record, device_topic, encode
 
 TENANT = "acme"
 RECORDS = 20
-READY = 32
+READY = 16
 """Batches that a device has ready; its window is smaller, so that none is under way twice."""
 _OVERHEAD_BYTES = 150
 _CONNECT, _PUBLISH, _PUBACK, _SUBACK = 0x10, 3, 4, 9

@@ -46,5 +46,5 @@ def perf_rate(service_url: str, topic: str, size: int, seconds: int) -> float:
     rates = re.findall(r"Throughput produced:.*?--- +([\d.]+) msg/s", done.stdout)
     if not rates:
         raise RuntimeError(f"pulsar-perf says nothing of its rate:\n{(done.stdout + done.stderr)[-2000:]}")
-    # It prints the rate of each ten seconds: the first ones are those in which the JVM becomes fast.
+    # It prints the rate of each three seconds: the first ones are those in which the JVM becomes fast.
     return max(float(rate) for rate in rates)
