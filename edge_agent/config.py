@@ -300,10 +300,20 @@ class PushSettings(Settings):
 
     accept: bool = True
     """Whether pushed settings are taken at all."""
+    operators: Path | None = None
+    """The file of the operators' public keys that may push settings; without it none are taken."""
+    unsigned: bool = False
+    """Take settings that nobody signed: for a network in which everybody is trusted."""
     confirm_s: Seconds = 60.0
     """Pushed settings stay only if a region acknowledges records with them within so long."""
     retry_after_s: Seconds = 600.0
     """Pushed settings that no region acknowledged with are tried again after so long, then after twice as long."""
+
+    @model_validator(mode="after")
+    def _signed_or_not(self) -> Self:
+        if self.unsigned and self.operators is not None:
+            raise ValueError("unsigned = true takes everything, and operators names who is trusted: write one of them")
+        return self
 
 
 class AgentSettings(Settings):

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.holding import newly_held
 from edge_agent.notify import notify, watchdog_interval_s
+from edge_agent.push_signature import PushSignatures
 from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
 from edge_agent.status import read_status
 from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
@@ -90,6 +92,7 @@ class Daemon:
         self._limit = limit or LineLimit()
         self._suppressed_at_s = 0.0
         self._trial = Trial(config, base, SystemClocks.of_this_boot().boot)
+        self._signatures = PushSignatures(base)
         self._pushes: deque[bytes] = deque(maxlen=MAX_PUSHES)
         self._next_push_s = 0.0
         if whose := self._trial.archive_foreign():
@@ -176,7 +179,15 @@ class Daemon:
         if not self._agent.settings.push.accept:
             self._report("refused", "no settings are taken now")
             return
-        self._try(lambda: self._trial.begin(text), text)
+        try:
+            settings = self._signatures.open(text, datetime.now(UTC))
+        except PushRefused as error:
+            self._report("refused", str(error))
+            return
+        except (SettingsError, OSError) as error:
+            self._postpone(str(error), text)
+            return
+        self._try(lambda: self._trial.begin(settings), settings)
 
     def _try(self, begin: Callable[[], bool], text: bytes = b"") -> None:
         """Begins a trial. Whatever is wrong with the text, it is refused and the next one is served."""

@@ -98,9 +98,20 @@ class Drain(Settings):
 
 
 class PushFolder(Settings):
-    """Settings for devices. `folder` has one file `{tenant}/{device}.toml` for each; SIGHUP reads it again."""
+    """Settings for devices. `folder` has one file `{tenant}/{device}.toml` for each; SIGHUP reads it again.
+
+    Only what a key of the file `operators` signed for that device is published, or, with `unsigned`, everything.
+    """
 
     folder: Path | None = None
+    operators: Path | None = None
+    unsigned: bool = False
+
+    @model_validator(mode="after")
+    def _signed_or_not(self) -> Self:
+        if self.folder is not None and self.unsigned == (self.operators is not None):
+            raise ValueError("a folder needs operators, the file of the keys that are trusted, or unsigned = true")
+        return self
 
 
 class StatusEndpoint(Settings):

@@ -88,7 +88,7 @@ class GatewayLoop:
         self._engine = Engine(settings, jitter=jitter, on_refused=partial(log_refusal, self.metrics))
         self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
         self._pulsar = PulsarProducer(settings, wake.wake, client, in_background)
-        self._pushes = PushQueue(settings.push.folder)
+        self._pushes = PushQueue(settings.push, self.metrics.on_push_refused)
         self._connections = Connections(
             settings,
             self._mqtt,

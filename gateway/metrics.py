@@ -29,6 +29,7 @@ _COUNTERS = {
     "acks_without_subscriber": ("acks_without_subscriber", "Acknowledgements without a subscriber"),
     "pauses_asked": ("pauses", "Acknowledgements that asked for a pause"),
     "pushes_published": ("pushes", "Settings published to devices"),
+    "pushes_not_published": ("pushes_not_published", "Files of settings that are unsigned, or cannot be published"),
     "pushes_refused_by_broker": ("pushes_refused_by_broker", "Settings for devices that the broker refused"),
     "pulsar_failures": ("pulsar_failures", "Sends that failed and are retried", "result"),
 }
@@ -118,6 +119,10 @@ class GatewayMetrics:
         self._acks.inc()
         if ack.pause_s:
             self._counters["pauses_asked"].inc()
+
+    def on_push_refused(self) -> None:
+        """A file of settings was not published: nobody signed it who may, or no device would read it."""
+        self._counters["pushes_not_published"].inc()
 
     def on_pushed(self) -> None:
         """Settings were published."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
+from gateway.config import PushFolder
 from gateway.validation import Sender
-from settings import MAX_PUSHED_BYTES, parse_toml
+from identity import OperatorKeys, SignatureRefused, read_operators, read_signed_push, verify_push
+from settings import MAX_PUSHED_BYTES, SettingsError, parse_toml
 from telemetry import DEVICE_PATTERN, InvalidJson, parse_json
 
 OUTCOMES = ("applied", "refused", "taken back")
@@ -30,14 +34,23 @@ class PushedFile(NamedTuple):
 class PushQueue:
     """The files that are still to be published. The device knows what it has already, so each may go twice."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, settings: PushFolder, on_refused: Callable[[], object] = lambda: None) -> None:
+        self._settings, self._on_refused = settings, on_refused
         self._waiting: deque[Path] = deque()
+        self._keys: OperatorKeys | None = None
         self.load()
 
     def load(self) -> None:
-        """Publish all of them, the new, the changed and the known."""
-        self._waiting = deque(sorted(self._folder.glob("*/*.toml")) if self._folder else ())
+        """Publish all of them, the new, the changed and the known, by the keys as they are now."""
+        folder, operators = self._settings.folder, self._settings.operators
+        self._waiting = deque(sorted(folder.glob("*/*.toml")) if folder else ())
+        try:
+            self._keys = None if operators is None else read_operators(operators)
+        except SettingsError as error:
+            # by keys that cannot be read nothing is checked, so nothing is published
+            self._waiting.clear()
+            self._on_refused()
+            _LOG.error("settings not pushed", file=str(operators), problem=str(error))
 
     @property
     def has_waiting(self) -> bool:
@@ -50,8 +63,12 @@ class PushQueue:
             return None
         path = self._waiting.popleft()
         try:
-            return read_push(path)
-        except (OSError, ValueError) as error:
+            push = read_push(path)
+            if self._keys is not None:
+                verify_push(self._keys, read_signed_push(push.text), "/".join(push.sender), datetime.now(UTC))
+            return push
+        except (OSError, ValueError, SignatureRefused) as error:
+            self._on_refused()
             _LOG.error("settings not pushed", file=str(path), problem=str(error))
             return None
 

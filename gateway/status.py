@@ -48,6 +48,7 @@ class GatewayStatus(BaseModel):
     acks_published: int = 0
     pauses_asked: int = 0
     pushes_published: int = 0
+    pushes_not_published: int = 0
     pushes_refused_by_broker: int = 0
     pushes_applied: int = 0
     pushes_refused: int = 0

@@ -104,8 +104,19 @@ if TYPE_CHECKING:
         signature_of,
         verify_publication,
     )
-    from identity.token_issuer import TokenIssuer
-    from identity.tokens import InvalidToken, TokenKey
+    from identity.signed_push import (
+        SignedPush,
+        read_signed_push,
+        sign_push,
+        verify_push,
+    )
+    from identity.token_issuer import (
+        TokenIssuer,
+    )
+    from identity.tokens import (
+        InvalidToken,
+        TokenKey,
+    )
 
 __all__ = [
     "ANY",
@@ -145,6 +156,7 @@ __all__ = [
     "SealingKeyError",
     "SignatureFault",
     "SignatureRefused",
+    "SignedPush",
     "TokenIssuer",
     "TokenKey",
     "TrustedKey",
@@ -177,13 +189,16 @@ __all__ = [
     "read_operators",
     "read_public_key",
     "read_request",
+    "read_signed_push",
     "regional_name",
     "sign_publication",
+    "sign_push",
     "sign_revocation_list",
     "signature_of",
     "trust_operator",
     "trusted_key",
     "verify_publication",
+    "verify_push",
     "write_credentials",
     "write_operator",
 ]
@@ -203,8 +218,15 @@ _HOMES = {
         "regional_name",
         "sign_revocation_list",
     ),
-    "identity.authority_folder": ("AuthorityFolder", "IssuedCertificate", "issued_in"),
-    "identity.credentials": ("credentials_in", "write_credentials"),
+    "identity.authority_folder": (
+        "AuthorityFolder",
+        "IssuedCertificate",
+        "issued_in",
+    ),
+    "identity.credentials": (
+        "credentials_in",
+        "write_credentials",
+    ),
     "identity.errors": (
         "AuthorityDamaged",
         "AuthorityError",
@@ -224,7 +246,14 @@ _HOMES = {
         "SignatureRefused",
         "Unsealable",
     ),
-    "identity.names": ("DeviceName", "PrincipalKind", "PrincipalName", "device_name", "parse_name", "principal"),
+    "identity.names": (
+        "DeviceName",
+        "PrincipalKind",
+        "PrincipalName",
+        "device_name",
+        "parse_name",
+        "principal",
+    ),
     "identity.operator_files": (
         "NewOperator",
         "operators_toml",
@@ -234,10 +263,32 @@ _HOMES = {
         "trusted_key",
         "write_operator",
     ),
-    "identity.operator_keys": ("ANY", "OperatorKeys", "Scope", "TrustedKey", "key_id_of"),
-    "identity.publication_id": ("drawn_at", "is_far_ahead", "is_publication_id", "next_publication_id"),
-    "identity.requests": ("CertificateRequest", "KeyPair", "PublicKey", "make_request", "read_request"),
-    "identity.sealing": ("Sealer", "Unsealer", "is_sealed", "read_public_key"),
+    "identity.operator_keys": (
+        "ANY",
+        "OperatorKeys",
+        "Scope",
+        "TrustedKey",
+        "key_id_of",
+    ),
+    "identity.publication_id": (
+        "drawn_at",
+        "is_far_ahead",
+        "is_publication_id",
+        "next_publication_id",
+    ),
+    "identity.requests": (
+        "CertificateRequest",
+        "KeyPair",
+        "PublicKey",
+        "make_request",
+        "read_request",
+    ),
+    "identity.sealing": (
+        "Sealer",
+        "Unsealer",
+        "is_sealed",
+        "read_public_key",
+    ),
     "identity.signatures": (
         "OperatorKey",
         "Publication",
@@ -249,8 +300,17 @@ _HOMES = {
         "signature_of",
         "verify_publication",
     ),
+    "identity.signed_push": (
+        "SignedPush",
+        "read_signed_push",
+        "sign_push",
+        "verify_push",
+    ),
     "identity.token_issuer": ("TokenIssuer",),
-    "identity.tokens": ("InvalidToken", "TokenKey"),
+    "identity.tokens": (
+        "InvalidToken",
+        "TokenKey",
+    ),
 }
 
 

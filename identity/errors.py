@@ -134,6 +134,8 @@ class SignatureFault(StrEnum):
     """The signature is not that of this content by that key."""
     NOT_VALID_THEN = "not-valid-then"
     """The key was not valid yet, or not any more."""
+    FOR_ANOTHER = "for-another"
+    """It is for another device."""
     NO_RIGHT = "no-right"
     """The key may not speak for this tenant, account or kind."""
 

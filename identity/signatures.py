@@ -67,7 +67,7 @@ class OperatorKey:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise OperatorKeyRefused(f"it is no private key in PEM without a password: {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise OperatorKeyRefused("it is a private key of another kind; make one with `waybill pki operator NAME`")
+            raise OperatorKeyRefused("it is a private key of another kind; make one with `waybill push key NAME`")
         return cls(key)
 
     def private_pem(self) -> bytes:

@@ -299,7 +299,7 @@ def test_a_push_that_nobody_thought_of_is_remembered_too(config: Path, monkeypat
 
 def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_until_then(tmp_path: Path) -> None:
     config = tmp_path / "agent.toml"
-    text = SECURE.format(folder=tmp_path / "old") + "[status]\nport = 0\n"
+    text = SECURE.format(folder=tmp_path / "old") + "[status]\nport = 0\n[push]\nunsigned = true\n"
     config.write_text(text)
     daemon = Daemon(config, load(AgentSettings, config))
     agent = daemon._agent

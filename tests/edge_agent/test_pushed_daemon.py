@@ -28,6 +28,8 @@ port = 1
 port = 0
 [link]
 link = "cellular"
+[push]
+unsigned = true
 [buffer]
 path = "{folder}"
 [[uplinks]]

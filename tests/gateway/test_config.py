@@ -21,6 +21,7 @@ import runtime
 from deploy.local import free_port
 from gateway import GatewaySettings
 from gateway.cli import _reloading, app
+from gateway.config import PushFolder
 from gateway.errors import GatewayError
 from gateway.metrics import GatewayMetrics
 from gateway.push import PushedFile, PushQueue
@@ -262,7 +263,7 @@ def test_a_file_that_cannot_be_pushed_is_passed_over_and_the_next_is_published(
     (folder / "a.toml").write_bytes(content)
     (folder / "b.toml").mkdir()
     (folder / "c.toml").write_bytes(b"")
-    pushes = PushQueue(tmp_path)
+    pushes = PushQueue(PushFolder(folder=tmp_path, unsigned=True))
     with capture_logs() as lines:
         found = [pushes.take_next() for _ in range(4)]
     assert found == [None, None, PushedFile(Sender("fleet", "c"), b"\n"), None]
@@ -296,6 +297,6 @@ def test_settings_nested_deeper_than_a_device_reads_are_not_pushed(tmp_path: Pat
     (folder / "deep.toml").write_text("a = " + "[" * 40 + "]" * 40)
     (folder / "dots.toml").write_text("a." * 32_000 + "a = 1")
     with capture_logs() as lines:
-        pushes = PushQueue(tmp_path)
+        pushes = PushQueue(PushFolder(folder=tmp_path, unsigned=True))
         assert [pushes.take_next() for _ in range(2)] == [None, None]
     assert [line["event"] for line in lines] == ["settings not pushed"] * 2

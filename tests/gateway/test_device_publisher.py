@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway import Engine, Produce
+from gateway.config import PushFolder
 from gateway.effects import DevicePublisher
 from gateway.health import PublicationResults
 from gateway.metrics import GatewayMetrics
@@ -40,7 +41,9 @@ def ack_topic(device: str) -> str:
 
 def publisher(made: Engine, broker: Taking, folder: Path | None = None) -> tuple[DevicePublisher, GatewayMetrics]:
     metrics = GatewayMetrics()
-    return DevicePublisher(made, broker, PushQueue(folder), metrics, PublicationResults()), metrics
+    return DevicePublisher(
+        made, broker, PushQueue(PushFolder(folder=folder, unsigned=folder is not None)), metrics, PublicationResults()
+    ), metrics
 
 
 def persisted(made: Engine, *devices: str) -> None:

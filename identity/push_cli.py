@@ -1,0 +1,186 @@
+"""waybill push: operators' keys, and settings for devices that are signed by them."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from identity.errors import IdentityError, SignatureRefused
+from identity.names import device_name
+from identity.operator_files import (
+    NewOperator,
+    read_operator_key,
+    read_operators,
+    trust_operator,
+    trusted_key,
+    write_operator,
+)
+from identity.operator_keys import ANY
+from identity.signatures import OperatorKey
+from identity.signed_push import read_signed_push, sign_push, verify_push
+from runtime.durable_file import replace_durably
+from settings import MAX_PUSHED_BYTES, SettingsError, parse_toml
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Operators' keys, and signed settings for devices.",
+)
+Files = Annotated[list[Path], typer.Argument(help="Files TENANT/DEVICE.toml, as in the gateway's push folder.")]
+Operators = Annotated[Path, typer.Option(help="The file of the public keys that are trusted.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Whose key it is: anna.")],
+    *,
+    operators: Operators = Path("operators.toml"),
+    tenants: Annotated[list[str], typer.Option("--tenant", help="Speaks for this tenant, *: for all; again for more.")],
+    kinds: Annotated[
+        list[str], typer.Option("--kind", help="For this: settings, account, device, fence ...; again for more.")
+    ] = [ANY],  # noqa: B006  # typer reads it, and nobody changes it
+    accounts: Annotated[
+        list[str], typer.Option("--account", help="May publish this account, or those that begin so: acme-*.")
+    ] = [],  # noqa: B006
+    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="How long it is good for.")] = 365.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key pair: NAME.key, which is nobody's but its owner's, and its public key in the file of trusted ones.
+
+    Copy that file to the centre, the gateways and the devices. Several keys hold at once: so one takes over from
+    another.
+
+    Exit status: 0; 1 if there is a file NAME.key already, or the file of trusted keys cannot be used.
+
+    Example: waybill push key anna --tenant acme --kind settings
+    """
+    with _errors_as_messages():
+        made, now = OperatorKey.generate(), datetime.now(UTC).replace(microsecond=0)
+        trusted = trusted_key(
+            made,
+            name,
+            tenants=tuple(tenants),
+            kinds=tuple(kinds),
+            accounts=tuple(accounts),
+            valid_until=now + timedelta(days=days),
+        )
+        file = Path(f"{name}.key")
+        write_operator(file, NewOperator(made, trusted))
+        trust_operator(operators, NewOperator(made, trusted))
+        if as_json:
+            _print_json({"key_id": made.key_id, "file": str(file), "operators": str(operators)})
+        else:
+            typer.echo(f"{file}: the private key {made.key_id}; it is trusted in {operators}")
+
+
+@app.command()
+def sign(
+    files: Files,
+    *,
+    key_file: Annotated[Path, typer.Option("--key", help="Your private key.")],
+    version: Annotated[int | None, typer.Option(min=1, help="Instead of the milliseconds since 1970.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sign settings, each in its place: the first line of the file says for which device, by whom and which version.
+
+    A version is after the one that the file had. A device takes no older one than it has taken.
+
+    Exit status: 0; 1 if a file or the key cannot be used: then nothing is signed.
+
+    Example: waybill push sign pushes/acme/bus-17.toml --key anna.key
+    """
+    with _errors_as_messages():
+        private = read_operator_key(key_file)
+        now_ms = time.time_ns() // 1_000_000
+        signed = [(file, _device_of(file), *_signed(file, private, version, now_ms)) for file in files]
+        for file, _, _, text in signed:
+            replace_durably(file, text)
+    if as_json:
+        _print_json([{"file": str(file), "device": device, "version": made} for file, device, made, _ in signed])
+        return
+    for file, device, made, _ in signed:
+        typer.echo(f"{file}: version {made} for {device}")
+
+
+@app.command()
+def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> None:
+    """Say of each file by whom it is signed, or why no device takes it.
+
+    Exit status: 0 if all are signed by keys that are trusted and may; 1 if one is not.
+
+    Example: waybill push check pushes/*/*.toml --operators operators.toml
+    """
+    rows = list[dict[str, object]]()
+    with _errors_as_messages():
+        keys, now = read_operators(operators), datetime.now(UTC)
+        for file in files:
+            row: dict[str, object] = {"file": str(file), "version": None, "signed_by": None, "refused": None}
+            rows.append(row)
+            try:
+                push = read_signed_push(_read(file))
+                row["version"] = push.version
+                row["signed_by"] = verify_push(keys, push, _device_of(file), now).name
+            except SignatureRefused as refused:
+                row["refused"] = str(refused)
+    if as_json:
+        _print_json(rows)
+    else:
+        for row in rows:
+            typer.echo(f"{row['file']}: " + (str(row["refused"] or f"version {row['version']} by {row['signed_by']}")))
+    if any(row["refused"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _signed(file: Path, private: OperatorKey, version: int | None, now_ms: int) -> tuple[int, bytes]:
+    text, former = _read(file), 0
+    try:
+        push = read_signed_push(text)
+        text, former = push.settings, push.version
+    except SignatureRefused:
+        # not signed yet
+        pass
+    made = version or max(now_ms, former + 1)
+    signed = sign_push(private, _device_of(file), made, text)
+    if len(signed) > MAX_PUSHED_BYTES:
+        raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes with its signature, which is all a device takes")
+    parse_toml(signed.decode("utf-8"), MAX_PUSHED_BYTES)
+    return made, signed
+
+
+def _read(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        # one byte more than is taken shows that there is more
+        text = opened.read(MAX_PUSHED_BYTES + 1)
+    if len(text) > MAX_PUSHED_BYTES:
+        raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes, which is all a device takes")
+    return text
+
+
+def _device_of(file: Path) -> str:
+    return device_name(file.absolute().parent.name, file.stem)
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(1) from error
+    except (IdentityError, OSError, ValueError) as error:
+        typer.echo(f"waybill push: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _print_json(content: object) -> None:
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
