@@ -200,7 +200,7 @@ def test_what_could_not_work_on_this_machine_is_found_before_the_start(tmp_path:
 
 
 def test_a_folder_of_settings_that_is_not_there_is_found(tmp_path: Path) -> None:
-    answer = checked(tmp_path, f'{MINIMAL}[push]\nfolder = "{tmp_path}/none"\n')
+    answer = checked(tmp_path, f'{MINIMAL}[push]\nfolder = "{tmp_path}/none"\nunsigned = true\n')
     assert (answer.exit_code, "push.folder" in answer.output) == (os.EX_CONFIG, True)
 
 

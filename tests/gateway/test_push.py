@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.push import MAX_RESULT_BYTES, OUTCOMES, UNKNOWN, ConfigResult, parse_config_result
+from gateway.config import PushFolder
+from gateway.push import MAX_RESULT_BYTES, OUTCOMES, UNKNOWN, ConfigResult, PushQueue, parse_config_result
+from identity import NewOperator, sign_push
+from tests.identity.operators import operator, operators_file
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -52,3 +56,39 @@ def test_no_bytes_whatever_make_it_raise(payload: bytes) -> None:
     answer = parse_config_result(payload)
     assert answer.outcome in {*OUTCOMES, UNKNOWN}
     answer.reason.encode()
+
+
+def queue_of(folder: Path, *trusted: NewOperator) -> tuple[PushQueue, list[str]]:
+    refused: list[str] = []
+    settings = PushFolder(folder=folder, operators=operators_file(folder / "operators.toml", *trusted))
+    return PushQueue(settings, lambda: refused.append("refused")), refused
+
+
+def test_a_gateway_publishes_what_was_signed_for_that_device_and_counts_the_rest(tmp_path: Path) -> None:
+    anna, acme = operator("anna"), operator("acme clerk", tenants=("acme",))
+    (tmp_path / "beta").mkdir()
+    files = {
+        "good": sign_push(anna.key, "beta/good", 5, b"a = 1\n"),
+        "unsigned": b"a = 1\n",
+        "altered": sign_push(anna.key, "beta/altered", 5, b"a = 1\n").replace(b"a = 1", b"a = 2"),
+        "another": sign_push(anna.key, "beta/other", 5, b"a = 1\n"),
+        "tenant": sign_push(acme.key, "beta/tenant", 5, b"a = 1\n"),
+        "unknown": sign_push(operator("lost").key, "beta/unknown", 5, b"a = 1\n"),
+    }
+    for name, text in files.items():
+        (tmp_path / "beta" / f"{name}.toml").write_bytes(text)
+    queue, refused = queue_of(tmp_path, anna, acme)
+    published = []
+    while queue.has_waiting:
+        if push := queue.take_next():
+            published.append((push.sender.device, push.text))
+    assert (published, len(refused)) == ([("good", files["good"])], len(files) - 1)
+
+
+def test_with_keys_that_cannot_be_read_nothing_is_published_and_that_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "beta").mkdir()
+    (tmp_path / "beta" / "van.toml").write_text("a = 1\n")
+    queue, refused = queue_of(tmp_path, operator())
+    (tmp_path / "operators.toml").write_text("[keys")
+    queue.load()
+    assert (queue.has_waiting, refused) == (False, ["refused"])

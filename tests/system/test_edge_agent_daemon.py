@@ -14,9 +14,12 @@ import pytest
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles, free_port
 from identity.broker_rules import broker_rules
+from deploy.local import MosquittoBroker, MosquittoSettings, TlsFiles, free_port
+from identity import sign_push
 from telemetry import Event
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
+from tests.identity.operators import operator, operators_file
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -42,11 +45,19 @@ def regions(brokers: dict[str, MosquittoBroker]) -> Iterator[dict[str, MqttRegio
         region.close()
 
 
+ANNA = operator("anna")
+
+
+def signed(version: int, text: str) -> str:
+    return sign_push(ANNA.key, f"{TENANT}/{DEVICE}", version, text.encode()).decode()
+
+
 @pytest.fixture
 def agent(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[AgentProcess]:
     extra = (
         f"[failover]\nafter_s = 1.0\nreturn_after_s = 2.0\nhold_s = 1.0\njitter = 0.1\n"
-        f"[push]\nconfirm_s = 4.0\n[status]\nport = {free_port()}\n"
+        f'[push]\nconfirm_s = 4.0\noperators = "{operators_file(tmp_path / "operators.toml", ANNA)}"\n'
+        f"[status]\nport = {free_port()}\n"
     )
     ports = {name: brokers[name].port for name in ("eu", "us")}
     agent = AgentProcess(tmp_path, brokers["car"].port, ports, extra)
@@ -99,14 +110,19 @@ def test_settings_are_reloaded_on_sighup_and_wrong_ones_change_nothing(agent, ve
 
 def test_pushed_settings_are_applied_when_the_uplink_is_well_with_them_and_taken_back_when_not(agent, vehicle, regions):
     eu = regions["eu"]
-    eu.push(TENANT, DEVICE, "[drain]\nwindow = 7\n")
+    eu.push(TENANT, DEVICE, "[drain]\nwindow = 9\n")
+    assert eu.wait_for(lambda it: any(b"unsigned" in report for report in it.reports))
+    eu.push(TENANT, DEVICE, signed(5, "[drain]\nwindow = 7\n"))
     for _ in range(20):
         vehicle.position()
         time.sleep(0.1)
     assert eu.wait_for(lambda it: any(b"applied" in report for report in it.reports))
-    eu.push(TENANT, DEVICE, "[drain]\nwindow = 0\n")
-    assert eu.wait_for(lambda it: any(b"refused" in report for report in it.reports))
-    eu.push(TENANT, DEVICE, f'[[uplinks]]\nregion = "nowhere"\nhost = "127.0.0.1"\nport = {free_port()}\n')
+    eu.push(TENANT, DEVICE, signed(4, "[drain]\nwindow = 6\n"))
+    assert eu.wait_for(lambda it: any(b"older" in report for report in it.reports))
+    eu.push(TENANT, DEVICE, signed(6, "[drain]\nwindow = 0\n"))
+    assert eu.wait_for(lambda it: any(b"window" in report for report in it.reports))
+    nowhere = f'[[uplinks]]\nregion = "nowhere"\nhost = "127.0.0.1"\nport = {free_port()}\n'
+    eu.push(TENANT, DEVICE, signed(7, nowhere))
     for _ in range(50):
         vehicle.position()
     assert eu.wait_for(lambda it: any(b"taken back" in report for report in it.reports), 30)
@@ -122,7 +138,7 @@ def test_hostile_retained_messages_neither_stop_nor_empty_nor_disconnect_the_age
         ("ack", msgpack.packb({"epoch": agent.status()["epoch"], "ranges": [[1, 2**64 - 1]]})),
         ("ack", msgpack.packb({"epoch": agent.status()["epoch"], "ranges": [[1, 10**12]], "pause_s": 3600.0})),
         ("config", b"a=" + b"[" * 60_000),
-        ("config", b'[[uplinks]]\nregion = "eu"\npassword_file = "/etc/shadow"\n'),
+        ("config", signed(5, '[[uplinks]]\nregion = "eu"\npassword_file = "/etc/shadow"\n').encode()),
     ]
     eu.answers = False
     for _ in range(50):
@@ -224,7 +240,7 @@ def test_a_push_that_holds_back_what_flowed_is_taken_back(agent, vehicle, region
             ("other", "#", ""),
         )
     )
-    regions["eu"].push(TENANT, DEVICE, held)
+    regions["eu"].push(TENANT, DEVICE, signed(5, held))
     vehicle.publish("vehicle/event", b'{"time": 0, "name": "now"}')
     vehicle.position()
     assert regions["eu"].wait_for(lambda it: any(b"vehicle/position" in one for one in it.reports), 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -26,8 +27,10 @@ from deploy.local import (
     wait_all,
 )
 from edge_agent.store.connection import DATABASE
+from identity import sign_push
 from telemetry import Batch, Canary, IntervalSet, Record, encode
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
+from tests.identity.operators import operator, operators_file
 from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
 from tests.waiting import wait_until
 
@@ -310,17 +313,21 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
 ) -> None:
     file = tmp_path / "pushes" / "push" / f"{DEVICE}.toml"
     file.parent.mkdir(parents=True)
-    file.write_text("[drain]\nwindow = 7\n", encoding="utf-8")
+    anna = operator("anna")
+    operators = operators_file(tmp_path / "operators.toml", anna)
+    file.write_bytes(sign_push(anna.key, f"push/{DEVICE}", 1, b"[drain]\nwindow = 7\n"))
     now = '[[classes]]\nname = "now"\ntopics = ["vehicle/event"]\nurgent = true\n'
     only_wifi = '[[classes]]\nname = "all"\ntopics = ["#"]\nlinks = ["wifi"]\n'
-    extra = f'{now}{only_wifi}[link]\nlink = "cellular"\n[push]\nconfirm_s = 1.2'
+    extra = f'{now}{only_wifi}[link]\nlink = "cellular"\n[push]\nconfirm_s = 1.2\noperators = "{operators}"'
     agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, extra, tenant="push")
     in_force = tmp_path / "buffer" / "pushed.toml"
 
     events: list[int] = []
 
+    versions = itertools.count(2)
+
     def push(gateway: GatewayProcess, text: str) -> None:
-        file.write_text(text, encoding="utf-8")
+        file.write_bytes(sign_push(anna.key, f"push/{DEVICE}", next(versions), text.encode()))
         gateway.signal(signal.SIGHUP)
 
     def applied(gateway: GatewayProcess, times: int) -> bool:
@@ -329,7 +336,12 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
         vehicle.publish("vehicle/event", b'{"time": %d, "name": "now"}' % (1767603422000 + events[-1]))
         return gateway.status().pushes_applied == times
 
-    with region.gateway("push-1", more=f'push = {{ folder = "{tmp_path}/pushes" }}') as gateway, running(agent):
+    with (
+        region.gateway(
+            "push-1", more=f'push = {{ folder = "{tmp_path}/pushes", operators = "{operators}" }}'
+        ) as gateway,
+        running(agent),
+    ):
         for _ in range(50):
             vehicle.position()
         wait_until(lambda: agent.status()["depth_records"] == 50, 10)
@@ -347,6 +359,9 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
         made = 50 + len(events)
         wait_until(lambda: region.persisted("push").get(DEVICE, IntervalSet()).count == made, 20, every_s=0.3)
         assert gateway.status().pushes_unknown == 0
+        file.write_text("[drain]\nwindow = 5\n", encoding="utf-8")
+        gateway.signal(signal.SIGHUP)
+        wait_until(lambda: gateway.status().pushes_not_published == 1, 10)
 
 
 def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_the_rest_is_delivered(
