@@ -43,12 +43,14 @@ class PushSignatures:
             verify_push(read_operators(self._push.operators), push, self._device, now)
         except SignatureRefused as refused:
             raise PushRefused(str(refused)) from refused
+        # only of what an operator signed: nobody else can make a device look at its disk
         newest, digest = self._newest()
         mine = hashlib.sha256(push.settings).hexdigest()
         if push.version < newest:
             raise PushRefused(f"older: version {push.version}, and version {newest} was taken already")
         if push.version == newest and digest != mine:
             raise PushRefused(f"older: version {newest} was taken already, and said something else")
+        # a push that is known writes nothing: it comes again with every connection
         if push.version > newest:
             noted = {"device": self._device, "version": push.version, "sha256": mine}
             replace_durably(self._file, json.dumps(noted).encode())
@@ -63,7 +65,7 @@ class PushSignatures:
             return int(found["version"]), str(found["sha256"])
         except FileNotFoundError:
             return 0, ""
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise PushRefused(
                 f"{self._file} is damaged, so it is not known which version is the newest: remove it on the device"
             ) from error

@@ -103,6 +103,7 @@ def sign(
         private = read_operator_key(key_file)
         now_ms = time.time_ns() // 1_000_000
         signed = [(file, _device_of(file), *_signed(file, private, version, now_ms)) for file in files]
+        # after all of them could be signed: none is left behind half way
         for file, _, _, text in signed:
             replace_durably(file, text)
     if as_json:

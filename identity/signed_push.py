@@ -69,6 +69,7 @@ def verify_push(keys: OperatorKeys, push: SignedPush, device: str, moment: datet
     name = parse_name(device)
     tenants = frozenset({device.partition("/")[0]} if name is not None else set[str]())
     scope = Scope(SETTINGS_KIND, tenants, is_shared=not tenants)
+    # the version is signed, too: nobody makes an old push a new one
     parts = _parts(push.device, push.version, push.settings)
     return keys.verify(push.signer, push.signature, _WHAT, parts, scope=scope, moment=moment)
 
