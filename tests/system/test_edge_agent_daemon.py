@@ -13,9 +13,8 @@ import msgpack
 import pytest
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles, free_port
-from identity.broker_rules import broker_rules
-from deploy.local import MosquittoBroker, MosquittoSettings, TlsFiles, free_port
 from identity import sign_push
+from identity.broker_rules import broker_rules
 from telemetry import Event
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
