@@ -40,6 +40,7 @@ __all__ = [
     "expect",
     "move",
     "precedence",
+    "renew",
     "replace",
     "resume",
     "revoke",
@@ -236,6 +237,16 @@ def enrol(entry: DeviceEntry, certificate: EnrolledCertificate, change: DeviceCh
     if entry.state is not DeviceState.EXPECTED:
         raise _refused(entry, "enrol", "a claim is good once, for a device that is expected")
     return _changed(entry, DeviceState.ACTIVE, change, certificates=(*entry.certificates, certificate))
+
+
+def renew(entry: DeviceEntry, certificate: EnrolledCertificate, change: DeviceChange) -> DeviceEntry:
+    """It has one more certificate; those that have ended are let go of. Raises ChangeRefused where it may not send."""
+    if entry.state is not DeviceState.ACTIVE:
+        raise _refused(entry, "renew")
+    valid = tuple(one for one in entry.certificates if one.not_after > change.at)
+    if len(valid) >= MAX_CERTIFICATES:  # letting go of one that is valid would keep it out of a revocation
+        raise _refused(entry, "renew", f"it has {len(valid)} valid certificates already")
+    return _changed(entry, DeviceState.ACTIVE, change, certificates=(*valid, certificate))
 
 
 def suspend(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:

@@ -1,0 +1,332 @@
+"""Who gets a certificate: enrolment by a claim, once, and renewal. Pure but for the authority's record of its work.
+
+    request ──▶ checked ──▶ signed and recorded ──▶ entry published ──▶ persisted ──▶ answer
+                   └──▶ refusal                          (PublishEntry)   (on_persisted)  (SendAnswer)
+
+The certificate leaves only after the registry has its serial: what cannot be revoked is never given away. Killed
+between any two steps, nothing was given, or the registry says what was; the same key then gets the same certificate.
+One region enrols a device, and one access daemon at a time works for a region: so "once" can be decided here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from gateway.access.enrolment_rates import EnrolmentRates
+from identity.authority import CLOCK_SKEW, Issued
+from identity.enrolment import (
+    EnrolmentAnswer,
+    EnrolmentGranted,
+    EnrolmentRefused,
+    EnrolmentRequest,
+    RefusedBecause,
+    decode_enrolment_request,
+    encode_enrolment_answer,
+)
+from identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
+from identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name
+from identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
+from identity.requests import CertificateRequest, read_request
+
+__all__ = [
+    "REPEAT_WITHIN",
+    "CertificateSigner",
+    "EnrolmentDesk",
+    "EnrolmentEffect",
+    "EnrolmentRules",
+    "KnownDevices",
+    "PublishEntry",
+    "RefusedRequest",
+    "SendAnswer",
+    "may_log_in",
+]
+
+REPEAT_WITHIN = timedelta(minutes=10)
+"""For so long a key gets its certificate again: an answer may be lost, and the device asks again."""
+MAX_VALID_CERTIFICATES = 8
+"""Of one device at a time: each is on the revocation list when the device is revoked."""
+MAX_PENDING = 1000
+"""Entries on their way to Pulsar; then requests wait with their senders, who ask again."""
+_KEPT_REFUSALS = 50
+_LOG = structlog.get_logger("access")
+
+
+class KnownDevices(Protocol):
+    """What the registry says now."""
+
+    def device(self, name: str) -> DeviceEntry | None:
+        """The entry of `tenant/device`."""
+
+    def with_claim(self, claim_id: str) -> DeviceEntry | None:
+        """The entry that is to be enrolled, or was, with this claim."""
+
+
+class CertificateSigner(Protocol):
+    """The authority of the region; each certificate is on disk before it is returned. See AuthorityFolder."""
+
+    def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
+        """A device's operational certificate. Raises RequestRefused, IdentityError."""
+
+    def recorded(self, serial: int) -> Issued | None:
+        """One that was signed before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentRules:
+    """Where this is, and how long a certificate lives."""
+
+    region: str
+    issuer: str
+    """Name of the region's authority."""
+    lifetime: timedelta
+
+
+class PublishEntry(NamedTuple):
+    """Publish this entry, again and again until Pulsar has it; then call `on_persisted` with its name."""
+
+    entry: DeviceEntry
+
+
+class SendAnswer(NamedTuple):
+    """Publish these bytes on the answer topic of this sender, where the request came from."""
+
+    sender: str
+    payload: bytes
+
+
+EnrolmentEffect = PublishEntry | SendAnswer
+
+
+class RefusedRequest(NamedTuple):
+    """A request that was refused, for an operator to see."""
+
+    at: datetime
+    sender: str
+    reason: RefusedBecause
+    detail: str
+
+
+class _Asked(NamedTuple):
+    """A request that could be read."""
+
+    sender: str
+    message: EnrolmentRequest
+    wanted: CertificateRequest
+    now: datetime
+
+    @property
+    def is_claim(self) -> bool:
+        return "@" in self.sender
+
+    def is_for(self, issued: Issued) -> bool:
+        """Whether this certificate is for the same key."""
+        return bool(issued.certificate.public_key() == self.wanted.public_key)
+
+
+@dataclass(slots=True)
+class _Pending:
+    entry: DeviceEntry
+    issued: Issued
+    sender: str
+    nonce: str
+
+
+class _Refuse(Exception):
+    def __init__(self, reason: RefusedBecause, detail: str) -> None:
+        super().__init__(detail)
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(slots=True)
+class EnrolmentDesk:
+    """Takes requests in, gives effects out, in the order in which they are to be done. Used by one thread.
+
+    `outcomes` counts what became of the requests: `enrolled`, `renewed`, `repeated`, `unanswered`, or the reason of
+    the refusal.
+    """
+
+    rules: EnrolmentRules
+    devices: KnownDevices
+    signer: CertificateSigner
+    rates: EnrolmentRates
+    outcomes: Counter[str] = field(default_factory=Counter)
+    refusals: deque[RefusedRequest] = field(default_factory=lambda: deque(maxlen=_KEPT_REFUSALS))
+    _pending: dict[str, _Pending] = field(default_factory=dict)
+    _persisted: dict[str, DeviceEntry] = field(default_factory=dict)
+
+    def on_request(self, sender: str, payload: bytes, *, now: datetime, now_s: float) -> list[EnrolmentEffect]:
+        """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock."""
+        nonce = ""
+        try:
+            if not self.rates.try_take(sender, now_s):
+                raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
+            request = decode_enrolment_request(payload)
+            nonce = request.nonce
+            asked = _Asked(sender, request, read_request(request.csr), now)
+            name = parse_name(sender)
+            if isinstance(name, DeviceName):
+                return self._renewed(asked)
+            if isinstance(name, PrincipalName) and name.kind is PrincipalKind.CLAIM:
+                return self._enrolled(name.name, asked)
+            raise _Refuse(RefusedBecause.UNKNOWN_CLAIM, f"{sender!r:.80} is neither a device nor a claim")
+        except EnrolmentUnreadable as error:
+            return self._refused(sender, error.nonce, RefusedBecause.UNREADABLE, str(error), now)
+        except RequestRefused as error:
+            is_name = error.reason is RequestFault.WRONG_NAME
+            reason = RefusedBecause.OTHER_NAME if is_name else RefusedBecause.BAD_REQUEST
+            return self._refused(sender, nonce, reason, str(error), now)
+        except _Refuse as refuse:
+            return self._refused(sender, nonce, refuse.reason, refuse.detail, now)
+        except (IdentityError, OSError) as error:
+            _LOG.error("a certificate cannot be signed", sender=sender, error=str(error))
+            return self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "the authority cannot sign now", now)
+
+    def on_persisted(self, name: str, *, now: datetime) -> list[EnrolmentEffect]:
+        """Pulsar has the entry of `tenant/device` that was to be published: its certificate may go out."""
+        pending = self._pending.pop(name, None)
+        if pending is None:
+            return []
+        if len(self._persisted) >= MAX_PENDING:
+            self._persisted = {one: entry for one, entry in self._persisted.items() if self._entry(one) is entry}
+        self._persisted[name] = pending.entry
+        entry = self._entry(name)
+        # An operator may have changed it in the meantime, and what is stricter holds.
+        if entry is None or entry.state is not DeviceState.ACTIVE:
+            detail = f"{name} is {'unknown' if entry is None else entry.state}"
+            return self._refused(pending.sender, pending.nonce, RefusedBecause.NOT_ACTIVE, detail, now)
+        self.outcomes["enrolled" if "@" in pending.sender else "renewed"] += 1
+        return [_grant(pending.sender, pending.nonce, pending.issued)]
+
+    @property
+    def pending(self) -> int:
+        """Entries that were to be published, and of which Pulsar's receipt is not known."""
+        return len(self._pending)
+
+    def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
+        entry = self._with_claim(claim_id)
+        if entry is None or entry.claim is None:
+            raise _Refuse(
+                RefusedBecause.UNKNOWN_CLAIM, "no device is expected with this claim: `waybill device expect`"
+            )
+        self._check_place(entry, asked)
+        if self._is_on_its_way(entry, asked):
+            return []
+        if entry.state is DeviceState.ACTIVE:
+            # Only the certificate that the claim was used for, not one that it was renewed by.
+            return self._repeated(entry, entry.certificates[:1], asked, RefusedBecause.CLAIM_USED)
+        if entry.state is not DeviceState.EXPECTED:
+            raise _Refuse(RefusedBecause.NOT_ACTIVE, f"{entry.name} is {entry.state}")
+        ends = entry.claim.until
+        if ends is not None and asked.now >= ends:
+            detail = f"the claim ended at {ends:%Y-%m-%d %H:%M} UTC: `waybill device expect` makes another"
+            raise _Refuse(RefusedBecause.CLAIM_EXPIRED, detail)
+        return self._issue(entry, asked)
+
+    def _renewed(self, asked: _Asked) -> list[EnrolmentEffect]:
+        name = asked.sender
+        entry = self._entry(name)
+        if entry is None or entry.state is not DeviceState.ACTIVE:
+            raise _Refuse(RefusedBecause.NOT_ACTIVE, f"{name} is {'unknown' if entry is None else entry.state}")
+        self._check_place(entry, asked)
+        if self._is_on_its_way(entry, asked):
+            return []
+        if any(asked.is_for(issued) for issued in self._issued(entry.certificates)):
+            return self._repeated(entry, entry.certificates, asked, RefusedBecause.OLD_KEY)
+        valid = sum(one.not_after > asked.now for one in entry.certificates)
+        if valid >= MAX_VALID_CERTIFICATES:
+            raise _Refuse(RefusedBecause.TOO_MANY, f"{name} has {valid} valid certificates, and may have no more")
+        return self._issue(entry, asked)
+
+    def _check_place(self, entry: DeviceEntry, asked: _Asked) -> None:
+        if asked.wanted.common_name != entry.name:
+            raise _Refuse(RefusedBecause.OTHER_NAME, f"the request is for {asked.wanted.common_name!r:.80}")
+        if entry.region != self.rules.region:
+            raise _Refuse(RefusedBecause.OTHER_REGION, f"{entry.name} is enrolled and renewed by {entry.region}")
+
+    def _is_on_its_way(self, entry: DeviceEntry, asked: _Asked) -> bool:
+        """Whether the certificate for this very key waits for the registry. Refuses a second one beside it."""
+        pending = self._pending.get(entry.name)
+        if pending is None:
+            return False
+        if pending.sender != asked.sender or not asked.is_for(pending.issued):
+            reason = RefusedBecause.CLAIM_USED if asked.is_claim else RefusedBecause.TOO_OFTEN
+            raise _Refuse(reason, f"a certificate for {entry.name} is being made for another key")
+        pending.nonce = asked.message.nonce
+        self.outcomes["unanswered"] += 1
+        return True
+
+    def _repeated(
+        self,
+        entry: DeviceEntry,
+        certificates: tuple[EnrolledCertificate, ...],
+        asked: _Asked,
+        otherwise: RefusedBecause,
+    ) -> list[EnrolmentEffect]:
+        for issued in self._issued(certificates):
+            signed_at = issued.certificate.not_valid_before_utc + CLOCK_SKEW
+            if asked.is_for(issued) and asked.now < signed_at + REPEAT_WITHIN:
+                self.outcomes["repeated"] += 1
+                return [_grant(asked.sender, asked.message.nonce, issued)]
+        raise _Refuse(otherwise, f"{entry.name} has the certificate already that this was for")
+
+    def _issued(self, certificates: tuple[EnrolledCertificate, ...]) -> Iterator[Issued]:
+        """Those of an entry that this region's authority signed."""
+        for one in certificates:
+            issued = self.signer.recorded(int(one.serial, 16)) if one.issuer == self.rules.issuer else None
+            if issued is not None:
+                yield issued
+
+    def _issue(self, entry: DeviceEntry, asked: _Asked) -> list[EnrolmentEffect]:
+        if len(self._pending) >= MAX_PENDING:
+            raise _Refuse(RefusedBecause.TOO_OFTEN, "too many wait for the registry: ask again later")
+        rules, (sender, message, _, now) = self.rules, asked
+        issued = self.signer.device(message.csr, entry.tenant, entry.device, now=now, lifetime=rules.lifetime)
+        certificate = EnrolledCertificate(issuer=rules.issuer, serial=f"{issued.serial:x}", not_after=issued.not_after)
+        change = DeviceChange(now, f"access@{rules.region}", f"asked by {sender}")
+        changed = (enrol if entry.state is DeviceState.EXPECTED else renew)(entry, certificate, change)
+        self._pending[entry.name] = _Pending(changed, issued, sender, message.nonce)
+        return [PublishEntry(changed)]
+
+    def _entry(self, name: str) -> DeviceEntry | None:
+        """What the registry says, or what was published last where it does not know that yet."""
+        known, ours = self.devices.device(name), self._persisted.get(name)
+        return known if ours is None or (known is not None and known.version >= ours.version) else ours
+
+    def _with_claim(self, claim_id: str) -> DeviceEntry | None:
+        known = self.devices.with_claim(claim_id)
+        entry = None if known is None else self._entry(known.name)
+        return entry if entry is not None and entry.claim is not None and entry.claim.id == claim_id else None
+
+    def _refused(
+        self, sender: str, nonce: str, reason: RefusedBecause, detail: str, now: datetime
+    ) -> list[EnrolmentEffect]:
+        self.outcomes[reason] += 1
+        self.refusals.append(RefusedRequest(now, sender, reason, detail))
+        return [_answer(sender, EnrolmentRefused(nonce, reason, detail))]
+
+
+def may_log_in(entry: DeviceEntry, region: str, now: datetime) -> bool:
+    """Whether the enrolment broker of a region takes the token of this entry.
+
+    One that was used is taken for a while more: its device may ask for a lost answer again.
+    """
+    claim = entry.claim
+    if claim is None or not claim.is_token or entry.region != region:
+        return False
+    if entry.state is DeviceState.EXPECTED:
+        return claim.until is None or now < claim.until
+    return entry.state is DeviceState.ACTIVE and now < entry.changed_at + REPEAT_WITHIN
+
+
+def _grant(sender: str, nonce: str, issued: Issued) -> SendAnswer:
+    return _answer(sender, EnrolmentGranted(nonce, issued.chain_pem))
+
+
+def _answer(sender: str, answer: EnrolmentAnswer) -> SendAnswer:
+    return SendAnswer(sender, encode_enrolment_answer(answer))

@@ -1,0 +1,46 @@
+"""How many requests for certificates are looked at: from one sender, and from all. Pure: handed the time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from pydantic import Field
+
+from runtime.token_bucket import TokenBucket
+from settings import Settings
+
+__all__ = ["EnrolmentRateSettings", "EnrolmentRates"]
+
+
+class EnrolmentRateSettings(Settings):
+    """Bounds of what is asked for."""
+
+    requests_per_s: float = Field(default=50.0, gt=0, le=10_000)
+    """Requests of all senders that are looked at a second: each costs a signature, and a message to Pulsar."""
+    burst: int = Field(default=200, ge=1, le=100_000)
+    """How many of them may come at once."""
+    sender_interval_s: float = Field(default=5.0, gt=0, le=86_400)
+    """One sender is looked at once in so long."""
+    sender_burst: int = Field(default=5, ge=1, le=1000)
+    """... and may come so often at once: an answer may be lost."""
+    max_senders: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Senders that are remembered; the one that was silent for longest is forgotten first."""
+
+
+class EnrolmentRates:
+    """Tells the senders apart, so that one that asks again and again takes nothing from the others."""
+
+    def __init__(self, settings: EnrolmentRateSettings) -> None:
+        self._settings = settings
+        self._all = TokenBucket(settings.requests_per_s, settings.burst)
+        self._senders: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def try_take(self, sender: str, now_s: float) -> bool:
+        """Whether a request of this sender is looked at now."""
+        settings = self._settings
+        bucket = self._senders.pop(sender, None) or TokenBucket(1 / settings.sender_interval_s, settings.sender_burst)
+        self._senders[sender] = bucket
+        if len(self._senders) > settings.max_senders:
+            self._senders.popitem(last=False)
+        # The sender's own first: what it asks for too often is not charged to all.
+        return bucket.try_take(now_s) and self._all.try_take(now_s)

@@ -1,0 +1,352 @@
+"""The enrolment desk: a claim is good once, whatever is sent, in whichever order, and wherever the process ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.access.enrolment import (
+    MAX_VALID_CERTIFICATES,
+    REPEAT_WITHIN,
+    EnrolmentDesk,
+    EnrolmentEffect,
+    EnrolmentRules,
+    PublishEntry,
+    may_log_in,
+)
+from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
+from identity import Authority, Issued, KeyPair, issue_device, make_regional, make_request, make_root
+from identity.authority import read_certificates, with_chain
+from identity.enrolment import (
+    EnrolmentAnswer,
+    EnrolmentGranted,
+    EnrolmentRefused,
+    EnrolmentRequest,
+    RefusedBecause,
+    decode_enrolment_answer,
+    encode_enrolment_request,
+)
+from identity.registry import (
+    Claim,
+    DeviceChange,
+    DeviceEntry,
+    DeviceState,
+    expect,
+    revoke,
+    suspend,
+)
+
+NOW = datetime(2027, 1, 5, 9, tzinfo=UTC)
+DEVICE, CLAIM = "acme/bus-1", "claim@token-0123456789abcdef"
+HASH = "$7$101$c2FsdA==$" + "A" * 86 + "=="
+ROOT_KEY, KEY, OTHER_KEY = (KeyPair.generate() for _ in range(3))
+
+
+def authority() -> Authority:
+    root = make_root("root", ROOT_KEY, now=NOW, serial=1, lifetime=timedelta(days=3650))
+    issued = make_regional(root, "eu", KEY.public, now=NOW, serial=2, lifetime=timedelta(days=1000))
+    return Authority(issued.certificate, KEY)
+
+
+AUTHORITY = authority()
+
+
+class Signer:
+    """The authority, and what it signed; it outlives the process as a folder does."""
+
+    def __init__(self) -> None:
+        self.signed: dict[int, x509.Certificate] = {}
+        self.fails = False
+
+    def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
+        if self.fails:
+            raise OSError("no space left on device")
+        serial = 100 + len(self.signed)
+        issued = issue_device(AUTHORITY, request, tenant, device, now=now, serial=serial, lifetime=lifetime)
+        self.signed[serial] = issued.certificate
+        return issued
+
+    def recorded(self, serial: int) -> Issued | None:
+        return with_chain(self.signed[serial], AUTHORITY) if serial in self.signed else None
+
+
+class Registry:
+    """What was published, and what a reader has of it so far."""
+
+    def __init__(self, *entries: DeviceEntry) -> None:
+        self.published = {entry.name: entry for entry in entries}
+        self.seen = dict(self.published)
+
+    def device(self, name: str) -> DeviceEntry | None:
+        return self.seen.get(name)
+
+    def with_claim(self, claim_id: str) -> DeviceEntry | None:
+        return next((one for one in self.seen.values() if one.claim and one.claim.id == claim_id), None)
+
+    def publish(self, entry: DeviceEntry) -> None:
+        self.published[entry.name] = entry
+
+    def catch_up(self) -> None:
+        self.seen = dict(self.published)
+
+
+class World:
+    """A desk between a registry and a signer; `restart` is SIGKILL, and what is on disk and in Pulsar stays."""
+
+    def __init__(self, *entries: DeviceEntry) -> None:
+        self.registry, self.signer = Registry(*entries), Signer()
+        self.now, self.number = NOW, 0
+        self.given: list[bytes] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.registry.catch_up()
+        rules = EnrolmentRules(region="eu", issuer=AUTHORITY.name, lifetime=timedelta(days=30))
+        rates = EnrolmentRates(EnrolmentRateSettings(requests_per_s=1000, sender_burst=1000))
+        self.desk = EnrolmentDesk(rules, self.registry, self.signer, rates)
+
+    def request(self, key: KeyPair = OTHER_KEY, name: str = DEVICE) -> bytes:
+        self.number += 1
+        return encode_enrolment_request(EnrolmentRequest(f"{self.number:032x}", make_request(key, name)))
+
+    def send(self, payload: bytes, sender: str = CLAIM) -> list[EnrolmentEffect]:
+        return self.desk.on_request(sender, payload, now=self.now, now_s=self.now.timestamp())
+
+    def perform(self, effects: list[EnrolmentEffect]) -> EnrolmentAnswer | None:
+        """Does what the desk wants, in order; the last answer."""
+        answer = None
+        for effect in effects:
+            if isinstance(effect, PublishEntry):
+                self.registry.publish(effect.entry)
+                answer = self.perform(self.desk.on_persisted(effect.entry.name, now=self.now)) or answer
+            else:
+                answer = decode_enrolment_answer(effect.payload)
+                if isinstance(answer, EnrolmentGranted):
+                    self.given.append(answer.chain_pem)
+        return answer
+
+    def ask(self, key: KeyPair = OTHER_KEY, name: str = DEVICE, sender: str = CLAIM) -> EnrolmentAnswer | None:
+        return self.perform(self.send(self.request(key, name), sender))
+
+    @property
+    def entry(self) -> DeviceEntry:
+        return self.registry.published[DEVICE]
+
+
+def expected(**more: object) -> DeviceEntry:
+    claim = Claim(id="token-0123456789abcdef", password_hash=HASH, until=NOW + timedelta(days=7))
+    entry = expect("acme", "bus-1", region="eu", claim=claim, change=DeviceChange(NOW, "ana", "new bus"))
+    return entry.model_copy(update=more)
+
+
+def refusal(answer: EnrolmentAnswer | None) -> RefusedBecause:
+    assert isinstance(answer, EnrolmentRefused), answer
+    return answer.reason
+
+
+def granted(answer: EnrolmentAnswer | None) -> x509.Certificate:
+    assert isinstance(answer, EnrolmentGranted), answer
+    return read_certificates(answer.chain_pem)[0]
+
+
+def test_a_claim_gets_a_certificate_of_its_device_and_the_registry_has_it_first() -> None:
+    world = World(expected())
+    effects = world.send(world.request())
+    assert [type(one) for one in effects] == [PublishEntry], "no answer before the registry has the serial"
+    certificate = granted(world.perform(effects))
+    assert certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == DEVICE
+    assert certificate.public_key() == OTHER_KEY.public
+    assert world.entry.state is DeviceState.ACTIVE
+    assert [int(one.serial, 16) for one in world.entry.certificates] == [certificate.serial_number]
+    assert world.desk.outcomes == {"enrolled": 1}
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["read back", "not read back yet"])
+def test_the_same_key_gets_the_same_certificate_again_for_a_while_and_another_key_never(is_seen: bool) -> None:
+    world = World(expected())
+    first = granted(world.ask())
+    if is_seen:
+        world.registry.catch_up()
+    assert granted(world.ask()) == first
+    assert refusal(world.ask(KeyPair.generate())) is RefusedBecause.CLAIM_USED
+    world.now += REPEAT_WITHIN
+    assert refusal(world.ask()) is RefusedBecause.CLAIM_USED, "a replayed request"
+    assert len(world.signer.signed) == 1
+    assert world.desk.outcomes == {"enrolled": 1, "repeated": 1, "claim-used": 2}
+
+
+def test_of_two_devices_with_one_token_at_once_one_is_enrolled() -> None:
+    world = World(expected())
+    first = world.send(world.request())
+    assert refusal(world.perform(world.send(world.request(KeyPair.generate())))) is RefusedBecause.CLAIM_USED
+    assert granted(world.perform(first)).public_key() == OTHER_KEY.public
+    assert len(world.signer.signed) == 1
+
+
+def test_a_request_that_comes_twice_while_the_first_is_published_is_answered_once_with_the_later_nonce() -> None:
+    world = World(expected())
+    first = world.send(world.request())
+    assert world.send(world.request()) == []
+    answer = world.perform(first)
+    assert isinstance(answer, EnrolmentGranted)
+    assert answer.nonce == f"{2:032x}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "entry", "name", "sender"),
+    [
+        (RefusedBecause.UNKNOWN_CLAIM, expected(), DEVICE, "claim@SN-unknown"),
+        (RefusedBecause.UNKNOWN_CLAIM, expected(claim=None), DEVICE, CLAIM),
+        (RefusedBecause.OTHER_NAME, expected(), "acme/bus-2", CLAIM),
+        (RefusedBecause.OTHER_NAME, expected(), "rival/bus-1", CLAIM),
+        (RefusedBecause.OTHER_REGION, expected(region="us"), DEVICE, CLAIM),
+        (RefusedBecause.NOT_ACTIVE, expected(state=DeviceState.SUSPENDED), DEVICE, CLAIM),
+        (RefusedBecause.NOT_ACTIVE, expected(state=DeviceState.REVOKED), DEVICE, CLAIM),
+        (RefusedBecause.NOT_ACTIVE, expected(), DEVICE, DEVICE),
+        (RefusedBecause.NOT_ACTIVE, expected(state=DeviceState.SUSPENDED), DEVICE, DEVICE),
+        (RefusedBecause.UNKNOWN_CLAIM, expected(), DEVICE, "gateway@eu-1"),
+    ],
+)
+def test_what_may_not_have_a_certificate_is_refused_with_its_reason_and_counted(
+    reason: RefusedBecause, entry: DeviceEntry, name: str, sender: str
+) -> None:
+    world = World(entry)
+    assert refusal(world.ask(name=name, sender=sender)) is reason
+    assert world.desk.outcomes == {reason: 1}
+    assert [(one.sender, one.reason) for one in world.desk.refusals] == [(sender, reason)]
+    assert not world.signer.signed
+
+
+def test_an_expired_claim_enrols_nobody() -> None:
+    world = World(expected())
+    world.now += timedelta(days=7)
+    assert refusal(world.ask()) is RefusedBecause.CLAIM_EXPIRED
+
+
+def test_a_weak_key_and_a_request_that_is_none_are_refused() -> None:
+    world = World(expected())
+    weak = rsa.generate_private_key(65537, 1024)  # noqa: S505 - that is what is refused
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, DEVICE)])
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(weak, hashes.SHA256())
+    for pem in (csr.public_bytes(serialization.Encoding.PEM), b"-----BEGIN CERTIFICATE REQUEST-----\nAA\n"):
+        payload = encode_enrolment_request(EnrolmentRequest("0" * 32, pem))
+        assert refusal(world.perform(world.send(payload))) is RefusedBecause.BAD_REQUEST
+    assert refusal(world.perform(world.send(b"\xff"))) is RefusedBecause.UNREADABLE
+
+
+def test_an_authority_that_cannot_sign_says_so_and_the_claim_stays_open() -> None:
+    world = World(expected())
+    world.signer.fails = True
+    assert refusal(world.ask()) is RefusedBecause.UNAVAILABLE
+    world.signer.fails = False
+    granted(world.ask())
+
+
+def test_a_device_renews_with_a_new_key_and_its_former_certificate_stays_listed() -> None:
+    world = World(expected())
+    former = granted(world.ask())
+    world.now += timedelta(days=20)
+    key = KeyPair.generate()
+    renewed = granted(world.ask(key, sender=DEVICE))
+    assert renewed.public_key() == key.public
+    serials = [int(one.serial, 16) for one in world.entry.certificates]
+    assert serials == [former.serial_number, renewed.serial_number]
+    assert granted(world.ask(key, sender=DEVICE)) == renewed, "its answer was lost"
+    world.now += REPEAT_WITHIN
+    assert refusal(world.ask(key, sender=DEVICE)) is RefusedBecause.OLD_KEY, "it was replayed"
+    assert refusal(world.ask(OTHER_KEY, sender=DEVICE)) is RefusedBecause.OLD_KEY
+    world.now += timedelta(days=11)
+    granted(world.ask(KeyPair.generate(), sender=DEVICE))
+    serials = [int(one.serial, 16) for one in world.entry.certificates]
+    assert serials == [renewed.serial_number, renewed.serial_number + 1], "what has ended is let go of"
+
+
+def test_a_device_has_a_bounded_number_of_valid_certificates() -> None:
+    world = World(expected())
+    granted(world.ask())
+    for _ in range(MAX_VALID_CERTIFICATES - 1):
+        granted(world.ask(KeyPair.generate(), sender=DEVICE))
+    assert refusal(world.ask(KeyPair.generate(), sender=DEVICE)) is RefusedBecause.TOO_MANY
+
+
+@pytest.mark.parametrize("change", [revoke, suspend])
+def test_a_device_that_was_locked_out_while_its_entry_was_published_gets_no_certificate(
+    change: Callable[[DeviceEntry, DeviceChange], DeviceEntry],
+) -> None:
+    world = World(expected())
+    effects = world.send(world.request())
+    world.registry.publish(change(expected(), DeviceChange(NOW, "ana", "stolen")))
+    world.registry.catch_up()
+    assert refusal(world.perform(world.desk.on_persisted(DEVICE, now=NOW))) is RefusedBecause.NOT_ACTIVE
+    assert isinstance(effects[0], PublishEntry)
+
+
+def test_one_sender_that_asks_too_often_takes_nothing_from_another() -> None:
+    world = World(expected())
+    world.desk.rates = EnrolmentRates(EnrolmentRateSettings(burst=10, sender_burst=2))
+    answers = [world.ask(sender="claim@SN-loud") for _ in range(30)]
+    assert [refusal(one) for one in answers].count(RefusedBecause.TOO_OFTEN) == 28
+    granted(world.ask())
+
+
+def test_a_flood_of_senders_is_bounded_in_memory() -> None:
+    rates = EnrolmentRates(EnrolmentRateSettings(max_senders=3))
+    for number in range(100):
+        rates.try_take(f"claim@{number}", 0.0)
+    assert len(rates._senders) == 3
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "two"]),
+        st.sampled_from(["whole", "killed before publishing", "killed before answering", "answer lost"]),
+        st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(steps)
+@settings(max_examples=150, deadline=None)
+def test_killed_between_any_two_steps_a_claim_enrols_one_key(steps: list[tuple[str, str, bool]]) -> None:
+    """Law: all certificates that ever left are one and the same, and the registry has its serial."""
+    world, keys = World(expected()), {"one": KEY, "two": OTHER_KEY}
+    for who, how, catches_up in steps:
+        effects = world.send(world.request(keys[who]))
+        if how == "killed before publishing":
+            world.restart()
+        elif how == "killed before answering":
+            for effect in effects:
+                if isinstance(effect, PublishEntry):
+                    world.registry.publish(effect.entry)
+            world.restart()
+        else:
+            world.perform(effects)
+        if catches_up:
+            world.registry.catch_up()
+    assert len(set(world.given)) <= 1
+    for chain in world.given:
+        serial = read_certificates(chain)[0].serial_number
+        assert [int(one.serial, 16) for one in world.entry.certificates] == [serial]
+
+
+def test_a_token_logs_in_while_it_is_open_and_for_a_while_after_it_was_used() -> None:
+    open_entry = expected()
+    assert may_log_in(open_entry, "eu", NOW)
+    assert not may_log_in(open_entry, "us", NOW)
+    assert not may_log_in(open_entry, "eu", NOW + timedelta(days=7))
+    world = World(open_entry)
+    world.ask()
+    assert may_log_in(world.entry, "eu", NOW)
+    assert not may_log_in(world.entry, "eu", NOW + REPEAT_WITHIN)
+    assert not may_log_in(revoke(world.entry, DeviceChange(NOW, "ana", "stolen")), "eu", NOW)
+    factory = Claim(id="SN-1", password_hash=None)
+    assert not may_log_in(expected(claim=factory), "eu", NOW)
