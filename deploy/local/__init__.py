@@ -3,6 +3,7 @@
 from deploy.local.authority import LocalAuthority
 from deploy.local.credentials import stack_access
 from deploy.local.daemon import DaemonProcess
+from deploy.local.enrolment_broker import EnrolmentBroker, EnrolmentBrokerFiles
 from deploy.local.errors import (
     FolderDamaged,
     FolderNotOurs,
@@ -32,6 +33,8 @@ __all__ = [
     "CuttableLink",
     "CuttableLinks",
     "DaemonProcess",
+    "EnrolmentBroker",
+    "EnrolmentBrokerFiles",
     "FolderDamaged",
     "FolderNotOurs",
     "FolderOfAnother",

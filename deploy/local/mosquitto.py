@@ -17,9 +17,18 @@ from identity.broker_rules import rules_version
 from runtime import TlsSettings, replace_durably
 from settings import Settings
 
-__all__ = ["MosquittoBroker", "MosquittoSecurity", "MosquittoSettings", "TlsFiles"]
+__all__ = ["MosquittoBroker", "MosquittoSecurity", "MosquittoSettings", "TlsFiles", "mosquitto_program"]
 
 _HOST = "127.0.0.1"
+
+
+def mosquitto_program() -> str:
+    """Where the broker's program is. Raises ProgramMissing."""
+    # Debian puts it into /usr/sbin, which is not on every user's PATH.
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise ProgramMissing("mosquitto", "install it (Debian: apt-get install mosquitto)")
+    return program
 
 
 class TlsFiles(TlsSettings):
@@ -75,10 +84,7 @@ class MosquittoBroker(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = ports or PortBook(self.folder / "ports.json")
         self.port = self._ports.port(self.name)
-        # Debian puts it into /usr/sbin, which is not on every user's PATH.
-        self._program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-        if self._program is None:
-            raise ProgramMissing("mosquitto", "install it (Debian: apt-get install mosquitto)")
+        self._program = mosquitto_program()
 
     def addresses(self) -> dict[str, str]:
         """The MQTT address."""
@@ -94,7 +100,7 @@ class MosquittoBroker(Server):
 
     def command(self) -> Sequence[str]:
         """Mosquitto in the foreground."""
-        return [str(self._program), "-c", str(self._conf)]
+        return [self._program, "-c", str(self._conf)]
 
     def health(self) -> Health:
         """Whether the broker answers a CONNECT (with TLS: whether it accepts a connection)."""

@@ -90,7 +90,8 @@ class EnrolmentLoop:
             return self._failed(str(error))
         except Exception as error:  # noqa: BLE001 - records wait for a certificate: no mistake ends the looking for one
             return self._failed(repr(error))
-        return 0.0
+        # A certificate whose life is shorter than clocks may differ is due at once, again and again.
+        return self._settings.backoff_first_s
 
     def enrol(self) -> HeldCertificate:
         """One attempt to be enrolled with the claim. Raises AgentError, OSError."""

@@ -28,7 +28,7 @@ class EnrolmentRateSettings(Settings):
 
 
 class EnrolmentRates:
-    """Tells the senders apart, so that one that asks again and again takes nothing from the others."""
+    """Each sender has a rate of its own, so that one that asks again and again takes nothing from the others."""
 
     def __init__(self, settings: EnrolmentRateSettings) -> None:
         self._settings = settings
@@ -39,6 +39,7 @@ class EnrolmentRates:
         """Whether a request of this sender is looked at now."""
         settings = self._settings
         bucket = self._senders.pop(sender, None) or TokenBucket(1 / settings.sender_interval_s, settings.sender_burst)
+        # Put in last: who was silent for longest stands first, and is forgotten first.
         self._senders[sender] = bucket
         if len(self._senders) > settings.max_senders:
             self._senders.popitem(last=False)

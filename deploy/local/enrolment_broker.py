@@ -1,0 +1,105 @@
+"""A region's enrolment broker: a second, small Mosquitto, which nobody but who has no certificate yet may reach.
+
+A broker of its own, because a device's broker can be led to forget a session by a client without a certificate.
+"""
+
+import getpass
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import FilePath
+
+from deploy.local.mosquitto import mosquitto_program
+from deploy.local.ports import PortBook
+from deploy.local.server import Server
+from deploy.local.server_health import Health, MqttHealth
+from settings import Settings
+
+__all__ = ["EnrolmentBroker", "EnrolmentBrokerFiles"]
+
+_HOST = "127.0.0.1"
+_PACKET_BYTES = 16 << 10
+_MAX_CONNECTIONS = 500
+
+
+class EnrolmentBrokerFiles(Settings):
+    """What the broker reads. `factory_ca`: who signs factory certificates; without it only tokens are taken."""
+
+    certificate: FilePath
+    key: FilePath
+    rules: FilePath
+    passwords: FilePath
+    factory_ca: FilePath | None = None
+
+
+class EnrolmentBroker(Server):
+    """Two listeners: tokens with TLS and a password (`port`), factory certificates with mutual TLS (`factory_port`)."""
+
+    kind = "mosquitto"
+    start_timeout_s = 20.0
+    stop_timeout_s = 5.0
+
+    def __init__(self, name: str, folder: Path, files: EnrolmentBrokerFiles, *, ports: PortBook | None = None) -> None:
+        super().__init__(f"enrolment-{name}", folder)
+        self.region, self.files = name, files
+        self.folder.mkdir(parents=True, exist_ok=True)
+        book = ports or PortBook(self.folder / "ports.json")
+        self.port = book.port(self.name)
+        self.factory_port = book.port(f"{self.name}.factory")
+        self._program = mosquitto_program()
+
+    def addresses(self) -> dict[str, str]:
+        """Where tokens are taken, and where factory certificates are."""
+        tokens = {"url": f"mqtts://{_HOST}:{self.port}"}
+        return (
+            tokens if self.files.factory_ca is None else {**tokens, "factory": f"mqtts://{_HOST}:{self.factory_port}"}
+        )
+
+    def prepare(self) -> None:
+        """Write mosquitto.conf."""
+        self._conf.write_text("\n".join(self._lines()) + "\n")
+
+    def command(self) -> Sequence[str]:
+        """Mosquitto in the foreground."""
+        return [self._program, "-c", str(self._conf)]
+
+    def signal_reload(self) -> None:
+        """Have the broker read its passwords and rules again. Who is not in them any more is disconnected."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGHUP)
+
+    def health(self) -> Health:
+        """Whether the broker accepts a connection with TLS."""
+        return MqttHealth(port=self.port, is_plain=False)
+
+    @property
+    def _conf(self) -> Path:
+        return self.folder / "mosquitto.conf"
+
+    def _lines(self) -> list[str]:
+        files = self.files
+        own = [f"certfile {files.certificate}", f"keyfile {files.key}", "tls_version tlsv1.2"]
+        bounds = [f"max_connections {_MAX_CONNECTIONS}", "use_username_as_clientid true"]
+        lines = [f"listener {self.port} {_HOST}", *own, *bounds]
+        if files.factory_ca is not None:
+            lines += [f"listener {self.factory_port} {_HOST}", *own, *bounds]
+            lines += [f"cafile {files.factory_ca}", "require_certificate true", "use_identity_as_username true"]
+        return [
+            *lines,
+            "allow_anonymous false",
+            f"acl_file {files.rules}",
+            f"password_file {files.passwords}",
+            f"max_packet_size {_PACKET_BYTES}",
+            "max_queued_messages 10",
+            "persistence false",
+            "log_dest stdout",
+            "log_timestamp_format %Y-%m-%dT%H:%M:%S",
+            "log_type error",
+            "log_type warning",
+            "log_type notice",
+            "log_type information",
+            # As root it would become another user, who may not read our files.
+            f"user {getpass.getuser()}",
+        ]

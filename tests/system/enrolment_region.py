@@ -1,0 +1,134 @@
+"""A region in which devices are enrolled: both real brokers, an authority, and the service, on a registry in memory."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSettings, TlsFiles
+from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules
+from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
+from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
+from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
+from gateway.access.entry_book import EntryBook
+from identity import AuthorityFolder, KeyPair
+from identity.claims import broker_password, make_token
+from identity.registry import Claim, DeviceChange, DeviceEntry, expect
+from runtime.broker_settings import BrokerSettings
+from runtime.tls import TlsSettings
+
+YEAR = timedelta(days=365)
+
+
+class EnrolmentRegion:
+    """Starts at once; `published` is what Pulsar would have. `lifetime`: of the certificates that it gives."""
+
+    def __init__(self, folder: Path, lifetime: timedelta = timedelta(days=30)) -> None:
+        now = datetime.now(UTC)
+        self.folder, self.lifetime = folder, lifetime
+        root = AuthorityFolder.create_root(folder / "root", "Waybill root", now=now, lifetime=10 * YEAR)
+        self.authority = AuthorityFolder.create_regional(folder / "eu", root, "eu", now=now, lifetime=YEAR)
+        self.factory = AuthorityFolder.create_root(folder / "factory", "Factory", now=now, lifetime=10 * YEAR)
+        self.root = folder / "root.pem"
+        self.root.write_bytes(root.root_pem)
+        self.secret = folder / "access.secret"
+        self.secret.write_text(secrets.token_urlsafe(32))
+        self.own_hash = broker_password(self.secret.read_text(), secrets.token_bytes(12))
+        self.rules, self.passwords = folder / "enrol.acl", folder / "enrol.passwords"
+        self.rules.write_text(enrolment_rules("eu"))
+        self.published: dict[str, DeviceEntry] = {}
+        self.history: list[DeviceEntry] = []
+        self.write_passwords()
+        server = self.files("server", server=True)
+        self.data = MosquittoBroker("eu", folder / "data", settings=MosquittoSettings(tls=server))
+        files = EnrolmentBrokerFiles(
+            certificate=server.certificate,
+            key=server.key,
+            rules=self.rules,
+            passwords=self.passwords,
+            factory_ca=self.factory.folder / "root.pem",
+        )
+        self.broker = EnrolmentBroker("eu", folder / "enrol", files)
+        for one in (self.data, self.broker):
+            one.start()
+        for one in (self.data, self.broker):
+            one.wait()
+        self.may_publish = threading.Event()
+        self.may_publish.set()
+        self.start_service()
+
+    def files(self, name: str, *, server: bool = False, authority: AuthorityFolder | None = None) -> TlsFiles:
+        key, signer, now = KeyPair.generate(), authority or self.authority, datetime.now(UTC)
+        if server:
+            issued = signer.server(key, name, ["localhost", "127.0.0.1"], now=now, lifetime=YEAR)
+        else:
+            issued = signer.client(key, name, now=now, lifetime=YEAR)
+        made = TlsFiles.model_construct(
+            ca=self.root, certificate=self.folder / f"{name}.pem", key=self.folder / f"{name}.key"
+        )
+        made.certificate.write_bytes(issued.chain_pem)
+        made.key.write_bytes(key.private_pem())
+        return made
+
+    def start_service(self) -> None:
+        """A service that knows what was published, and nothing else: as after SIGKILL."""
+        self.book = EntryBook("eu")
+        for entry in self.published.values():
+            self.book.take(entry)
+        rules = EnrolmentRules(region="eu", issuer=self.authority.authority.name, lifetime=self.lifetime)
+        rates = EnrolmentRates(EnrolmentRateSettings(sender_burst=1000))
+        self.desk = EnrolmentDesk(rules, self.book, self.authority, rates)
+        own = self.files("access@eu")
+        tls = TlsSettings(ca=self.root, certificate=own.certificate, key=own.key)
+        claims = BrokerSettings(
+            port=self.broker.port,
+            username="access@eu",
+            password_file=self.secret,
+            tls=TlsSettings(ca=self.root),
+            backoff_first_s=0.1,
+        )
+        devices = BrokerSettings(port=self.data.port, tls=tls, backoff_first_s=0.1)
+        doors = EnrolmentDoors(name="access@eu", claims=claims, devices=devices)
+        self.service = EnrolmentService(self.desk, doors, self._publish)
+        self.service.start()
+
+    def _publish(self, entry: DeviceEntry) -> None:
+        if not self.may_publish.is_set():
+            raise OSError("Pulsar is away")
+        self.take(entry)
+
+    def take(self, entry: DeviceEntry) -> None:
+        self.published[entry.name] = entry
+        self.history.append(entry)
+        self.book.take(entry)
+
+    def expect_token(self, device: str, life: timedelta = timedelta(days=7)) -> str:
+        """A token for a device of acme; its text."""
+        token, now = make_token(), datetime.now(UTC)
+        claim = Claim(id=token.id, password_hash=token.password_hash, until=now + life)
+        self._expect(device, claim)
+        return token.text.get_secret_value()
+
+    def expect_factory(self, device: str, serial: str) -> TlsFiles:
+        """A device of acme that comes with the certificate of its factory."""
+        self._expect(device, Claim(id=serial))
+        return self.files(f"claim@{serial}", authority=self.factory)
+
+    def _expect(self, device: str, claim: Claim) -> None:
+        change = DeviceChange(datetime.now(UTC), "ana", "new bus")
+        entry = expect("acme", device, region="eu", claim=claim, change=change)
+        self.published[entry.name] = entry
+        self.book.take(entry)
+        self.write_passwords()
+        self.broker.signal_reload()
+
+    def write_passwords(self) -> None:
+        entries = self.published.values()
+        self.passwords.write_bytes(enrolment_passwords(entries, "eu", datetime.now(UTC), self.own_hash))
+
+    def close(self) -> None:
+        self.service.close()
+        for one in (self.broker, self.data):
+            one.stop()
