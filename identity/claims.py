@@ -89,6 +89,7 @@ def is_broker_password(text: str, password_hash: str) -> bool:
     matched = _PASSWORD.fullmatch(password_hash)
     if matched is None:
         return False
+    # The number of rounds is the hash's own: a file may have some that were made by another version.
     salt, wanted = base64.b64decode(matched[2]), base64.b64decode(matched[3])
     return compare_digest(_pbkdf2(text, salt, int(matched[1])), wanted)
 

@@ -81,8 +81,10 @@ class EnrolmentBroker(Server):
     def _lines(self) -> list[str]:
         files = self.files
         own = [f"certfile {files.certificate}", f"keyfile {files.key}", "tls_version tlsv1.2"]
+        # One claim, one session: a second client with the same token ends the first one.
         bounds = [f"max_connections {_MAX_CONNECTIONS}", "use_username_as_clientid true"]
         lines = [f"listener {self.port} {_HOST}", *own, *bounds]
+        # A listener of its own: with a certificate no password is asked for, and without one nobody gets this far.
         if files.factory_ca is not None:
             lines += [f"listener {self.factory_port} {_HOST}", *own, *bounds]
             lines += [f"cafile {files.factory_ca}", "require_certificate true", "use_identity_as_username true"]

@@ -57,6 +57,7 @@ class CertificateRequests:
             raise EnrolmentFailed(f"the answer cannot be read: {error}") from error
         self._nonce = ""
         if isinstance(answer, EnrolmentRefused):
+            # For any other reason the key is kept: the answer to an earlier question may have been a certificate.
             if answer.reason.takes_another_key:
                 self._folder.forget_requested_key()
             raise EnrolmentFailed(f"refused ({answer.reason}): {answer.detail}")

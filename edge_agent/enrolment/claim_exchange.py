@@ -48,6 +48,7 @@ def exchange(
         session.subscribe(enrolment_topic(user, EnrolmentChannel.ANSWER))
         deadline_s = time.monotonic() + settings.answer_timeout_s
         is_sent = False
+        # Asked only when the answer would come: a request before that may be answered to nobody.
         while not answers:
             if session.is_subscribed and not is_sent:
                 session.publish(enrolment_topic(user, EnrolmentChannel.REQUEST), request)

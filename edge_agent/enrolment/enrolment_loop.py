@@ -113,6 +113,7 @@ class EnrolmentLoop:
 
     def _renew(self) -> HeldCertificate:
         request = self._requests.make()
+        # What is left there answered a question that was given up.
         self._answers.clear()
         self._parts.ask_region(request)
         until_s = time.monotonic() + self._settings.answer_timeout_s

@@ -45,6 +45,7 @@ class UplinkCertificates:
         with self._lock:
             following = self._folder.next()
             is_next = following is not None and following.path == uplink.tls.certificate
+            # A region that is away fails with either: then they take turns until it is back.
             if not (is_next and worked):
                 self._next_failed = is_next
                 return

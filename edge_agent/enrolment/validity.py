@@ -46,6 +46,7 @@ def read_validity(pem: bytes) -> Validity:
         at = _inside(der, at, _VERSION)[1]
     begin, at = _inside(der, at, _INTEGER)
     serial = int.from_bytes(der[begin:at], signed=True)
+    # Passed over as a whole: only what stands behind them is looked for.
     for _ in ("algorithm", "issuer"):
         at = _inside(der, at, _SEQUENCE)[1]
     at = _inside(der, at, _SEQUENCE)[0]
@@ -70,6 +71,7 @@ def _inside(der: bytes, at: int, tag: int) -> tuple[int, int]:
     length, begin = der[at + 1], at + 2
     if length & 0x80:
         octets = length & 0x7F
+        # Three are 16 MB, far more than a certificate; none would be a length that DER does not have.
         if not 1 <= octets <= 3:
             raise ValueError(f"the certificate has a length of {octets} octets at byte {at}")
         length, begin = int.from_bytes(der[begin : begin + octets]), begin + octets

@@ -192,6 +192,7 @@ class EnrolmentDesk:
         pending = self._pending.pop(name, None)
         if pending is None:
             return []
+        # Those that the reader has seen meanwhile are not needed any more.
         if len(self._persisted) >= MAX_PENDING:
             self._persisted = {one: entry for one, entry in self._persisted.items() if self._entry(one) is entry}
         self._persisted[name] = pending.entry
@@ -236,6 +237,7 @@ class EnrolmentDesk:
         self._check_place(entry, asked)
         if self._is_on_its_way(entry, asked):
             return []
+        # A new certificate for a key that was there before would make a copy of that key good for longer.
         if any(asked.is_for(issued) for issued in self._issued(entry.certificates)):
             return self._repeated(entry, entry.certificates, asked, RefusedBecause.OLD_KEY)
         valid = sum(one.not_after > asked.now for one in entry.certificates)
@@ -257,6 +259,7 @@ class EnrolmentDesk:
         if pending.sender != asked.sender or not asked.is_for(pending.issued):
             reason = RefusedBecause.CLAIM_USED if asked.is_claim else RefusedBecause.TOO_OFTEN
             raise _Refuse(reason, f"a certificate for {entry.name} is being made for another key")
+        # The device gave up its first question, and takes no answer but that to its last one.
         pending.nonce = asked.message.nonce
         self.outcomes["unanswered"] += 1
         return True
@@ -301,6 +304,7 @@ class EnrolmentDesk:
     def _with_claim(self, claim_id: str) -> DeviceEntry | None:
         known = self.devices.with_claim(claim_id)
         entry = None if known is None else self._entry(known.name)
+        # What was published last may have another claim than what the reader has seen.
         return entry if entry is not None and entry.claim is not None and entry.claim.id == claim_id else None
 
     def _refused(

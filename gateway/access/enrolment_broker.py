@@ -27,6 +27,7 @@ def enrolment_rules(region: str) -> str:
 def enrolment_passwords(entries: Iterable[DeviceEntry], region: str, now: datetime, own_hash: str) -> bytes:
     """The password file: the tokens that may log in now, and the access daemon itself (`own_hash`)."""
     hashes = {principal(PrincipalKind.ACCESS, region): own_hash}
+    # A factory certificate has no password: its listener knows it by mutual TLS.
     for entry in entries:
         if may_log_in(entry, region, now) and entry.claim is not None and entry.claim.password_hash is not None:
             hashes[principal(PrincipalKind.CLAIM, entry.claim.id)] = entry.claim.password_hash

@@ -63,6 +63,7 @@ class EnrolmentDoor:
 
     def answer(self, sender: str, payload: bytes) -> None:
         """Publishes an answer; lost where there is no connection: who asks, asks again."""
+        # Not kept for later: by then the device asks with another nonce.
         if self._client is not None and self.is_open:
             self._client.publish(enrolment_topic(sender, EnrolmentChannel.ANSWER), payload, qos=1)
 

@@ -76,6 +76,7 @@ class EnrolmentService:
         while not self._stop.is_set():
             sockets = [door.socket for door in self._doors if door.socket is not None]
             writers = [door.socket for door in self._doors if door.socket is not None and door.wants_write]
+            # Both at once: neither broker has to wait for the other one's silence.
             if sockets:
                 select.select(sockets, writers, [], _TURN_S)
             else:

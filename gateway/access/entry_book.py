@@ -58,5 +58,6 @@ class EntryBook:
 
     def _forget_claim(self, name: str) -> None:
         claim_id = self._claim_of.pop(name, None)
+        # A claim may have gone to another device in the meantime.
         if claim_id is not None and self._claims.get(claim_id) == name:
             del self._claims[claim_id]

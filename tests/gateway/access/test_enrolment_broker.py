@@ -1,0 +1,54 @@
+"""What the enrolment broker reads, and the book that it follows from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from gateway.access.enrolment import REPEAT_WITHIN
+from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
+from gateway.access.entry_book import EntryBook
+from identity.registry import Claim, DeviceChange, revoke
+from tests.gateway.access.test_enrolment_desk import HASH, NOW, World, expected
+
+
+def test_a_claim_may_write_its_own_requests_and_read_their_answers_and_nothing_else() -> None:
+    assert enrolment_rules("eu") == (
+        "user access@eu\ntopic read waybill/enrol/1/+/request\ntopic write waybill/enrol/1/+/answer\n"
+        "pattern write waybill/enrol/1/%u/request\npattern read waybill/enrol/1/%u/answer\n"
+    )
+
+
+def test_the_passwords_are_those_of_open_tokens_and_of_the_daemon() -> None:
+    entry = expected()
+    line = f"claim@token-0123456789abcdef:{HASH}\n".encode()
+    own = b"access@eu:$7$own\n"
+    assert enrolment_passwords([entry], "eu", NOW, "$7$own") == own + line
+    assert enrolment_passwords([entry], "us", NOW, "$7$own") == b"access@us:$7$own\n"
+    assert enrolment_passwords([entry], "eu", NOW + timedelta(days=7), "$7$own") == own
+    world = World(entry)
+    world.ask()
+    assert enrolment_passwords([world.entry], "eu", NOW, "$7$own") == own + line
+    assert enrolment_passwords([world.entry], "eu", NOW + REPEAT_WITHIN, "$7$own") == own
+
+
+def test_the_book_finds_an_entry_by_its_name_and_by_the_claim_that_it_has_now() -> None:
+    book, entry = EntryBook("eu"), expected()
+    book.take(entry)
+    assert book.device(entry.name) == entry == book.with_claim("token-0123456789abcdef")
+    assert book.tokens() == [entry]
+    other = entry.model_copy(update={"version": 2, "claim": Claim(id="SN-1")})
+    book.take(other)
+    assert book.with_claim("token-0123456789abcdef") is None
+    assert book.with_claim("SN-1") == other
+    assert book.tokens() == []
+    gone = revoke(other, DeviceChange(NOW, "ana", "stolen"))
+    book.take(gone)
+    assert book.device(entry.name) == gone
+
+
+def test_of_another_region_only_what_may_be_asked_for_here_is_kept() -> None:
+    book = EntryBook("us")
+    book.take(expected())
+    assert book.with_claim("token-0123456789abcdef") == expected(), "to be refused with the right reason"
+    book.take(expected(claim=None))
+    assert len(book) == 0
