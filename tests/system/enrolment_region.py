@@ -7,13 +7,14 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSettings, TlsFiles
+from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules
 from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from identity import AuthorityFolder, KeyPair
+from identity.broker_rules import broker_rules
 from identity.claims import broker_password, make_token
 from identity.registry import Claim, DeviceChange, DeviceEntry, expect
 from runtime.broker_settings import BrokerSettings
@@ -42,7 +43,8 @@ class EnrolmentRegion:
         self.history: list[DeviceEntry] = []
         self.write_passwords()
         server = self.files("server", server=True)
-        self.data = MosquittoBroker("eu", folder / "data", settings=MosquittoSettings(tls=server))
+        security = MosquittoSecurity(tls=server, rules=broker_rules(1, "eu", ["eu-1"], []))
+        self.data = MosquittoBroker("eu", folder / "data", security=security)
         files = EnrolmentBrokerFiles(
             certificate=server.certificate,
             key=server.key,
