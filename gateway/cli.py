@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from gateway.access.cli import app as access
 from gateway.checks import problems, warnings
 from gateway.config import Drain, GatewaySettings
 from gateway.errors import GatewayError, NoAnswer, last_line
@@ -33,6 +34,7 @@ app = typer.Typer(
     help="The regional front door: from the MQTT broker to Pulsar, acknowledged.",
 )
 add_version_option(app, "fleet-gateway")
+app.add_typer(access, name="access")
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 

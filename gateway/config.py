@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
+from gateway.registry_settings import RegistrySettings
 from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
 from runtime.logs import LogSettings
 from runtime.pulsar_client import PulsarAccess
@@ -138,6 +139,7 @@ class GatewaySettings(Settings):
     acks: Acks = Acks()
     drain: Drain = Drain()
     push: PushFolder = PushFolder()
+    registry: RegistrySettings | None = None
     status: StatusEndpoint = StatusEndpoint()
     log: LogSettings = LogSettings()
 

@@ -69,6 +69,7 @@ class Engine:
         *,
         jitter: Callable[[], float],
         on_refused: Callable[[Delivery, bool], None] = lambda _, __: None,
+        refusal_of: Callable[[Sender], Refusal | None] | None = None,
     ) -> None:
         self.in_flight = InFlight()
         self.acks = AckCoalescer(settings.acks.interval_ms / 1000)
@@ -78,7 +79,9 @@ class Engine:
         self._region = settings.region
         self._receive_maximum = settings.mqtt.receive_maximum
         self._max_bytes = settings.mqtt.max_in_flight_bytes
-        self._rules = BatchRules(max_batch_bytes=settings.max_batch_bytes, tenants=frozenset(settings.tenants))
+        self._rules = BatchRules(
+            max_batch_bytes=settings.max_batch_bytes, tenants=frozenset(settings.tenants), refusal_of=refusal_of
+        )
         self._tokens = count(1)
 
     @property

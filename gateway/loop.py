@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from gateway.admission import Admission
 from gateway.config import Drain, GatewaySettings
 from gateway.connections import Connections
 from gateway.effects import DevicePublisher, Forwarder, log_refusal
@@ -85,7 +86,15 @@ class GatewayLoop:
         self._wake, self._clock, self._select = wake, clock, select
         self.metrics = GatewayMetrics()
         results = PublicationResults()
-        self._engine = Engine(settings, jitter=jitter, on_refused=partial(log_refusal, self.metrics))
+        self._admission = Admission(settings.registry) if settings.registry is not None else None
+        self._engine = Engine(
+            settings,
+            jitter=jitter,
+            on_refused=partial(log_refusal, self.metrics),
+            refusal_of=self._admission and self._admission.refusal_of,
+        )
+        if self._admission is not None:
+            self._admission.reader.start()
         self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
         self._pulsar = PulsarProducer(settings, wake.wake, client, in_background)
         self._pushes = PushQueue(settings.push, self.metrics.on_push_refused)
@@ -163,6 +172,8 @@ class GatewayLoop:
 
     def close(self) -> int:
         """Close Pulsar's client; how many batches are still in flight."""
+        if self._admission is not None:
+            self._admission.reader.close()
         self._pulsar.close(_CLOSE_S)
         return len(self._engine.in_flight)
 

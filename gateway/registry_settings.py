@@ -1,8 +1,7 @@
-"""Where the device registry is read, and whose signatures count there."""
+"""Where the device registry is read."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -19,6 +18,5 @@ class RegistrySettings(Settings):
 
     service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
     access: PulsarAccess = PulsarAccess()
-    operators: Path | None = None
     unknown_devices: Literal["refuse", "take"] = "refuse"
     max_devices: int = Field(default=1_000_000, ge=1, le=10_000_000)

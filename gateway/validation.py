@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,10 +38,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRules:
-    """What this gateway accepts. No `tenants` means every tenant that the broker lets in."""
+    """What this gateway accepts. No `tenants` means every tenant that the broker lets in.
+
+    `refusal_of`: what the device registry says against a sender, if it is asked.
+    """
 
     max_batch_bytes: int
     tenants: Collection[str] = ()
+    refusal_of: Callable[[Sender], Refusal | None] | None = None
 
 
 def sender_of(topic: str) -> Sender:
@@ -52,10 +56,8 @@ def sender_of(topic: str) -> Sender:
 
 def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header | Refusal:
     """The batch's header if it may pass: its own device's, and readable at the centre to its last value."""
-    if sender == UNKNOWN_SENDER:
-        return Refusal(RefusalReason.BAD_TOPIC, "its levels are not the names of a tenant and a device")
-    if rules.tenants and sender.tenant not in rules.tenants:
-        return Refusal(RefusalReason.UNKNOWN_TENANT, f"tenant {sender.tenant!r} is not served here")
+    if (refusal := _sender_refusal(rules, sender)) is not None:
+        return refusal
     # Before `validate`, whose work grows with the bytes.
     if len(payload) > rules.max_batch_bytes:
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
@@ -68,6 +70,15 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
     if header.device != sender.device:
         return Refusal(RefusalReason.WRONG_DEVICE, f"a batch of {header.device!r} on the topic of {sender.device!r}")
     return header
+
+
+def _sender_refusal(rules: BatchRules, sender: Sender) -> Refusal | None:
+    """Why nothing of a sender is taken."""
+    if sender == UNKNOWN_SENDER:
+        return Refusal(RefusalReason.BAD_TOPIC, "its levels are not the names of a tenant and a device")
+    if rules.tenants and sender.tenant not in rules.tenants:
+        return Refusal(RefusalReason.UNKNOWN_TENANT, f"tenant {sender.tenant!r} is not served here")
+    return None if rules.refusal_of is None else rules.refusal_of(sender)
 
 
 def _own_header(sender: Sender, payload: bytes) -> Header | None:

@@ -114,10 +114,13 @@ class RegistryReader(Generic[T]):
         topic: str = DEVICES_TOPIC,
         on_message: Callable[[TopicMessage, Taken | Outranked], object] = lambda _, __: None,
         on_standing: Callable[[TopicStanding], object] = lambda _: None,
+        is_compacted: bool = True,
     ) -> None:
         self.registry = registry
         self._check_signed, self._on_message = check_signed, on_message
-        self.reader = CompactedTopicReader(service_url, access, topic, self._take, on_standing)
+        self.reader = CompactedTopicReader(
+            service_url, access, topic, self._take, on_standing, is_compacted=is_compacted
+        )
 
     @property
     def standing(self) -> TopicStanding:

@@ -55,6 +55,8 @@ class TopicStanding(NamedTuple):
 class CompactedTopicReader:
     """Calls `on_message` for each message, and `on_standing` when it is current for the first time or again, or not.
 
+    With `is_compacted=False` it reads all that is still there of each key, not only the last.
+
     Both are called in the reader's thread, which ends if they raise; `is_running` says so. `start` begins.
     """
 
@@ -67,8 +69,9 @@ class CompactedTopicReader:
         on_standing: Callable[[TopicStanding], object] = lambda _: None,
         *,
         backoff_max_s: float = 5.0,
+        is_compacted: bool = True,
     ) -> None:
-        self.topic = topic
+        self.topic, self._is_compacted = topic, is_compacted
         self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
         self._on_message, self._on_standing = on_message, on_standing
         self._backoff = Backoff(0.1, backoff_max_s, random.random)
@@ -107,7 +110,7 @@ class CompactedTopicReader:
             start = pulsar.MessageId.earliest if self._last is None else self._last
             # Whose thing it is says the cluster: a reader of ours leaves no subscription behind.
             reader = client.create_reader(
-                self.topic, start, is_read_compacted=True, receiver_queue_size=_RECEIVER_QUEUE
+                self.topic, start, is_read_compacted=self._is_compacted, receiver_queue_size=_RECEIVER_QUEUE
             )
             self._backoff.reset()
             while not self._stop.is_set():

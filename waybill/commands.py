@@ -60,6 +60,7 @@ SUBCOMMANDS = {
     "down": LazyCommand("deploy.local.cli:down", "local", "Stop the local stack."),
     "demo": LazyCommand("deploy.demo.cli:demo", "local", "From vehicles to a checked bill on real servers."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
+    "device": LazyCommand("identity.device_cli:app", "gateway", "Expect, suspend, revoke, move and replace devices."),
     "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
     "push": LazyCommand("identity.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
     "reference": LazyCommand("cloud_jobs.reference_cli:app", "cloud", "Check, publish and show contracts and fences."),

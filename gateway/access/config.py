@@ -73,6 +73,6 @@ class AccessSettings(Settings):
     look_after_s: float = Field(default=1, gt=0, le=60)
     broker: GuardedBroker
     registry: RegistrySettings
-    authority: AuthorityPlace | None = None
+    authority: AuthorityPlace
     status: AccessEndpoint = AccessEndpoint()
     log: LogSettings = LogSettings()

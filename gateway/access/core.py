@@ -178,10 +178,8 @@ class AccessCore:
 
     def take_step(self, now_s: float) -> BrokerStep | None:
         """The step that is due; None: none is. It counts as done until `on_failed` says otherwise."""
-        if self._forget_at_s is not None and now_s >= self._forget_at_s:
-            self._change(now_s)
-        at_s = self._step_at_s()
-        if at_s is None or now_s < at_s:
+        due = [at_s for at_s in (self._step_at_s(), self._forget_at_s) if at_s is not None]
+        if not due or now_s < min(due):
             return None
         self._first_s = None
         self._prune(now_s)

@@ -14,8 +14,10 @@ from pydantic import BaseModel
 
 from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
+from gateway.access.config import AccessSettings
 from gateway.config import GatewaySettings
 from gateway.metrics import GatewayMetrics
+from identity.operator_settings import OperatorSettings
 from telemetry import RefusalReason
 from tests.structure.test_help import APPS, commands
 from tests.structure.test_vocabulary import MODULES
@@ -26,7 +28,9 @@ EVERYTHING = "\n".join(PAGES.values())
 # The settings of each program, and the pages that may explain them.
 SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     AgentSettings: ("edge-agent.md",),
-    GatewaySettings: ("gateway.md",),
+    GatewaySettings: ("gateway.md", "access.md"),
+    AccessSettings: ("access.md",),
+    OperatorSettings: ("access.md",),
     CloudSettings: ("centre.md", "ingest.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}

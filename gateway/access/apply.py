@@ -1,0 +1,95 @@
+"""Does the steps of the core: files, one signal, sessions, publications, in this order. Each may be done twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from gateway.access.broker import BrokerFiles, BrokerProcess
+from gateway.access.core import BrokerStep
+from gateway.access.guard import SessionGuard
+from gateway.access.metrics import AccessMetrics
+from gateway.access.own_list import OwnList
+from gateway.access.publisher import AccessPublisher
+from gateway.access.revocation import RevocationList
+from gateway.errors import BrokerUnreachable
+
+__all__ = ["StepRunner"]
+
+_LOG = structlog.get_logger("access")
+
+
+class StepRunner:
+    """The hands of the daemon. What it raises (OSError, BrokerUnreachable) leaves the step to be done again."""
+
+    def __init__(
+        self,
+        files: BrokerFiles,
+        guard: SessionGuard,
+        publisher: AccessPublisher,
+        metrics: AccessMetrics,
+        *,
+        own_list: OwnList,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._files, self._guard, self._publisher, self._metrics = files, guard, publisher, metrics
+        self._clock = clock
+        self.own_list = own_list
+        self._published: RevocationList | None = None
+        self._reloaded: BrokerProcess | None = None
+
+    @property
+    def is_other_broker(self) -> bool:
+        """Whether a broker runs that has had no signal to read its files since it started."""
+        try:
+            return self._files.process() != self._reloaded
+        except BrokerUnreachable:
+            return False
+
+    def run(self, step: BrokerStep) -> None:
+        """Make the broker have what a step says."""
+        is_changed = self._files.write_rules(step.denied)
+        own = self.own_list.update(step.revoked, self._now())
+        is_changed |= self._files.write_lists([own, *step.lists])
+        if is_changed or self.is_other_broker:
+            self._reload()
+        for name in step.end:
+            self._guard.end(name)
+            self._metrics.sessions_ended.inc()
+        self._publish_list()
+        if step.confirm:
+            self._publisher.confirm(step.confirm, self._clock())
+
+    def renew(self) -> None:
+        """Renew the region's own list where it is time, with what it has: the registry need not be reachable."""
+        if not self.own_list.is_due(self._now()):
+            return
+        own = self.own_list.update(None, self._now())
+        others = [one for issuer, one in sorted(self._files.lists.items()) if issuer != own.issuer]
+        if self._files.write_lists([own, *others]):
+            self._reload()
+        self._publish_list()
+
+    def look(self, names: list[str]) -> list[str]:
+        """Those of these devices that are there again; their sessions are ended once more."""
+        again = [name for name in names if self._guard.was_there(name)]
+        for name in again:
+            self._guard.end(name)
+            self._metrics.sessions_came_back.inc()
+            _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
+        return again
+
+    def _reload(self) -> None:
+        self._reloaded = self._files.reload()
+        self._metrics.reloads.inc()
+
+    def _publish_list(self) -> None:
+        if (own := self.own_list.current) is not None and own is not self._published:
+            self._publisher.publish_list(own)
+            self._published = own
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)

@@ -1,0 +1,79 @@
+"""`fleet-gateway access`: run a region's access daemon, make its broker's first files, ask a running one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.access.config import AccessSettings
+from gateway.errors import GatewayError
+from identity import IdentityError
+from settings import SettingsError, load
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Who may have a session on a region's broker, by the registry."
+)
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
+
+
+@app.command()
+def run(*, config: ConfigOption) -> None:
+    """Keep the broker's rules, revocation lists and sessions as the device registry says, until SIGTERM.
+
+    Example: fleet-gateway access run --config access.toml
+    """
+    from gateway.access.daemon import AccessDaemon
+    from runtime.logs import start_logging
+    from runtime.signals import stop_on_signals
+
+    with _errors_as_messages(), stop_on_signals() as stop:
+        settings = load(AccessSettings, config)
+        start_logging(settings.log)
+        AccessDaemon(settings).run(stop)
+
+
+@app.command()
+def prepare(*, config: ConfigOption) -> None:
+    """Make the files that the broker needs to start, where they are missing: nothing that is there is changed.
+
+    Example: fleet-gateway access prepare --config access.toml
+    """
+    from gateway.access.daemon import AccessDaemon
+
+    with _errors_as_messages():
+        AccessDaemon(load(AccessSettings, config)).prepare()
+
+
+@app.command()
+def status(*, config: ConfigOption) -> None:
+    """Print what the daemon that runs with this file is doing, as JSON; exit status 1 when it is not healthy.
+
+    Example: fleet-gateway access status --config access.toml
+    """
+    from gateway.access.status import read_access_status
+
+    with _errors_as_messages():
+        answer = read_access_status(load(AccessSettings, config).status)
+    sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+    if not answer.healthy:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+    except (GatewayError, IdentityError, OSError) as error:
+        typer.echo(f"fleet-gateway access: {error}", err=True)
+        raise typer.Exit(1) from error

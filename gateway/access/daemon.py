@@ -1,0 +1,244 @@
+"""The access daemon: the registry and the lists in, its broker's files and sessions out. One loop, and its threads."""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from threading import Event
+from typing import NamedTuple
+
+import structlog
+from cryptography import x509
+
+from gateway.access.apply import StepRunner
+from gateway.access.broker import BrokerFiles, open_guard
+from gateway.access.config import AccessSettings
+from gateway.access.core import AccessCore, CoreSettings
+from gateway.access.issued import IssuedReader
+from gateway.access.metrics import AccessMetrics
+from gateway.access.own_list import OwnList
+from gateway.access.publisher import AccessPublisher
+from gateway.access.revocation import LISTS_TOPIC, ListRefused, RevocationList, read_list_message
+from gateway.access.status import AccessStatus
+from gateway.errors import AddressTaken, BrokerUnreachable, ThreadEnded
+from identity.registry_messages import DevicePublication
+from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
+from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
+from runtime.status_server import StatusServer, json_answer, metrics_answer
+
+__all__ = ["AccessDaemon"]
+
+MAX_QUEUED = 10_000
+"""Messages between the readers' threads and the loop; a reader waits where there is no room."""
+_TICK_S = 1.0
+_RETRY_S = 0.5
+_DAY_S = 86_400.0
+_LOG = structlog.get_logger("access")
+
+
+class _Kept(NamedTuple):
+    is_closed: bool
+    message: TopicMessage | None
+
+
+_Event = DevicePublication | RevocationList | TopicStanding | TopicMessage
+
+
+class AccessDaemon:
+    """One region's daemon. `run` until `stop` is set."""
+
+    def __init__(self, settings: AccessSettings, clock: Callable[[], float] = time.time) -> None:
+        """Raises OSError, AuthorityFolderError, SettingsError."""
+        self._settings, self._clock = settings, clock
+        self.metrics = AccessMetrics()
+        self._events: queue.Queue[_Event] = queue.Queue(MAX_QUEUED)
+        self._files = BrokerFiles(settings.broker, settings.region, settings.gateways)
+        self._own = OwnList(settings.authority, self._files.lists)
+        self._issued = IssuedReader(self._own.folder)
+        self._root = x509.load_pem_x509_certificate(self._own.folder.root_pem)
+        self._publisher = AccessPublisher(settings.registry, settings.region)
+        guard = open_guard(settings.broker, settings.region)
+        self._runner = StepRunner(self._files, guard, self._publisher, self.metrics, own_list=self._own, clock=clock)
+        self._core = AccessCore(
+            CoreSettings(
+                own_issuer=self._own.issuer,
+                deny_for_s=settings.deny_for_days * _DAY_S,
+                settle_s=settings.settle_ms / 1000,
+                look_after_s=settings.look_after_s,
+            )
+        )
+        registry, reading = DeviceRegistry(self._keep, settings.registry.max_devices), settings.registry
+        self._reader = RegistryReader(
+            reading.service_url,
+            reading.access,
+            registry,
+            on_message=self._on_entry,
+            on_standing=self._events.put,
+        )
+        self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._events.put)
+        self._problem, self._retry_at_s, self._tick_at_s = "starting", 0.0, 0.0
+        self._first = AccessStatus(
+            region=settings.region, pid=os.getpid(), started_at=datetime.now(UTC).isoformat(timespec="seconds")
+        )
+        self.status = self._first
+
+    def prepare(self) -> None:
+        """Make the files that the broker needs to start, where they are missing. Raises OSError."""
+        if not self._settings.broker.rules_file.exists():
+            self._files.write_rules(frozenset())
+        if self._own.issuer not in self._files.lists:
+            own = self._own.update({}, datetime.fromtimestamp(self._clock(), UTC))
+            self._files.write_lists([own, *self._files.lists.values()])
+
+    def run(self, stop: Event) -> None:
+        """Serve until `stop` is set. Raises AddressTaken, ThreadEnded."""
+        self.prepare()
+        with self._serve() as server:
+            for thread in (self._reader, self._lists, self._publisher):
+                thread.start()
+            try:
+                while not stop.is_set():
+                    self._turn()
+                    if not (self._reader.reader.is_running and self._lists.is_running and self._publisher.is_running):
+                        raise ThreadEnded("a thread of the access daemon ended")
+                    if not server.is_serving:
+                        raise ThreadEnded("the thread that serves the status ended")
+            finally:
+                # What stays is right: a device that was closed stays closed without us.
+                for thread in (self._reader, self._lists, self._publisher):
+                    thread.close()
+
+    def _turn(self) -> None:
+        self._take_events()
+        now_s = self._clock()
+        if now_s >= self._tick_at_s:
+            self._tick_at_s = now_s + _TICK_S
+            self._tick(now_s)
+        if now_s < self._retry_at_s:
+            return
+        step = self._core.take_step(now_s)
+        try:
+            if step is not None:
+                self._runner.run(step)
+                self.metrics.step_s.observe(self._clock() - now_s)
+            self._runner.look(self._core.take_looks(self._clock()))
+            self._problem = ""
+        except (OSError, BrokerUnreachable) as error:
+            self.metrics.steps_failed.inc()
+            self._problem = str(error)
+            # A broker that is down must not make a loop that does nothing else.
+            self._retry_at_s = now_s + _RETRY_S
+            if step is not None:
+                self._core.on_failed(step, now_s)
+
+    def _take_events(self) -> None:
+        now_s = self._clock()
+        due_s = self._core.due_s()
+        wait_s = min(_TICK_S, max(0.0, due_s - now_s)) if due_s is not None else _TICK_S
+        if now_s < self._retry_at_s:
+            wait_s = self._retry_at_s - now_s
+        try:
+            self._take(self._events.get(timeout=max(wait_s, 0.001)))
+            # All that is there: a thousand changes at once are one step.
+            for _ in range(MAX_QUEUED):
+                self._take(self._events.get_nowait())
+        except queue.Empty:
+            return
+
+    def _take(self, event: _Event) -> None:
+        now_s = self._clock()
+        if isinstance(event, DevicePublication):
+            if not event.entry.may_connect:
+                self._read_issued(now_s)
+            self._core.on_device(event, now_s)
+        elif isinstance(event, TopicStanding):
+            if event.was_current:
+                self._read_issued(now_s)
+                self._core.on_ready(now_s)
+        elif isinstance(event, TopicMessage):
+            self._take_list(event, now_s)
+
+    def _take_list(self, message: TopicMessage, now_s: float) -> None:
+        try:
+            found = read_list_message(message.key, message.body, self._root)
+        except ListRefused as refused:
+            self.metrics.lists.labels("refused").inc()
+            _LOG.warning("revocation list refused", problem=str(refused))
+            return
+        if found.issuer == self._own.issuer:
+            self._own.follow(found)
+        self.metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
+
+    def _read_issued(self, now_s: float) -> None:
+        for one in self._issued.read_new():
+            self._core.on_issued(one.name, one.serial, one.not_after_s, now_s)
+
+    def _keep(self, publication: DevicePublication, message: TopicMessage) -> _Kept:
+        is_closed = not publication.entry.may_connect
+        # Whole only what may have to be published again: that somebody is locked out must not be compacted away.
+        return _Kept(is_closed, message if is_closed and publication.entry.region == self._settings.region else None)
+
+    def _on_entry(self, _: TopicMessage, became: Taken | Outranked) -> None:
+        if isinstance(became, Taken):
+            self._events.put(became.publication)
+            return
+        name = became.publication.entry.name
+        _LOG.warning("two changed a device at once, and the stricter one holds", device=name)
+        kept = self._reader.registry.get(name)
+        if kept is not None and kept.message is not None:
+            self._publisher.publish_again(kept.message)
+
+    def _tick(self, now_s: float) -> None:
+        try:
+            self._read_issued(now_s)
+            self._runner.renew()
+            if self._core.is_ready and self._runner.is_other_broker:
+                self._core.on_broker(now_s)
+        except (OSError, BrokerUnreachable) as error:
+            self._problem = str(error)
+        self._report()
+
+    def _report(self) -> None:
+        standing, counts, metrics = self._reader.standing, self._reader.registry.counts, self.metrics
+        problem = self._problem or (f"registry: {standing.problem}" if not standing.is_current else "")
+        problem = problem or self._publisher.problem
+        lists = {one.issuer: one.next_update.timestamp() for one in self._files.lists.values()}
+        metrics.closed.set(self._core.closed_devices)
+        metrics.revoked.set(self._core.revoked_certificates)
+        metrics.list_ends.set(min(lists.values(), default=0))
+        metrics.registry_up.set(standing.is_current)
+        metrics.healthy.set(not problem)
+        for outcome, count in (("taken", counts.taken), ("refused", counts.refused), ("outranked", counts.outranked)):
+            metrics.set_entries(outcome, count)
+        self.status = self._first.model_copy(
+            update={
+                "healthy": not problem,
+                "last_error": problem,
+                "registry_current": standing.is_current,
+                "registry_unreachable_since_s": standing.unreachable_since_s,
+                "devices_known": len(self._reader.registry),
+                "devices_closed": self._core.closed_devices,
+                "certificates_revoked": self._core.revoked_certificates,
+                "rules_version": self._files.rules_version,
+                "lists": lists,
+                "entries_refused": counts.refused,
+                "entries_outranked": counts.outranked,
+                "last_entry_refused": self._reader.registry.last_refused,
+                **metrics.counts,
+            }
+        )
+
+    def _serve(self) -> StatusServer:
+        where = self._settings.status
+        routes = {
+            "/metrics": lambda: metrics_answer(self.metrics.registry),
+            "/status": lambda: json_answer(self.status.model_dump_json(indent=2)),
+            "/health": lambda: json_answer(self.status.model_dump_json(indent=2), is_good=self.status.healthy),
+        }
+        try:
+            return StatusServer(where.host, where.port, routes)
+        except OSError as error:
+            raise AddressTaken(f"{where.host}:{where.port}: {error.strerror}; change status.port") from error

@@ -1,0 +1,70 @@
+"""The numbers of an access daemon."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.registry import CollectorRegistry
+
+__all__ = ["AccessMetrics"]
+
+_STEP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class AccessMetrics:
+    """Metrics in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.reloads = Counter("waybill_access_reloads", "Signals to the broker to read its files", registry=registry)
+        self.sessions_ended = Counter(
+            "waybill_access_sessions_ended", "Sessions taken over so that they end", registry=registry
+        )
+        self.sessions_came_back = Counter(
+            "waybill_access_sessions_came_back", "Devices found connected again, and ended again", registry=registry
+        )
+        self.steps_failed = Counter("waybill_access_steps_failed", "Steps that are done again", registry=registry)
+        # A gauge, because the registry counts for itself.
+        self.entries = Gauge(
+            "waybill_access_entries", "Messages of the registry, by what became of them", ["outcome"], registry=registry
+        )
+        self.lists = Counter(
+            "waybill_access_lists", "Revocation lists of other regions, by outcome", ["outcome"], registry=registry
+        )
+        self.step_s = Histogram(
+            "waybill_access_step_seconds",
+            "From a change to the end of the sessions that it ends",
+            registry=registry,
+            buckets=_STEP_S,
+        )
+        self.closed = Gauge("waybill_access_devices_closed", "Devices that may not connect", registry=registry)
+        self.revoked = Gauge(
+            "waybill_access_certificates_revoked", "Certificates on the region's own list", registry=registry
+        )
+        self.list_ends = Gauge(
+            "waybill_access_list_ends_seconds", "When the first list ends, seconds since 1970", registry=registry
+        )
+        self.registry_up = Gauge(
+            "waybill_access_registry_up", "1 while the registry is read to its end", registry=registry
+        )
+        self._counted = {
+            "reloads": self.reloads,
+            "sessions_ended": self.sessions_ended,
+            "sessions_came_back": self.sessions_came_back,
+            "steps_failed": self.steps_failed,
+        }
+        self.healthy = Gauge("waybill_access_healthy", "1 while healthy", registry=registry)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was counted since the start, by the status's keys."""
+        return {
+            key: int(sample.value)
+            for key, counter in self._counted.items()
+            for metric in counter.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total")
+        }
+
+    def set_entries(self, outcome: str, count: int) -> None:
+        """So many messages of the registry had this outcome so far."""
+        self.entries.labels(outcome).set(count)

@@ -1,0 +1,128 @@
+"""What an access daemon publishes: its revocation list for the other regions, and what it has confirmed.
+
+A thread of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest
+waits, of confirmations a bounded number; those that find no room are counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from gateway.access.core import Confirmation
+from gateway.access.revocation import LISTS_TOPIC, RevocationList
+from gateway.registry_settings import RegistrySettings
+from identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
+from identity.registry_messages import DEVICES_TOPIC
+from runtime.backoff import Backoff
+from runtime.compacted_topic import TopicMessage
+from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
+
+__all__ = ["AccessPublisher"]
+
+MAX_WAITING: Final = 1000
+_OPERATION_S: Final = 5
+_CLOSE_S: Final = 3.0
+_LOG = structlog.get_logger("access")
+
+
+class AccessPublisher:
+    """Publishes in the background, again and again until the cluster has it."""
+
+    def __init__(self, settings: RegistrySettings, region: str) -> None:
+        self._settings, self._region = settings, region
+        self._list: RevocationList | None = None
+        self._confirmations: deque[bytes] = deque()
+        self._again: deque[TopicMessage] = deque()
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._backoff = Backoff(0.1, 5.0, random.random)
+        self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
+        self.dropped = 0
+        self.problem = ""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; what was not published is published after the next start."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(_CLOSE_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def publish_list(self, newest: RevocationList) -> None:
+        """The region's own list, instead of an older one that still waits."""
+        self._list = newest
+        self._wake.set()
+
+    def publish_again(self, message: TopicMessage) -> None:
+        """An entry of the registry that holds, behind one that does not: compaction keeps the last."""
+        if len(self._again) < MAX_WAITING:
+            self._again.append(message)
+            self._wake.set()
+
+    def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
+        """These publications are in force at this region's broker."""
+        if len(self._confirmations) >= MAX_WAITING:
+            self.dropped += 1
+            return
+        self._confirmations.append(encode_confirmation(self._region, confirmed, at_s))
+        self._wake.set()
+
+    def _run(self) -> None:
+        import pulsar  # noqa: PLC0415 - imported where it is used, as everywhere
+
+        while not self._stop.is_set():
+            try:
+                self._serve()
+            except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
+                self.problem = f"nothing is published: {error}"
+                _LOG.warning("publication failed", problem=self.problem)
+                self._stop.wait(self._backoff.take_delay_s())
+
+    def _serve(self) -> None:
+        import pulsar  # noqa: PLC0415
+
+        client = open_pulsar_client(self._settings.service_url, self._settings.access, timeout_s=_OPERATION_S)
+        try:
+            lists, confirmations = (client.create_producer(topic) for topic in (LISTS_TOPIC, CONFIRMATIONS_TOPIC))
+            self.problem = ""
+            while not self._stop.is_set():
+                self._send(lists, confirmations)
+                self._send_again(client)
+                self._backoff.reset()
+                self._wake.wait()
+                self._wake.clear()
+        finally:
+            with contextlib.suppress(pulsar.PulsarException):
+                client.close()
+
+    def _send(self, lists: Any, confirmations: Any) -> None:
+        if (newest := self._list) is not None:
+            lists.send(newest.message, partition_key=newest.issuer)
+            if self._list is newest:
+                self._list = None
+        while self._confirmations:
+            confirmations.send(self._confirmations[0], partition_key=self._region)
+            self._confirmations.popleft()
+
+    def _send_again(self, client: Any) -> None:
+        if not self._again:
+            return
+        producer = client.create_producer(DEVICES_TOPIC)
+        while self._again:
+            key, body, properties, _ = self._again[0]
+            producer.send(body, partition_key=key, properties=dict(properties))
+            self._again.popleft()
+        producer.close()

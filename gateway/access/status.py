@@ -1,0 +1,52 @@
+"""What an access daemon says of itself."""
+
+from __future__ import annotations
+
+import httpx
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gateway.access.config import AccessEndpoint
+from gateway.errors import NoAnswer
+
+__all__ = ["AccessStatus", "read_access_status"]
+
+_TIMEOUT_S = 3.0
+
+
+class AccessStatus(BaseModel):
+    """One moment of an access daemon. Moments are seconds since 1970.
+
+    `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
+    `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    region: str
+    pid: int
+    started_at: str
+    healthy: bool = False
+    last_error: str = "starting"
+    registry_current: bool = False
+    registry_unreachable_since_s: float | None = None
+    devices_known: int = 0
+    devices_closed: int = 0
+    certificates_revoked: int = 0
+    rules_version: int = 0
+    lists: dict[str, float] = {}
+    entries_refused: int = 0
+    entries_outranked: int = 0
+    last_entry_refused: str = ""
+    sessions_ended: int = 0
+    sessions_came_back: int = 0
+    reloads: int = 0
+    steps_failed: int = 0
+
+
+def read_access_status(endpoint: AccessEndpoint) -> AccessStatus:
+    """Ask the daemon that runs with these settings. Raises NoAnswer."""
+    url = f"http://{endpoint.host}:{endpoint.port}/status"
+    try:
+        return AccessStatus.model_validate_json(httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().content)
+    except (httpx.HTTPError, ValidationError) as error:
+        raise NoAnswer(f"no access daemon answers at {url}: {error}; is it running with this configuration?") from error

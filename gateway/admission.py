@@ -1,0 +1,54 @@
+"""Whether a gateway takes batches of a device: what the registry says of it, beside what the broker let in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.registry_settings import RegistrySettings
+from gateway.validation import Refusal, Sender
+from identity.registry import DeviceState
+from identity.registry_messages import DevicePublication
+from identity.registry_reader import DeviceRegistry, RegistryReader
+from runtime.compacted_topic import TopicMessage
+from telemetry import RefusalReason
+
+_TAKEN = frozenset({DeviceState.EXPECTED, DeviceState.ACTIVE})
+
+
+class Admission:
+    """Follows the registry in a thread, and answers by a look into a dictionary."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        registry = DeviceRegistry(_state, settings.max_devices)
+        self.reader = RegistryReader(settings.service_url, settings.access, registry)
+        self.refusal_of: Callable[[Sender], Refusal | None] = judge(
+            registry.get, lambda: self.reader.knows_all, refuses_unknown=settings.unknown_devices == "refuse"
+        )
+
+    @property
+    def problem(self) -> str:
+        """Why the registry is not read to its end now; empty while it is. What was read before holds meanwhile."""
+        standing = self.reader.standing
+        return "" if standing.is_current else f"device registry: {standing.problem}"
+
+
+def judge(
+    state_of: Callable[[str], DeviceState | None], knows_all: Callable[[], bool], *, refuses_unknown: bool
+) -> Callable[[Sender], Refusal | None]:
+    """Why a sender is refused; None: it is not. A device is unknown only once all are known."""
+
+    def refusal_of(sender: Sender) -> Refusal | None:
+        state = state_of(f"{sender.tenant}/{sender.device}")
+        if state in _TAKEN:
+            return None
+        if state is not None:
+            return Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry has it as {state}")
+        if refuses_unknown and knows_all():
+            return Refusal(RefusalReason.UNKNOWN_DEVICE, "the registry has no device of this tenant by this name")
+        return None
+
+    return refusal_of
+
+
+def _state(publication: DevicePublication, _: TopicMessage) -> DeviceState:
+    return publication.entry.state

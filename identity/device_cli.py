@@ -1,0 +1,277 @@
+"""`waybill device`: who is expected, may send, is suspended or locked out; each change with who, when and why.
+
+Exit status: 0 done; 1 the registry is not reachable; 3 refused: nothing was changed; 4 published, and another change of
+the same moment holds instead; 5 published, and a region has not confirmed it in time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from identity.operator_settings import OperatorSettings
+    from identity.registry import Claim, DeviceChange, DeviceEntry
+    from identity.registry_session import RegistrySession
+
+__all__ = ["app"]
+
+EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 3, 4, 5
+
+app = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Expect, suspend, revoke, move and replace devices; show them."
+)
+Config = Annotated[Path, typer.Option("--config", "-c", help="The operator's settings, a TOML file.")]
+Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is recorded.")]
+Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
+Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
+ByHand = Annotated[bool, typer.Option("--by-hand", help="No claim: it gets its certificate by `waybill pki device`.")]
+
+
+@app.command("list")
+def list_devices(
+    *, config: Config, tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = ""
+) -> None:
+    """List every device: state, version, region, and when and by whom it was changed.
+
+    Example: waybill device list --config operator.toml --tenant acme
+    """
+    with _session(config) as (session, _):
+        for entry in session.all():
+            if tenant in ("", entry.tenant):
+                typer.echo(_line(entry))
+
+
+@app.command()
+def show(device: Device, *, config: Config, as_json: AsJson = False) -> None:
+    """Show a device, and each change of it that is still kept: when, by whom, why.
+
+    Example: waybill device show acme/bus-1 --config operator.toml
+    """
+    with _session(config, with_history=True) as (session, _):
+        entry = _known(session, device)
+        past = [one.entry for one in session.history(device)]
+        if as_json:
+            facts = {
+                "device": json.loads(entry.model_dump_json()),
+                "history": [json.loads(one.model_dump_json()) for one in past],
+            }
+            sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+            return
+        typer.echo(_line(entry))
+        for one in past:
+            typer.echo(f"  {_line(one)}  {one.reason}")
+
+
+@app.command()
+def expect(
+    device: Device,
+    *,
+    config: Config,
+    reason: Reason,
+    region: Annotated[str, typer.Option("--region", help="The region that enrols it.")],
+    token_file: Token = None,
+    factory: Factory = None,
+    by_hand: ByHand = False,
+    wait: Wait = 0,
+) -> None:
+    """Make a device known, with what it shows to be enrolled.
+
+    Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
+    """
+    from identity.registry import expect as expected
+
+    tenant, _, name = device.partition("/")
+    claim = _claim(token_file, factory, by_hand=by_hand)
+    _change(
+        config,
+        reason,
+        wait,
+        lambda session, change: (
+            expected(tenant, name, region=region, claim=claim, change=change, held=session.get(device)),
+        ),
+    )
+
+
+@app.command()
+def suspend(device: Device, *, config: Config, reason: Reason, wait: Wait = 0) -> None:
+    """End a device's session in all regions, and let it in no more until it is resumed.
+
+    Example: waybill device suspend acme/bus-1 --reason "in the workshop" --config operator.toml --wait 10
+    """
+    from identity.registry import suspend as suspended
+
+    _change(config, reason, wait, lambda session, change: (suspended(_known(session, device), change),))
+
+
+@app.command()
+def resume(device: Device, *, config: Config, reason: Reason, wait: Wait = 0) -> None:
+    """Let a suspended device in again.
+
+    Example: waybill device resume acme/bus-1 --reason "repaired" --config operator.toml
+    """
+    from identity.registry import resume as resumed
+
+    _change(config, reason, wait, lambda session, change: (resumed(_known(session, device), change),))
+
+
+@app.command()
+def revoke(device: Device, *, config: Config, reason: Reason, wait: Wait = 0) -> None:
+    """End a device's session in all regions, and never let it in again.
+
+    Example: waybill device revoke acme/bus-1 --reason "stolen" --config operator.toml --wait 10
+    """
+    from identity.registry import revoke as revoked
+
+    _change(config, reason, wait, lambda session, change: (revoked(_known(session, device), change),))
+
+
+@app.command()
+def move(
+    device: Device,
+    tenant: Annotated[str, typer.Argument(help="The tenant that it belongs to from now on.")],
+    *,
+    config: Config,
+    reason: Reason,
+    token_file: Token = None,
+    factory: Factory = None,
+    by_hand: ByHand = False,
+    wait: Wait = 0,
+) -> None:
+    """Give a device to another tenant: its name here ends, and it is expected there.
+
+    Example: waybill device move acme/bus-1 zeta --token-file bus-1.token --reason "sold" --config operator.toml
+    """
+    from identity.registry import Beginning
+    from identity.registry import move as moved
+
+    claim, name = _claim(token_file, factory, by_hand=by_hand), device.partition("/")[2]
+
+    def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
+        beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
+        return moved(_known(session, device), tenant, beginning, change)[::-1]
+
+    _change(config, reason, wait, entries)
+
+
+@app.command()
+def replace(
+    device: Device,
+    successor: Annotated[str, typer.Argument(help="The name of the new device in this vehicle, of the same tenant.")],
+    *,
+    config: Config,
+    reason: Reason,
+    token_file: Token = None,
+    factory: Factory = None,
+    by_hand: ByHand = False,
+    wait: Wait = 0,
+) -> None:
+    """Put a new device into the vehicle of this one, whose name ends; the new one has its own name and epoch.
+
+    Example: waybill device replace acme/bus-1 bus-1b --factory SN-99 --reason "broken" --config operator.toml
+    """
+    from identity.registry import Beginning
+    from identity.registry import replace as replaced
+
+    claim, tenant = _claim(token_file, factory, by_hand=by_hand), device.partition("/")[0]
+
+    def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
+        beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
+        return replaced(_known(session, device), successor, beginning, change)[::-1]
+
+    _change(config, reason, wait, entries)
+
+
+def _change(
+    config: Path,
+    reason: str,
+    wait_s: float,
+    entries: Callable[[RegistrySession, DeviceChange], tuple[DeviceEntry, ...]],
+) -> None:
+    from identity.registry import DeviceChange
+
+    with _session(config) as (session, settings):
+        change = DeviceChange(datetime.now(UTC), settings.operator, reason)
+        outcome = session.publish(entries(session, change), wait_s)
+    for one in outcome.publications:
+        typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
+    if not outcome.holds:
+        _end("somebody changed it at the same moment, and that change holds: look, and ask again", EXIT_OUTRANKED)
+    if outcome.missing:
+        _end(f"not confirmed within {wait_s:g} s: {', '.join(outcome.missing)}", EXIT_NOT_CONFIRMED)
+    if outcome.missing is not None:
+        typer.echo(f"confirmed: {', '.join(settings.regions)}")
+
+
+def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool) -> Claim | None:
+    from identity.claims import TOKEN_LIFETIME, check_factory_serial, make_token
+    from identity.errors import NameRefused
+    from identity.registry import Claim
+    from runtime.durable_file import create_durably
+
+    if (token_file is not None) + (factory is not None) + by_hand != 1:
+        raise typer.BadParameter("say one of --token-file, --factory and --by-hand: how it gets its certificate")
+    if factory is not None:
+        try:
+            check_factory_serial(factory)
+        except NameRefused as error:
+            raise typer.BadParameter(str(error)) from error
+        return Claim(id=factory)
+    if token_file is None:
+        return None
+    token = make_token()
+    if not create_durably(token_file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
+        raise typer.BadParameter(f"{token_file} is there already: a token is written to a new file")
+    until = datetime.now(UTC) + timedelta(seconds=TOKEN_LIFETIME.total_seconds())
+    return Claim(id=token.id, password_hash=token.password_hash, until=until)
+
+
+@contextmanager
+def _session(config: Path, *, with_history: bool = False) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
+    from identity.errors import IdentityError
+    from identity.operator_settings import read_operator_settings
+    from identity.registry_publisher import RegistryUnreachable
+    from identity.registry_session import RegistrySession
+    from settings import SettingsError
+
+    try:
+        settings = read_operator_settings(config)
+        with RegistrySession(settings, with_history=with_history) as session:
+            yield session, settings
+    except SettingsError as error:
+        _end("\n".join(error.lines), os.EX_CONFIG)
+    except RegistryUnreachable as error:
+        _end(str(error), EXIT_UNREACHABLE)
+    except IdentityError as error:
+        _end(str(error), EXIT_REFUSED)
+
+
+def _known(session: RegistrySession, device: str) -> DeviceEntry:
+    from identity.registry import ChangeRefused
+
+    entry = session.get(device)
+    if entry is None:
+        raise ChangeRefused(device, None, "it", "the registry has no such device")
+    return entry
+
+
+def _line(entry: DeviceEntry) -> str:
+    more = f" -> {entry.successor}" if entry.successor else ""
+    changed = f"{entry.changed_at:%Y-%m-%dT%H:%M:%SZ} by {entry.changed_by}"
+    return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
+
+
+def _end(text: str, status: int) -> NoReturn:
+    typer.echo(f"waybill device: {text}", err=True)
+    raise typer.Exit(status)

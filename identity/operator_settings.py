@@ -1,0 +1,30 @@
+"""What `waybill device` needs to know: where the registry is, who speaks, and which regions have to confirm."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from runtime.pulsar_client import PulsarAccess
+from settings import Settings, load
+
+__all__ = ["OperatorSettings", "read_operator_settings"]
+
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
+
+
+class OperatorSettings(Settings):
+    """`service_url`: any cluster, the registry is replicated to all. `operator`: who is recorded; the user's name."""
+
+    service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
+    regions: Annotated[tuple[_Name, ...], Field(min_length=1, max_length=100)]
+    operator: _Name = Field(default_factory=getpass.getuser)
+    access: PulsarAccess = PulsarAccess()
+
+
+def read_operator_settings(file: Path) -> OperatorSettings:
+    """The settings of a file. Raises SettingsError."""
+    return load(OperatorSettings, file)

@@ -1,0 +1,76 @@
+"""Publishing entries of the device registry: each gets its place in the order of publications here."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from identity.errors import IdentityError
+from identity.publication_id import PROPERTY, RANDOM_BITS, next_publication_id
+from identity.registry import DeviceEntry
+from identity.registry_messages import DEVICES_TOPIC, entry_body
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+
+__all__ = ["RegistryPublisher", "RegistryUnreachable", "SignEntry"]
+
+_TIMEOUT_S: Final = 10
+
+SignEntry = Callable[[DeviceEntry, bytes, str], Mapping[str, str]]
+"""The properties by which an entry, its body and its publication id are signed."""
+
+
+class RegistryUnreachable(IdentityError):
+    """No cluster takes or gives the registry now."""
+
+
+class RegistryPublisher:
+    """Publishes to one cluster, from which it is replicated to all. `newest`: the id after which the next one comes."""
+
+    def __init__(
+        self,
+        service_url: str,
+        access: PulsarAccess,
+        *,
+        sign: SignEntry = lambda _, __, ___: {},
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._service_url, self._access, self._sign, self._clock = service_url, access, sign, clock
+        self._client: Any = None
+        self._producer: Any = None
+        self.newest: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.close()
+
+    def publish(self, entry: DeviceEntry) -> str:
+        """Publishes an entry, and returns its publication id once it is persisted. Raises RegistryUnreachable."""
+        import pulsar  # noqa: PLC0415 - an agent is installed without it
+
+        now_ms = round(self._clock() * 1000)
+        self.newest = publication_id = next_publication_id(self.newest, now_ms, secrets.randbits(RANDOM_BITS))
+        body = entry_body(entry)
+        properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id)}
+        try:
+            if self._producer is None:
+                self._client = open_pulsar_client(self._service_url, self._access, timeout_s=_TIMEOUT_S)
+                self._producer = self._client.create_producer(DEVICES_TOPIC)
+            self._producer.send(body, partition_key=entry.name, properties=properties)
+        except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
+            raise RegistryUnreachable(f"{entry.name} is not published at {self._service_url}: {error}") from error
+        return publication_id
+
+    def close(self) -> None:
+        """Close the connection."""
+        import pulsar  # noqa: PLC0415
+
+        client, self._client, self._producer = self._client, None, None
+        if client is not None:
+            with contextlib.suppress(pulsar.PulsarException):
+                client.close()

@@ -1,0 +1,124 @@
+"""One command's use of the device registry: read to its end, change it, see that the change holds, hear the regions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from identity.confirmations import CONFIRMATIONS_TOPIC, decode_confirmation
+from identity.operator_settings import OperatorSettings
+from identity.registry import DeviceEntry
+from identity.registry_messages import DevicePublication
+from identity.registry_publisher import RegistryPublisher, RegistryUnreachable
+from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
+from runtime.compacted_topic import CompactedTopicReader, TopicMessage
+
+__all__ = ["ChangeOutcome", "RegistrySession"]
+
+_READ_S: Final = 30.0
+
+
+class ChangeOutcome(NamedTuple):
+    """What became of a change. `holds`: no other change made at the same time outranks it. `missing`: regions whose
+    access daemon has not confirmed it in time; None: nobody waited."""
+
+    publications: tuple[DevicePublication, ...]
+    holds: bool
+    missing: tuple[str, ...] | None
+
+
+class RegistrySession:
+    """The registry as it is now, and changes of it. Used in a `with` block. Raises RegistryUnreachable."""
+
+    def __init__(self, settings: OperatorSettings, *, with_history: bool = False) -> None:
+        self._settings = settings
+        self._changed = threading.Condition()
+        self._confirmed: dict[str, set[str]] = {}
+        self._history: list[DevicePublication] = []
+        registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
+        url, access = settings.service_url, settings.access
+        self._reader = RegistryReader(
+            url,
+            access,
+            registry,
+            on_message=self._on_entry,
+            on_standing=lambda _: self._notify(),
+            is_compacted=not with_history,
+        )
+        self._confirmations = CompactedTopicReader(url, access, CONFIRMATIONS_TOPIC, self._on_confirmation)
+        self._publisher = RegistryPublisher(url, access)
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        if not self._wait(lambda: self._reader.standing.was_current, _READ_S):
+            problem = self._reader.standing.problem
+            self.__exit__(None, None, None)
+            raise RegistryUnreachable(f"the registry at {self._settings.service_url} is not read: {problem}")
+        ids = (one.publication_id for one in self._reader.registry.all().values())
+        self._publisher.newest = max(ids, default=None)
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._publisher.close()
+        self._reader.close()
+        if self._confirmations.is_running:
+            self._confirmations.close()
+
+    def get(self, name: str) -> DeviceEntry | None:
+        """The entry of a device; None: it is not known."""
+        found = self._reader.registry.get(name)
+        return None if found is None else found.entry
+
+    def all(self) -> list[DeviceEntry]:
+        """Every entry, by name."""
+        return [found.entry for _, found in sorted(self._reader.registry.all().items())]
+
+    def history(self, name: str) -> list[DevicePublication]:
+        """What the topic still has of a device, in the order in which it came."""
+        return [one for one in self._history if one.entry.name == name]
+
+    def publish(self, entries: Iterable[DeviceEntry], wait_s: float = 0) -> ChangeOutcome:
+        """Publishes entries, in their order. With `wait_s` it waits so long for every region's confirmation."""
+        if wait_s and not self._confirmations.is_running:
+            self._confirmations.start()
+        made = tuple(DevicePublication(entry, self._publisher.publish(entry)) for entry in entries)
+        # What another operator published at the same moment stands before ours or behind it: ours is read back.
+        self._wait(lambda: all(self._is_seen(one) for one in made), _READ_S)
+        held = self._reader.registry.all()
+        holds = all(held[one.entry.name].publication_id == one.publication_id for one in made)
+        return ChangeOutcome(made, holds, self._missing(made, wait_s) if wait_s else None)
+
+    def _missing(self, made: tuple[DevicePublication, ...], wait_s: float) -> tuple[str, ...]:
+        ids = {one.publication_id for one in made}
+
+        def missing() -> tuple[str, ...]:
+            return tuple(name for name in self._settings.regions if not ids <= self._confirmed.get(name, set()))
+
+        self._wait(lambda: not missing(), wait_s)
+        return missing()
+
+    def _is_seen(self, made: DevicePublication) -> bool:
+        return any(one.publication_id == made.publication_id for one in reversed(self._history))
+
+    def _on_entry(self, _: TopicMessage, became: Taken | Outranked) -> None:
+        with self._changed:
+            self._history.append(became.publication)
+            self._changed.notify_all()
+
+    def _on_confirmation(self, message: TopicMessage) -> None:
+        if (found := decode_confirmation(message.body)) is not None:
+            with self._changed:
+                self._confirmed.setdefault(found.region, set()).update(found.confirmed.values())
+                self._changed.notify_all()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        end_s = time.monotonic() + timeout_s
+        with self._changed:
+            return self._changed.wait_for(condition, max(0.0, end_s - time.monotonic()))

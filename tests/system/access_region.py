@@ -1,0 +1,174 @@
+"""A region with an access daemon for tests: its authority, a real Mosquitto as the daemon looks after it, devices."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from deploy.local import free_port
+from gateway.access.config import AccessEndpoint
+from gateway.access.status import AccessStatus, read_access_status
+from gateway.errors import NoAnswer
+from identity import AuthorityFolder, KeyPair, make_request, write_credentials
+from tests.waiting import wait_until
+
+LIFE = timedelta(days=30)
+
+
+def new_root(folder: Path) -> AuthorityFolder:
+    return AuthorityFolder.create_root(folder, "Test root", now=datetime.now(UTC), lifetime=LIFE)
+
+
+class AccessRegion:
+    """One region. Nothing runs before `start_daemon` and `start_broker`."""
+
+    def __init__(self, name: str, folder: Path, root: AuthorityFolder, service_url: str) -> None:
+        self.name, self.folder = name, folder
+        now = datetime.now(UTC)
+        self.authority = AuthorityFolder.create_regional(folder / "authority", root, name, now=now, lifetime=LIFE)
+        key = KeyPair.generate()
+        server = self.authority.server(key, f"broker@{name}", ["127.0.0.1"], now=now, lifetime=LIFE)
+        self.server_tls = write_credentials(
+            folder / "broker", root_pem=root.root_pem, chain_pem=server.chain_pem, key=key
+        )
+        self.port, self.endpoint = free_port(), AccessEndpoint(port=free_port())
+        self.socket, self.pid_file = folder / "guard.sock", folder / "broker.pid"
+        self.config = folder / "access.toml"
+        self.config.write_text(f"""
+            region = "{name}"
+            gateways = ["{name}-1"]
+            look_after_s = 0.5
+            [broker]
+            rules_file = "{folder}/rules"
+            revocation_file = "{folder}/lists.pem"
+            password_file = "{folder}/passwords"
+            guard_secret_file = "{folder}/secret"
+            guard_socket = "{self.socket}"
+            pid_file = "{self.pid_file}"
+            [registry]
+            service_url = "{service_url}"
+            [authority]
+            folder = "{folder}/authority"
+            [status]
+            port = {self.endpoint.port}
+            """)
+        self.broker: subprocess.Popen[bytes] | None = None
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self._device_key = KeyPair.generate()
+
+    def start_broker(self) -> None:
+        self._command("prepare").wait(60)
+        conf = self.folder / "mosquitto.conf"
+        conf.write_text("\n".join(self._lines()) + "\n")
+        self.socket.unlink(missing_ok=True)
+        program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        assert program, "Mosquitto is not installed"
+        with (self.folder / "mosquitto.log").open("ab") as log:
+            self.broker = subprocess.Popen([program, "-c", str(conf)], stdout=log, stderr=log)
+        self.pid_file.write_text(str(self.broker.pid))
+        wait_until(self.socket.exists, 20)
+
+    def start_daemon(self, *, wait: bool = True) -> None:
+        self.daemon = self._command("run")
+        if wait:
+            wait_until(lambda: (found := self.status()) is not None and found.healthy, 60)
+
+    def stop(self) -> None:
+        for process in (self.daemon, self.broker):
+            if process is not None:
+                process.terminate()
+                process.wait(20)
+
+    def kill_daemon(self) -> None:
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGKILL)
+        self.daemon.wait(20)
+
+    def status(self) -> AccessStatus | None:
+        try:
+            return read_access_status(self.endpoint)
+        except NoAnswer:
+            return None
+
+    def certificate(self, tenant: str, device: str) -> ssl.SSLContext:
+        """What a device of this region connects with, signed as by hand."""
+        request = make_request(self._device_key, f"{tenant}/{device}")
+        issued = self.authority.device(request, tenant, device, now=datetime.now(UTC), lifetime=LIFE)
+        files = write_credentials(
+            self.folder / "device",
+            root_pem=self.authority.root_pem,
+            chain_pem=issued.chain_pem,
+            key=self._device_key,
+        )
+        context = ssl.create_default_context(cafile=str(files.ca))
+        context.load_cert_chain(str(files.certificate), str(files.key))
+        return context
+
+    def connect(self, context: ssl.SSLContext) -> socket.socket:
+        """A session of a device. Raises OSError if it is refused."""
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        try:
+            session = context.wrap_socket(plain, server_hostname="127.0.0.1")
+            body = b"\x00\x04MQTT\x05\x02" + struct.pack(">H", 600) + b"\x00\x00\x00"
+            session.sendall(b"\x10" + bytes([len(body)]) + body)
+            answer = session.recv(100)
+        except OSError:
+            plain.close()
+            raise
+        if len(answer) < 4 or answer[3]:
+            session.close()
+            raise ConnectionRefusedError(f"CONNACK {answer[:6]!r}")
+        return session
+
+    def is_refused(self, context: ssl.SSLContext) -> bool:
+        try:
+            self.connect(context).close()
+        except OSError:
+            return True
+        return False
+
+    def _command(self, command: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "access.log").open("ab") as log:
+            arguments = [sys.executable, "-m", "gateway", "access", command, "--config", str(self.config)]
+            return subprocess.Popen(arguments, stdout=log, stderr=log)
+
+    def _lines(self) -> Iterator[str]:
+        yield from (
+            f"listener {self.port} 127.0.0.1",
+            "max_connections -1",
+            f"cafile {self.server_tls.ca}",
+            f"certfile {self.server_tls.certificate}",
+            f"keyfile {self.server_tls.key}",
+            f"crlfile {self.folder}/lists.pem",
+            "require_certificate true",
+            "use_identity_as_username true",
+            "use_username_as_clientid true",
+            "tls_version tlsv1.2",
+            f"listener 0 {self.socket}",
+            "allow_anonymous false",
+            f"acl_file {self.folder}/rules",
+            f"password_file {self.folder}/passwords",
+            f"user {getpass.getuser()}",
+            "log_dest stderr",
+        )
+
+
+def has_ended(session: socket.socket) -> bool:
+    """Whether the broker ends a session; it waits for 10 s."""
+    session.settimeout(10)
+    with contextlib.suppress(OSError):
+        while session.recv(100):
+            pass
+        return True
+    return False

@@ -1,0 +1,183 @@
+"""Who may have a session, on real brokers: what the registry says is so within a second, in every region."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from deploy.local import PulsarCluster
+from identity.device_cli import app
+from identity.registry import DeviceEntry, resume, revoke, suspend
+from identity.registry_publisher import RegistryPublisher
+from runtime.pulsar_client import PulsarAccess
+from tests.identity.registry_strategies import active, change
+from tests.system.access_region import AccessRegion, has_ended, new_root
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+
+@pytest.fixture(scope="module")
+def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
+    cluster = PulsarCluster("eu", tmp_path_factory.mktemp("access") / "pulsar")
+    try:
+        cluster.start()
+        cluster.wait(120)
+        admin = f"{cluster.admin_url}/admin/v2"
+        wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
+        httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
+        retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
+        for namespace in ("reference", "access"):
+            httpx.put(f"{admin}/namespaces/fleet/{namespace}", json=retention).raise_for_status()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def regions(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AccessRegion]]:
+    folder = tmp_path_factory.mktemp("regions")
+    root = new_root(folder / "root")
+    made = [AccessRegion(name, _made(folder / name), root, pulsar.service_url) for name in ("eu", "us")]
+    try:
+        for region in made:
+            region.start_broker()
+        for region in made:
+            region.start_daemon()
+        # Each broker trusts the other's devices once it has the other's list.
+        wait_until(lambda: all(len((region.status() or _none()).lists) == 2 for region in made), 30)
+        yield made
+    finally:
+        for region in made:
+            region.stop()
+
+
+@pytest.fixture
+def publish(pulsar: PulsarCluster) -> Iterator[Callable[[DeviceEntry], str]]:
+    with RegistryPublisher(pulsar.service_url, PulsarAccess()) as publisher:
+        yield publisher.publish
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _none() -> object:
+    raise AssertionError("no access daemon answers")
+
+
+def test_a_revoked_device_loses_its_session_and_gets_no_other_one_in_any_region(
+    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, us = regions
+    publish(active("acme", "stolen"))
+    publish(active("acme", "other"))
+    context, other = eu.certificate("acme", "stolen"), eu.connect(eu.certificate("acme", "other"))
+    abroad = us.connect(context)
+    session = eu.connect(context)
+    began = time.monotonic()
+    publish(revoke(active("acme", "stolen"), change()))
+    assert has_ended(session)
+    assert has_ended(abroad)
+    assert time.monotonic() - began < 5  # a busy machine: the second is measured by `make bench-gateway`
+    wait_until(lambda: eu.is_refused(context) and us.is_refused(context), 10)
+    other.sendall(b"\xc0\x00")
+    assert other.recv(10) == b"\xd0\x00", "nobody else notices"
+    other.close()
+
+
+def test_a_suspended_device_comes_back_when_it_is_resumed(
+    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, _ = regions
+    context, start = eu.certificate("acme", "paused"), active("acme", "paused")
+    session = eu.connect(context)
+    suspended = suspend(start, change())
+    publish(suspended)
+    assert has_ended(session)
+    wait_until(lambda: eu.is_refused(context), 10)
+    publish(resume(suspended, change()))
+    wait_until(lambda: not eu.is_refused(context), 10)
+
+
+def test_what_was_revoked_while_the_daemon_was_away_is_so_at_its_start(
+    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, _ = regions
+    context = eu.certificate("acme", "late")
+    session = eu.connect(context)
+    eu.kill_daemon()
+    publish(revoke(active("acme", "late"), change()))
+    session.sendall(b"\xc0\x00")
+    assert session.recv(10) == b"\xd0\x00", "nobody is there who would end it"
+    eu.start_daemon()
+    assert has_ended(session)
+    wait_until(lambda: eu.is_refused(context), 10)
+
+
+def test_a_broker_that_was_started_again_refuses_what_was_revoked(
+    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
+) -> None:
+    _, us = regions
+    context = us.certificate("acme", "restart")
+    us.connect(context).close()
+    assert us.broker is not None
+    us.broker.kill()
+    us.broker.wait()
+    publish(revoke(active("acme", "restart"), change()))
+    us.start_broker()
+    wait_until(lambda: us.is_refused(context), 10)
+    wait_until(lambda: (us.status() or _none()).healthy, 20)
+
+
+@pytest.fixture
+def device_command(
+    pulsar: PulsarCluster, regions: list[AccessRegion], tmp_path: Path
+) -> Callable[..., tuple[int, str]]:
+    config = tmp_path / "operator.toml"
+    config.write_text(f'service_url = "{pulsar.service_url}"\nregions = ["eu", "us"]\noperator = "anna"\n')
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, [*arguments, "--config", str(config)])
+        return done.exit_code, done.output
+
+    return run
+
+
+def test_an_operators_command_says_when_every_region_has_confirmed_and_what_was_done_before(
+    device_command: Callable[..., tuple[int, str]], regions: list[AccessRegion], tmp_path: Path
+) -> None:
+    eu, _ = regions
+    because = ("--reason", "as a test")
+    assert device_command("expect", "acme/cli", "--region", "eu", "--by-hand", *because)[0] == 0
+    session = eu.connect(eu.certificate("acme", "cli"))
+    code, said = device_command("revoke", "acme/cli", *because, "--wait", "20")
+    assert (code, "confirmed: eu, us" in said) == (0, True), said
+    assert has_ended(session)
+    assert device_command("revoke", "acme/cli", *because)[0] == 3
+    token = tmp_path / "token"
+    assert device_command("replace", "acme/cli", "cli-2", "--token-file", str(token), *because)[0] == 0
+    assert token.stat().st_mode & 0o777 == 0o600
+    code, said = device_command("show", "acme/cli")
+    assert [word in said for word in ("revoked -> acme/cli-2", "version 3", "by anna", "as a test")] == [True] * 4
+    assert device_command("show", "acme/nobody")[0] == 3
+
+
+def test_a_moved_device_is_locked_out_under_its_old_name_and_comes_under_its_new_one(
+    device_command: Callable[..., tuple[int, str]], regions: list[AccessRegion]
+) -> None:
+    eu, _ = regions
+    because = ("--reason", "sold")
+    device_command("expect", "acme/sold", "--region", "eu", "--by-hand", *because)
+    before = eu.certificate("acme", "sold")
+    session = eu.connect(before)
+    assert device_command("move", "acme/sold", "zeta", "--by-hand", *because, "--wait", "20")[0] == 0
+    assert has_ended(session)
+    wait_until(lambda: eu.is_refused(before), 10)
+    assert not eu.is_refused(eu.certificate("zeta", "sold"))
