@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 
-from gateway.admission import Admission
 from gateway.config import Drain, GatewaySettings
 from gateway.connections import Connections
 from gateway.effects import DevicePublisher, Forwarder, log_refusal
@@ -21,6 +20,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from gateway.pulsar_producer import InBackground, NewClient, PulsarProducer, in_thread, new_client
 from gateway.push import PushQueue
+from gateway.registry_check import RegistryCheck
 from gateway.status_report import StatusReporter
 from runtime.mqtt_client import MqttMessage
 from runtime.wakeup import WakeUp
@@ -86,15 +86,15 @@ class GatewayLoop:
         self._wake, self._clock, self._select = wake, clock, select
         self.metrics = GatewayMetrics()
         results = PublicationResults()
-        self._admission = Admission(settings.registry) if settings.registry is not None else None
+        self._registry_check = RegistryCheck(settings.registry) if settings.registry is not None else None
         self._engine = Engine(
             settings,
             jitter=jitter,
             on_refused=partial(log_refusal, self.metrics),
-            refusal_of=self._admission and self._admission.refusal_of,
+            refusal_of=self._registry_check.refusal_of if self._registry_check is not None else None,
         )
-        if self._admission is not None:
-            self._admission.reader.start()
+        if self._registry_check is not None:
+            self._registry_check.reader.start()
         self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
         self._pulsar = PulsarProducer(settings, wake.wake, client, in_background)
         self._pushes = PushQueue(settings.push, self.metrics.on_push_refused)
@@ -172,8 +172,8 @@ class GatewayLoop:
 
     def close(self) -> int:
         """Close Pulsar's client; how many batches are still in flight."""
-        if self._admission is not None:
-            self._admission.reader.close()
+        if self._registry_check is not None:
+            self._registry_check.reader.close()
         self._pulsar.close(_CLOSE_S)
         return len(self._engine.in_flight)
 

@@ -160,6 +160,7 @@ def move(
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
         beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
+        # The new one first: killed between the two, the command can be given again.
         return moved(_known(session, device), tenant, beginning, change)[::-1]
 
     _change(config, reason, wait, entries)
@@ -230,6 +231,7 @@ def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool) -> Cl
         return Claim(id=factory)
     if token_file is None:
         return None
+    # A new file: a token that was handed out already must not be overwritten unseen.
     token = make_token()
     if not create_durably(token_file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
         raise typer.BadParameter(f"{token_file} is there already: a token is written to a new file")

@@ -57,6 +57,7 @@ class RegistrySession:
             problem = self._reader.standing.problem
             self.__exit__(None, None, None)
             raise RegistryUnreachable(f"the registry at {self._settings.service_url} is not read: {problem}")
+        # Our ids come after all that we have seen, whatever this clock says.
         ids = (one.publication_id for one in self._reader.registry.all().values())
         self._publisher.newest = max(ids, default=None)
         return self

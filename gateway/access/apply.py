@@ -56,6 +56,7 @@ class StepRunner:
         is_changed |= self._files.write_lists([own, *step.lists])
         if is_changed or self.is_other_broker:
             self._reload()
+        # After the reload: who connects again at once meets the new rules.
         for name in step.end:
             self._guard.end(name)
             self._metrics.sessions_ended.inc()
@@ -68,6 +69,7 @@ class StepRunner:
         if not self.own_list.is_due(self._now()):
             return
         own = self.own_list.update(None, self._now())
+        # From the file, as they were when the registry was last read.
         others = [one for issuer, one in sorted(self._files.lists.items()) if issuer != own.issuer]
         if self._files.write_lists([own, *others]):
             self._reload()

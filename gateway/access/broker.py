@@ -43,6 +43,7 @@ class BrokerFiles:
     def write_rules(self, denied: frozenset[str]) -> bool:
         """Make the rules deny these devices and no others; whether they did not yet. Raises OSError."""
         path = self._settings.rules_file
+        # The same rules have the same version: who reads it sees whether anything changed.
         if _read(path) == self._rules(self.rules_version, denied):
             return False
         replace_durably(path, self._rules(self.rules_version + 1, denied), mode=_READABLE_BY_GROUP)
@@ -65,6 +66,7 @@ class BrokerFiles:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except (OSError, ValueError) as error:
             raise BrokerUnreachable(f"no broker runs ({settings.pid_file or settings.pid})") from error
+        # The name stands in parentheses and may have any character, also those.
         name, after = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
         if name != settings.program or after[0] == "Z":
             raise BrokerUnreachable(f"process {pid} is {name}, no running {settings.program}: it gets no signal")

@@ -95,6 +95,7 @@ class AccessDaemon:
 
     def run(self, stop: Event) -> None:
         """Serve until `stop` is set. Raises AddressTaken, ThreadEnded."""
+        # First, because the broker may be waiting for its files.
         self.prepare()
         with self._serve() as server:
             for thread in (self._reader, self._lists, self._publisher):
@@ -117,6 +118,7 @@ class AccessDaemon:
         if now_s >= self._tick_at_s:
             self._tick_at_s = now_s + _TICK_S
             self._tick(now_s)
+        # A look at a broker that is down would fail like the step.
         if now_s < self._retry_at_s:
             return
         step = self._core.take_step(now_s)
@@ -151,6 +153,7 @@ class AccessDaemon:
     def _take(self, event: _Event) -> None:
         now_s = self._clock()
         if isinstance(event, DevicePublication):
+            # Looked at before the step: a certificate may have been signed a moment ago.
             if not event.entry.may_connect:
                 self._read_issued(now_s)
             self._core.on_device(event, now_s)
@@ -168,6 +171,7 @@ class AccessDaemon:
             self.metrics.lists.labels("refused").inc()
             _LOG.warning("revocation list refused", problem=str(refused))
             return
+        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one.
         if found.issuer == self._own.issuer:
             self._own.follow(found)
         self.metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
@@ -205,6 +209,7 @@ class AccessDaemon:
         standing, counts, metrics = self._reader.standing, self._reader.registry.counts, self.metrics
         problem = self._problem or (f"registry: {standing.problem}" if not standing.is_current else "")
         problem = problem or self._publisher.problem
+        # From the file: what the broker has counts, not what we meant to give it.
         lists = {one.issuer: one.next_update.timestamp() for one in self._files.lists.values()}
         metrics.closed.set(self._core.closed_devices)
         metrics.revoked.set(self._core.revoked_certificates)

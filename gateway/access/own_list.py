@@ -41,6 +41,7 @@ class OwnList:
         current = self.current
         if revoked is None:
             revoked = {serial: Revoked(serial, now) for serial in current.serials} if current else {}
+        # One from the disk has no certificate with it, and cannot be published.
         if current is None or self.is_due(now) or current.serials != revoked.keys() or not current.certificate_pem:
             entries = [revoked[serial] for serial in sorted(revoked)]
             self.current = current = next_list(self.folder.authority, entries, current, now=now, life=self._life)

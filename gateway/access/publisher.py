@@ -111,10 +111,12 @@ class AccessPublisher:
     def _send(self, lists: Any, confirmations: Any) -> None:
         if (newest := self._list) is not None:
             lists.send(newest.message, partition_key=newest.issuer)
+            # A newer one may have come meanwhile.
             if self._list is newest:
                 self._list = None
         while self._confirmations:
             confirmations.send(self._confirmations[0], partition_key=self._region)
+            # Only now: what the cluster did not take is sent again.
             self._confirmations.popleft()
 
     def _send_again(self, client: Any) -> None:

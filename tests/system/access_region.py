@@ -65,7 +65,7 @@ class AccessRegion:
             """)
         self.broker: subprocess.Popen[bytes] | None = None
         self.daemon: subprocess.Popen[bytes] | None = None
-        self._device_key = KeyPair.generate()
+        self.device_key = KeyPair.generate()
 
     def start_broker(self) -> None:
         self._command("prepare").wait(60)
@@ -103,13 +103,13 @@ class AccessRegion:
 
     def certificate(self, tenant: str, device: str) -> ssl.SSLContext:
         """What a device of this region connects with, signed as by hand."""
-        request = make_request(self._device_key, f"{tenant}/{device}")
+        request = make_request(self.device_key, f"{tenant}/{device}")
         issued = self.authority.device(request, tenant, device, now=datetime.now(UTC), lifetime=LIFE)
         files = write_credentials(
             self.folder / "device",
             root_pem=self.authority.root_pem,
             chain_pem=issued.chain_pem,
-            key=self._device_key,
+            key=self.device_key,
         )
         context = ssl.create_default_context(cafile=str(files.ca))
         context.load_cert_chain(str(files.certificate), str(files.key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import pytest
@@ -68,7 +69,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _none() -> object:
+def _none() -> NoReturn:
     raise AssertionError("no access daemon answers")
 
 

@@ -42,7 +42,7 @@ def test_nothing_is_decided_before_the_registry_was_read_to_its_end() -> None:
     made.on_ready(LATER_S)
     step = made.take_step(LATER_S + 1)
     assert step is not None
-    assert (step.denied, step.end) == ({"acme/bus-1"}, ("acme/bus-1",))
+    assert (step.denied, step.end) == (frozenset({"acme/bus-1"}), ("acme/bus-1",))
 
 
 def test_a_revoked_device_is_denied_its_certificate_listed_its_session_ended_and_looked_at_again() -> None:
@@ -51,7 +51,7 @@ def test_a_revoked_device_is_denied_its_certificate_listed_its_session_ended_and
     made.on_device(revoked("bus-1"), NOW_S)
     step = made.take_step(LATER_S)
     assert step is not None
-    assert (step.denied, [*step.revoked], step.end) == ({"acme/bus-1"}, [7], ("acme/bus-1",))
+    assert (step.denied, [*step.revoked], step.end) == (frozenset({"acme/bus-1"}), [7], ("acme/bus-1",))
     assert [one.device for one in step.confirm] == ["acme/bus-1"]
     assert made.take_looks(LATER_S) == []
     assert made.take_looks(LATER_S + 1) == ["acme/bus-1"]

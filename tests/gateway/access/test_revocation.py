@@ -37,7 +37,7 @@ def test_each_list_is_later_than_the_former_one_also_within_a_second(authorities
     assert second.is_later(first)
     assert not first.is_later(second)
     assert second.this_update - first.this_update >= timedelta(seconds=1)
-    assert (second.number, second.serials) == (2, {5})
+    assert (second.number, second.serials) == (2, frozenset({5}))
 
 
 def test_a_list_of_an_authority_of_the_root_is_taken_and_one_of_another_root_is_not(authorities: Three) -> None:

@@ -15,7 +15,7 @@ from telemetry import RefusalReason
 _TAKEN = frozenset({DeviceState.EXPECTED, DeviceState.ACTIVE})
 
 
-class Admission:
+class RegistryCheck:
     """Follows the registry in a thread, and answers by a look into a dictionary."""
 
     def __init__(self, settings: RegistrySettings) -> None:
@@ -43,6 +43,7 @@ def judge(
             return None
         if state is not None:
             return Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry has it as {state}")
+        # The broker let it in: while the registry is being read it has the benefit of the doubt.
         if refuses_unknown and knows_all():
             return Refusal(RefusalReason.UNKNOWN_DEVICE, "the registry has no device of this tenant by this name")
         return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission import judge
+from gateway.registry_check import judge
 from gateway.validation import BatchRules, Refusal, Sender, validate_batch
 from identity.registry import DeviceState
 from telemetry import Header, RefusalReason
-from tests.gateway.test_validation import batch
+from tests.gateway.strategies import batch
 
 BUS = Sender("acme", "bus-1")
 ALL = {f"acme/{state.value}": state for state in DeviceState}
