@@ -35,6 +35,7 @@ def decode_confirmation(body: bytes) -> RegionConfirmation | None:
         region, at_s, confirmed = facts["region"], facts["at_s"], facts["confirmed"]
     except (InvalidJson, KeyError, TypeError):
         return None
+    # A region that says nonsense has confirmed nothing.
     texts = [region, *confirmed, *confirmed.values()] if isinstance(confirmed, dict) else [None]
     if not all(isinstance(text, str) for text in texts) or not isinstance(at_s, int | float):
         return None

@@ -53,11 +53,13 @@ class RegistryPublisher:
         """Publishes an entry, and returns its publication id once it is persisted. Raises RegistryUnreachable."""
         import pulsar  # noqa: PLC0415 - an agent is installed without it
 
+        # Drawn before it is sent: what was sent and not answered is published under the same order again.
         now_ms = round(self._clock() * 1000)
         self.newest = publication_id = next_publication_id(self.newest, now_ms, secrets.randbits(RANDOM_BITS))
         body = entry_body(entry)
         properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id)}
         try:
+            # At the first use: a command that is refused connects to nobody.
             if self._producer is None:
                 self._client = open_pulsar_client(self._service_url, self._access, timeout_s=_TIMEOUT_S)
                 self._producer = self._client.create_producer(DEVICES_TOPIC)

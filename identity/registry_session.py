@@ -83,11 +83,13 @@ class RegistrySession:
 
     def publish(self, entries: Iterable[DeviceEntry], wait_s: float = 0) -> ChangeOutcome:
         """Publishes entries, in their order. With `wait_s` it waits so long for every region's confirmation."""
+        # Before the publication, so that no confirmation is missed.
         if wait_s and not self._confirmations.is_running:
             self._confirmations.start()
         made = tuple(DevicePublication(entry, self._publisher.publish(entry)) for entry in entries)
         # What another operator published at the same moment stands before ours or behind it: ours is read back.
         self._wait(lambda: all(self._is_seen(one) for one in made), _READ_S)
+        # By what holds, not by what came last.
         held = self._reader.registry.all()
         holds = all(held[one.entry.name].publication_id == one.publication_id for one in made)
         return ChangeOutcome(made, holds, self._missing(made, wait_s) if wait_s else None)

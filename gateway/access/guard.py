@@ -55,6 +55,7 @@ class SessionGuard:
         return bool(answer[2] & 1)
 
     def _packet(self, client_id: str, *, clean_start: bool) -> bytes:
+        # No will, no subscriptions: it is there to take a place and to leave it.
         flags = _USER | _PASSWORD | (_CLEAN_START if clean_start else 0)
         body = _text("MQTT") + bytes([_MQTT_5, flags]) + struct.pack(">H", _KEEPALIVE_S) + b"\0"
         body += _text(client_id) + _text(self._user) + _text(self._secret)

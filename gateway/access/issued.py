@@ -60,6 +60,7 @@ class IssuedReader:
         except (OSError, ValueError) as error:
             _LOG.error("not a certificate among those that were issued", file=str(path), problem=str(error))
             return None
+        # Gateways and servers are in no registry of devices.
         if not isinstance(parse_name(name), DeviceName):
             return None
         return IssuedToDevice(name, certificate.serial_number, certificate.not_valid_after_utc.timestamp())
