@@ -11,8 +11,8 @@ from typing import NamedTuple
 from gateway.access.config import GuardedBroker
 from gateway.access.guard import SessionGuard
 from gateway.access.revocation import RevocationList, lists_in
-from gateway.access.rules import broker_rules, rules_version
 from gateway.errors import BrokerUnreachable
+from identity.broker_rules import broker_rules, rules_version
 from identity.names import PrincipalKind, principal
 from runtime.durable_file import replace_durably
 
