@@ -75,6 +75,9 @@ class BrokerFiles:
     def reload(self) -> BrokerProcess:
         """Tell the broker to read its files. Raises BrokerUnreachable."""
         process = self.process()
+        # Before it handles the signal, a broker that is starting would end by it.
+        if not _handles_hangup(process.pid):
+            raise BrokerUnreachable(f"the broker, process {process.pid}, is not ready for a signal yet")
         try:
             os.kill(process.pid, signal.SIGHUP)
         except OSError as error:
@@ -98,6 +101,13 @@ def open_guard(settings: GuardedBroker, region: str) -> SessionGuard:
         line = {user: broker_password(secret, secrets.token_bytes(12))}
         replace_durably(settings.password_file, password_file(line), mode=_READABLE_BY_GROUP)
     return SessionGuard(settings.guard_socket, user, secret)
+
+
+def _handles_hangup(pid: int) -> bool:
+    """Whether a process has a handler for SIGHUP (`SigCgt` of proc(5))."""
+    lines = _read(Path(f"/proc/{pid}/status")).decode(errors="replace").splitlines()
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
 
 
 def _read(path: Path) -> bytes:
