@@ -85,6 +85,8 @@ class StepRunner:
         return again
 
     def _reload(self) -> None:
+        # Forgotten first: a signal that fails is sent again, though the files are written by then.
+        self._reloaded = None
         self._reloaded = self._files.reload()
         self._metrics.reloads.inc()
 
