@@ -29,6 +29,9 @@ from identity.operator_files import read_operators
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings, SettingsError
 
+TENANT: Final = "{tenant}"
+"""In the name of a topic: each tenant has one."""
+TENANT_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MAX_GAP_S: Final = MAX_SEGMENT.total_seconds()
 """A new fix changes what is within two gaps around it, and all of that is computed again."""
 
@@ -55,9 +58,9 @@ class IngestSettings(Settings):
     """What the ingest reads, and how much at once."""
 
     topics: tuple[str, ...] = Field(
-        default=("persistent://fleet/telemetry-eu/batches", "persistent://fleet/telemetry-us/batches"),
+        default=("persistent://{tenant}/telemetry-eu/batches", "persistent://{tenant}/telemetry-us/batches"),
         min_length=1,
-        description="the topic of batches of each region",
+        description="the topic of batches of each region; `{tenant}` stands for each of `tenants`",
     )
     subscription: str = "ingest"
     max_messages_per_trigger: int = Field(default=20_000, ge=1)
@@ -126,6 +129,9 @@ class CloudSettings(Settings):
     object_store: S3Access = Field(default=S3Access(), description="how a lake in an object store is reached")
     checkpoints: Path
     clusters: tuple[ClusterSettings, ...] = Field(min_length=1)
+    tenants: tuple[Annotated[str, Field(pattern=TENANT_PATTERN)], ...] = Field(
+        default=("fleet",), min_length=1, description="the fleet operators, each with topics of its own"
+    )
     access: PulsarAccess = Field(
         default=PulsarAccess(), description="who the jobs are towards the clusters, reading and publishing"
     )
@@ -173,6 +179,17 @@ class CloudSettings(Settings):
         """The checkpoints, as those of the lake. Raises LocationError."""
         return BoundCheckpoints(self.checkpoints, self.tables)
 
+    def topics_of(self, template: str) -> dict[str, str | None]:
+        """The topics that a setting stands for, each with its tenant; None: it is that of all."""
+        if TENANT not in template:
+            return {template: None}
+        return {template.replace(TENANT, tenant): tenant for tenant in self.tenants}
+
+    @property
+    def batch_topics(self) -> dict[str, str | None]:
+        """The topics that the ingest reads, each with the tenant whose batches alone it may have; None: of any."""
+        return {topic: tenant for one in self.ingest.topics for topic, tenant in self.topics_of(one).items()}
+
     @property
     def service_urls(self) -> tuple[str, ...]:
         """Where messages are published, in the order in which the clusters are tried."""
@@ -208,7 +225,7 @@ def problems(settings: CloudSettings) -> list[str]:
         _ = settings.reference.operators and settings.reference.trust()
     except NobodyTrusted as error:
         found.append(str(error))
-    given = settings.source_options | {"topics": ",".join(settings.ingest.topics)} | settings.ingest.options
+    given = settings.source_options | {"topics": ",".join(settings.batch_topics)} | settings.ingest.options
     try:
         access = PulsarOptions.parse(given).access()
     except OptionError as error:

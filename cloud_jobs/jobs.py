@@ -153,6 +153,21 @@ def _session(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[
 def _publisher(
     settings: CloudSettings, table: str, topic: str, message: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Callable[[], int]:
-    """Publishes the rows of a table that were not published yet, and returns how many they were."""
-    outbox = Outbox(settings.tables, table, progress_file(settings.checkpoints, table))
-    return lambda: outbox.flush(topic_sender(settings.service_urls, topic, message, settings.access))
+    """Publishes the rows of a table that were not published yet, and returns how many they were.
+
+    Where each tenant has a topic of its own, one that fails keeps no other's rows back.
+    """
+
+    def publish() -> int:
+        count, failures = 0, []
+        for name, tenant in settings.topics_of(topic).items():
+            outbox = Outbox(settings.tables, table, progress_file(settings.checkpoints, table, tenant), tenant)
+            try:
+                count += outbox.flush(topic_sender(settings.service_urls, name, message, settings.access))
+            except NotPublished as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return count
+
+    return publish

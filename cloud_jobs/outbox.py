@@ -40,11 +40,15 @@ Send = Callable[[Iterator[dict[str, Any]]], None]
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The rows of one derived table that are due. `progress_file` says up to which commit they were published."""
+    """The rows of one derived table that are due. `progress_file` says up to which commit they were published.
+
+    `tenant`: only the rows of this one, which have a topic and a progress of their own.
+    """
 
     lake: Lake
     table: str
     progress_file: Path
+    tenant: str | None = None
 
     def _noted(self) -> tuple[str, int] | None:
         """The id of the table and the number of its commit up to which everything was published."""
@@ -98,7 +102,7 @@ class Outbox:
         since, until = self._published(opened, newest), counter_of(newest)
         if self._noted() is None or since == until:
             return None
-        files, due = self.lake.files(self.table), {"commit_number": (since + 1, until)}
+        files, due = self.lake.files(self.table), self._due(since, until)
         moments = [
             moment
             for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths
@@ -108,20 +112,31 @@ class Outbox:
         return min(moments, default=None)
 
     def _rows(self, opened: DeltaTable, since: int, until: int) -> Iterator[dict[str, Any]]:
-        files, columns, due = self.lake.files(self.table), TABLES[self.table].schema.names, (since + 1, until)
-        for path in StoredFiles.of(opened, self.table).between("commit_number", *due).paths:
-            for rows in stored_rows(files, self.table, path, columns, {"commit_number": due}):
+        files, columns, due = self.lake.files(self.table), TABLES[self.table].schema.names, self._due(since, until)
+        for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths:
+            for rows in stored_rows(files, self.table, path, columns, due):
                 for batch in rows.to_batches(max_chunksize=10_000):
                     yield from batch.to_pylist()
+
+    def _due(self, since: int, until: int) -> dict[str, tuple[Any, Any]]:
+        due: dict[str, tuple[Any, Any]] = {"commit_number": (since + 1, until)}
+        return due if self.tenant is None else due | {"tenant": (self.tenant, self.tenant)}
 
     def _save(self, table_id: str, commit: int) -> None:
         self.progress_file.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(self.progress_file, json.dumps({_TABLE_ID: table_id, _NOTED: commit}).encode())
 
 
-def progress_file(checkpoints: Path, table: str) -> Path:
-    """Where a job notes how far the rows of a table were published."""
-    return checkpoints / "published" / table
+def progress_file(checkpoints: Path, table: str, tenant: str | None = None) -> Path:
+    """Where a job notes how far the rows of a table were published, to the topic of all or of one tenant."""
+    return checkpoints / "published" / (table if tenant is None else f"{table}@{tenant}")
+
+
+def unpublished_since(lake: Lake, table: str, checkpoints: Path) -> datetime | None:
+    """When the oldest row of a table that is due at any of its topics was made; None: none is. Raises as Outbox."""
+    notes = [progress_file(checkpoints, table), *sorted((checkpoints / "published").glob(f"{table}@*"))]
+    boxes = [Outbox(lake, table, note, note.name.partition("@")[2] or None) for note in notes]
+    return min((moment for box in boxes if (moment := box.waiting_since()) is not None), default=None)
 
 
 def topic_sender(

@@ -1,21 +1,17 @@
-"""What devices are answered: pending acknowledgements, united, and the pause that each of them asks for."""
+"""What devices are answered: pending acknowledgements, united."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from gateway.config import Drain
 from gateway.validation import Sender
-from runtime.token_bucket import TokenBucket
-from telemetry import Ack, IntervalSet
+from telemetry import Ack, IntervalSet, RefusalReason
 from telemetry.ack import MAX_ACK_RANGES
 
 MAX_PENDING_RANGES = 262_144
 """Ranges of all devices together. What would be more is forgotten: the device sends again."""
-MAX_SENDERS = 10_000
-"""Devices whose own share is known; of more, the one that sent longest ago begins anew."""
 
 
 @dataclass(slots=True)
@@ -80,7 +76,9 @@ class AckCoalescer:
         for key, pending in self._pending.items():
             if len(taken) + len(ready) >= limit:
                 break
-            if now_s - pending.since_s >= self._interval_s or not in_flight_of(pending.sender):
+            # Who is to slow down may send on all the same, and each answer costs: those wait to be united.
+            is_last = pending.refusal != RefusalReason.SLOW_DOWN and not in_flight_of(pending.sender)
+            if is_last or now_s - pending.since_s >= self._interval_s:
                 ready.append(key)
         taken += [self._pending.pop(key) for key in ready]
         self._ranges -= sum(len(pending.seqs.ranges) for pending in taken)
@@ -105,64 +103,6 @@ class AckCoalescer:
             self._full.append(self._pending.pop(key))
         self._pending[key] = fresh
         return fresh
-
-
-class SharedBucket:
-    """One bucket for all senders, into which none can bring more debt than `burst` records or one batch.
-
-    Each sender has a bucket of its own beside it. What one sends beyond its own debt of `burst` is asked of it alone:
-    a device that ignores its pauses does not make the others wait. Each sender is asked for the time that its own debt
-    takes to pay, so a crowd is spread and not sent away together.
-    """
-
-    def __init__(self, rate: float, burst: float, max_pause_s: float) -> None:
-        self._rate, self._burst, self._max_debt = rate, burst, burst + rate * max_pause_s
-        self._shared = TokenBucket(rate, burst)
-        self._own: OrderedDict[Sender, TokenBucket] = OrderedDict()
-
-    def take(self, sender: Sender, count: float, now_s: float) -> float:
-        """Take `count` tokens for a sender; the seconds that it should pause."""
-        own = self._own.setdefault(sender, TokenBucket(self._rate, self._burst, self._max_debt))
-        self._own.move_to_end(sender)
-        if len(self._own) > MAX_SENDERS:
-            self._own.popitem(last=False)
-        before = own.tokens(now_s)
-        shared = count if before >= 0 else min(count, max(0.0, before + self._burst))
-        own.take(count, now_s)
-        self._shared.take(shared, now_s)
-        return max(own.wait_s(0, now_s), self._shared.wait_s(0, now_s))
-
-
-class DrainControl:
-    """The pause that a device is asked for, from the operator's wish, the bucket and the load.
-
-    `jitter` gives numbers between 0 and 1.
-    """
-
-    def __init__(self, settings: Drain, jitter: Callable[[], float]) -> None:
-        self._jitter = jitter
-        self.reconfigure(settings)
-
-    def reconfigure(self, settings: Drain) -> None:
-        """Go by other settings from now on."""
-        self._settings = settings
-        rate = settings.max_records_per_s
-        self._bucket = SharedBucket(rate, settings.burst_records, settings.max_pause_s) if rate else None
-
-    def take_pause_s(self, sender: Sender, records: int, *, load: float, waited_s: float, now_s: float) -> float:
-        """How long the sender of a batch of `records` should pause, at most `max_pause_s`.
-
-        `load`: how full the window is, 0 to 1. `waited_s`: how long the batch waited for Pulsar. A full window alone is
-        good use of it; a full window that moves slowly is an overload.
-        """
-        settings = self._settings
-        wanted = settings.pause_s
-        if self._bucket is not None:
-            wanted = max(wanted, self._bucket.take(sender, records, now_s))
-        if load >= settings.overload_share and waited_s >= settings.overload_after_s:
-            # Spread: devices that pause equally long come back together.
-            wanted = max(wanted, settings.overload_pause_s * (0.5 + self._jitter()))
-        return round(min(wanted, settings.max_pause_s), 3)
 
 
 def _chunks(seqs: IntervalSet) -> Iterator[IntervalSet]:

@@ -17,6 +17,8 @@ from settings import Settings
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
+MAX_TENANTS = 64
+"""Each has a connection to Pulsar of its own."""
 PUBLISH_BYTES = 128 << 10
 """What a PUBLISH has beside its payload, generously: topic and properties."""
 
@@ -36,14 +38,17 @@ class Mqtt(BrokerSettings):
 
 
 class Pulsar(Settings):
-    """The regional cluster. Topics are `persistent://{tenant}/{namespace}/{batches|refused}`."""
+    """The regional cluster. Topics are `persistent://{tenant}/{namespace}/{batches|refused}`.
+
+    `tenant`: one Pulsar tenant for all; none: each tenant's own, by its name.
+    """
 
     RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"retry_max_s": "backoff_max_s", "authority": "tls.ca", "ca": "tls.ca"}
 
     service_url: Annotated[
         str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
     ]
-    tenant: Word = "fleet"
+    tenant: Word | None = None
     namespace: Word | None = None
     batches: Word = "batches"
     refused: Word = "refused"
@@ -77,6 +82,29 @@ class Pulsar(Settings):
         if self.tls is not None and self.tls.certificate is not None and (self.token or self.token_file):
             raise ValueError("a token and tls.certificate: Pulsar takes one of them")
         return self
+
+
+class SendRates(Settings):
+    """The most that is taken in the long run, of a tenant or of one device; none: no limit.
+
+    A batch counts by what it uses most of.
+    """
+
+    max_batches_per_s: float | None = Field(default=None, gt=0)
+    max_bytes_per_s: float | None = Field(default=None, gt=0)
+    max_records_per_s: float | None = Field(default=None, gt=0)
+
+
+class TenantSettings(SendRates):
+    """A fleet operator whose devices are served: its rates, those of each of its devices, and its part of the rest.
+
+    `weight`: its part of `drain.max_records_per_s` while others want theirs. `window_share`: the part of the window
+    that it may keep while Pulsar does not take its batches; none: half of it, or all of it when it is the only tenant.
+    """
+
+    device: SendRates = SendRates()
+    weight: float = Field(default=1, gt=0, le=1000)
+    window_share: float | None = Field(default=None, gt=0, le=1)
 
 
 class Acks(Settings):
@@ -131,7 +159,7 @@ class GatewaySettings(Settings):
 
     name: Word
     region: Word
-    tenants: tuple[Word, ...] = ()
+    tenants: dict[Word, TenantSettings] = Field(default_factory=dict, max_length=MAX_TENANTS)
     max_batch_bytes: int = Field(default=4 << 20, ge=1024, le=5 << 20)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)
     mqtt: Mqtt
@@ -152,7 +180,24 @@ class GatewaySettings(Settings):
             )
         return self
 
-    def topic(self, name: str) -> str:
-        """The full name of a Pulsar topic of this region."""
+    @model_validator(mode="after")
+    def _serves_somebody(self) -> Self:
+        if not self.tenants and self.pulsar.tenant is None:
+            raise ValueError(
+                "tenants: name each tenant that is served, [tenants.acme]; or pulsar.tenant, where all share one"
+            )
+        return self
+
+    @property
+    def pulsar_tenants(self) -> tuple[str, ...]:
+        """The Pulsar tenants to which batches go."""
+        return (self.pulsar.tenant,) if self.pulsar.tenant is not None else tuple(self.tenants)
+
+    def pulsar_tenant_of(self, tenant: str) -> str:
+        """The Pulsar tenant to which the batches of a tenant go."""
+        return self.pulsar.tenant or tenant
+
+    def topic(self, pulsar_tenant: str, name: str) -> str:
+        """The full name of a topic of this region."""
         namespace = self.pulsar.namespace or f"telemetry-{self.region}"
-        return f"persistent://{self.pulsar.tenant}/{namespace}/{name}"
+        return f"persistent://{pulsar_tenant}/{namespace}/{name}"

@@ -8,10 +8,10 @@ import structlog
 
 from gateway.broker_link import BrokerLink
 from gateway.config import GatewaySettings
-from gateway.errors import BrokerUnreachable, GatewayError, PulsarUnreachable
+from gateway.errors import BrokerUnreachable, GatewayError
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection
-from gateway.pulsar_producer import PulsarProducer
+from gateway.tenant_producers import TenantProducers
 from runtime.backoff import Backoff
 
 _LOG = structlog.get_logger("gateway")
@@ -27,7 +27,7 @@ class Connections:
         self,
         settings: GatewaySettings,
         mqtt: MqttConnection,
-        pulsar: PulsarProducer,
+        pulsar: TenantProducers,
         metrics: GatewayMetrics,
         *,
         clock: Callable[[], float],
@@ -38,7 +38,6 @@ class Connections:
         self._clock, self._before_connect = clock, before_connect
         self._link = BrokerLink(settings.name, settings.mqtt, random, clock())
         self._pulsar_backoff = Backoff(settings.pulsar.backoff_first_s, settings.pulsar.backoff_max_s, random)
-        self._open_at_s = clock()
         self.last_error = f"opening Pulsar at {settings.pulsar.service_url}"
         """Why not both are up, or what is waited for; empty once they were."""
 
@@ -49,7 +48,7 @@ class Connections:
 
     @property
     def is_pulsar_up(self) -> bool:
-        """Whether the producer of batches is connected at this moment."""
+        """Whether the producer of any tenant's batches is connected at this moment."""
         return self._pulsar.is_connected
 
     @property
@@ -59,8 +58,8 @@ class Connections:
 
     @property
     def problem(self) -> str:
-        """Why connections to the broker do not last; empty while they do."""
-        return self._link.problem
+        """Why connections to the broker do not last, or whom Pulsar does not serve; empty while all is well."""
+        return self._link.problem or self._pulsar.problem
 
     def retry_delay_s(self, attempts: int) -> float:
         """How long to wait before a message is sent to Pulsar again."""
@@ -68,26 +67,20 @@ class Connections:
 
     def open_due(self, now_s: float, *, has_room: bool) -> None:
         """Open what is not open and due. Pulsar first: without a producer nothing may be taken."""
-        if not self._pulsar.is_open and not self._pulsar.is_opening and now_s >= self._open_at_s:
-            self._pulsar.start_opening()
-            self.finish_opening()
+        self._pulsar.open_due(now_s)
+        self.finish_opening()
         if self._pulsar.is_open and has_room and self._link.is_due(now_s):
             self._connect_mqtt()
 
     def finish_opening(self) -> None:
-        """Take over the producers of an attempt at Pulsar that has ended, or say why there are none."""
-        try:
-            if not self._pulsar.try_finish_opening():
-                return
-        except PulsarUnreachable as error:
-            self._log_error(error)
-            # The clock anew: the attempt may have taken its whole time-out.
-            self._open_at_s = self._clock() + self._pulsar_backoff.take_delay_s()
-            return
-        self._pulsar_backoff.reset()
-        mqtt = self._settings.mqtt
-        self.last_error = "" if self.is_mqtt_up else f"connecting to the MQTT broker at {mqtt.host}:{mqtt.port}"
-        _LOG.info("pulsar is open", topic=self._settings.topic(self._settings.pulsar.batches))
+        """Take over the producers of attempts at Pulsar that have ended, or say why there are none."""
+        for opened in self._pulsar.finish_opening(self._clock):
+            if opened.error is not None:
+                self._log_error(opened.error)
+                continue
+            mqtt = self._settings.mqtt
+            self.last_error = "" if self.is_mqtt_up else f"connecting to the MQTT broker at {mqtt.host}:{mqtt.port}"
+            _LOG.info("pulsar is open", topic=self._settings.topic(opened.tenant, self._settings.pulsar.batches))
 
     def watch(self, now_s: float) -> None:
         """Notice that the subscription stands, or that the connection ended or does not come up."""

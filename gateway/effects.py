@@ -31,9 +31,8 @@ _LOG = structlog.get_logger("gateway")
 class Producer(Protocol):
     """What is needed of Pulsar's side. Each message that is sent has one receipt."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there are producers."""
+    def is_open_for(self, tenant: str) -> bool:
+        """Whether there are producers of a tenant."""
 
     def send(self, effect: Produce) -> None:
         """Take a message for Pulsar, without waiting for it."""
@@ -104,15 +103,16 @@ class Forwarder:
                 self._engine.abandon(receipt.token)
 
     def retry_due(self, now_s: float) -> None:
-        """Send again what is due, if there is a producer."""
+        """Send again what is due, where there is a producer."""
         while self._retries and self._retries[0][0] <= now_s:
-            if not self._producer.is_open:
-                heapq.heapreplace(self._retries, (now_s + _REOPENED_S, self._retries[0][1]))
-                continue
-            token = heapq.heappop(self._retries)[1]
-            # It may have been abandoned while it waited.
-            if token in self._engine.in_flight:
+            token = self._retries[0][1]
+            if token not in self._engine.in_flight:  # it was abandoned while it waited
+                heapq.heappop(self._retries)
+            elif self._producer.is_open_for(self._engine.in_flight.get(token).sender.tenant):
+                heapq.heappop(self._retries)
                 self._producer.send(self._engine.begin_attempt(token))
+            else:
+                heapq.heapreplace(self._retries, (now_s + _REOPENED_S, token))
 
     def _handle_message(self, message: MqttMessage, now_s: float) -> None:
         topic = parse_device_topic(message.topic)
@@ -123,13 +123,17 @@ class Forwarder:
             self._metrics.on_config_result(answer.outcome)
             self._engine.acknowledge_only(message.mid)
         else:
-            self._send(self._engine.on_batch(message.topic, message.payload, message.mid, now_s))
+            self._send(
+                self._engine.on_batch(message.topic, message.payload, message.mid, now_s), topic and topic.tenant
+            )
 
-    def _send(self, effect: Produce | NotSent) -> None:
+    def _send(self, effect: Produce | NotSent, tenant: str | None = None) -> None:
         if isinstance(effect, Produce):
             self._producer.send(effect)
         elif effect is NotSent.JOINED:
             self._metrics.on_joined()
+        elif effect is NotSent.SLOW_DOWN:
+            self._metrics.on_slowed_down(self._engine.listed(tenant))
         elif effect is NotSent.NO_ROOM:
             self._metrics.on_qos_0_dropped()
 

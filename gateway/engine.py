@@ -8,22 +8,24 @@ same way, to the dead letters instead of the batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from gateway.acks import AckCoalescer, DrainControl
+from gateway.acks import AckCoalescer
 from gateway.config import GatewaySettings
+from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
-from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, sender_of, validate_batch
+from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, own_header, sender_of, validate_batch
+from gateway.window_shares import WindowShares
 from runtime.token_bucket import TokenBucket
-from telemetry import Ack, Header
+from telemetry import Ack, Header, RefusalReason
 
 KEPT_BYTES = 256 << 10
 """Of a refused message, so much is kept in its dead letter."""
 DEAD_LETTERS_PER_S = 10.0
-"""So many dead letters a second are kept in the long run ..."""
+"""So many dead letters a second are kept of each tenant in the long run ..."""
 DEAD_LETTERS_BURST = 200.0
 """... and so many at once. Those above are refused and counted without a copy: anybody can send garbage."""
 _TOPIC_KEPT = 1024
@@ -46,6 +48,7 @@ class NotSent(Enum):
 
     JOINED = "the same batch is in flight already, and both are released together"
     NO_ROOM = "it came with QoS 0, which promises nothing, and the window is full"
+    SLOW_DOWN = "its tenant or device has had its share for now, and is asked to send it again later"
     NOT_KEPT = "it is refused, and there were too many dead letters lately to keep one more"
 
 
@@ -73,9 +76,11 @@ class Engine:
     ) -> None:
         self.in_flight = InFlight()
         self.acks = AckCoalescer(settings.acks.interval_ms / 1000)
-        self.drain = DrainControl(settings.drain, jitter)
+        self.drain = DrainControl(settings.drain, settings.tenants, jitter)
+        self._shares = WindowShares(settings)
         self._on_refused = on_refused
-        self._dead_letters = TokenBucket(DEAD_LETTERS_PER_S, DEAD_LETTERS_BURST)
+        kept_of = settings.tenants or ("",)
+        self._dead_letters = {tenant: TokenBucket(DEAD_LETTERS_PER_S, DEAD_LETTERS_BURST) for tenant in kept_of}
         self._region = settings.region
         self._receive_maximum = settings.mqtt.receive_maximum
         self._max_bytes = settings.mqtt.max_in_flight_bytes
@@ -87,7 +92,9 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether there is room for more. The broker keeps what is not taken."""
-        return self.in_flight.bytes < self._max_bytes and len(self.in_flight) < 2 * self._receive_maximum
+        stuck = self._shares.in_use(self.in_flight)
+        is_small = self.in_flight.bytes - stuck.bytes < self._max_bytes
+        return is_small and len(self.in_flight) - stuck.batches < 2 * self._receive_maximum
 
     @property
     def is_idle(self) -> bool:
@@ -102,17 +109,27 @@ class Engine:
             return NotSent.JOINED
         if not mid and not self._has_room_for_qos_0:
             return NotSent.NO_ROOM
+        if pause_s := self._slow_down_s(sender, len(payload), now_s):
+            header = own_header(sender, payload)
+            if header is not None:
+                return self._turn_away(sender, header, mid, pause_s, now_s)
         verdict = validate_batch(self._rules, sender, payload)
         delivery = self._make_delivery(sender, topic, payload, now_s)
         if isinstance(verdict, Refusal):
             return self._dead_letter(delivery, verdict, mid)
         delivery.records = verdict.record_seqs.count
         _note_header(delivery, verdict)
-        return self._add(delivery, mid)
+        effect = self._add(delivery, mid)
+        self.drain.charge(sender, len(payload), delivery.records, now_s)
+        return effect
 
     def dead_letter(self, topic: str, payload: bytes, mid: int, refusal: Refusal, now_s: float) -> Produce | NotSent:
         """A message that could not be handled at all: it is refused, whatever is inside."""
         return self._dead_letter(self._make_delivery(sender_of(topic), topic, payload, now_s), refusal, mid)
+
+    def listed(self, tenant: str | None) -> str:
+        """The tenant's name if the settings have it, else nothing: whoever sends chooses the other names."""
+        return tenant if tenant in self._rules.tenants and tenant is not None else ""
 
     def begin_attempt(self, token: int) -> Produce:
         """One more attempt of a delivery: the effect that sends it."""
@@ -124,7 +141,7 @@ class Engine:
         delivery = self.in_flight.remove(token)
         self._queue_ack(delivery, now_s)
         waited_s = now_s - delivery.arrived_s
-        pause_s = self.drain.take_pause_s(delivery.sender, delivery.records, load=load, waited_s=waited_s, now_s=now_s)
+        pause_s = self.drain.pause_s(delivery.sender, load=load, waited_s=waited_s, now_s=now_s)
         if pause_s:
             self.acks.request_pause(delivery.sender, delivery.epoch, pause_s, refusal=_reason(delivery))
         return delivery
@@ -163,7 +180,19 @@ class Engine:
 
     def release(self) -> list[int]:
         """The message ids that may be acknowledged to the broker, in order."""
-        return self.in_flight.take_released()
+        return self.in_flight.take_released(self._shares.stuck)
+
+    @property
+    def stuck(self) -> frozenset[str]:
+        """The tenants of which Pulsar takes nothing while it takes others."""
+        return self._shares.stuck
+
+    def find_stuck(self, now_s: float, connected: Collection[str]) -> None:
+        """Look which tenants Pulsar takes nothing of while it takes others; to be called once a second or so.
+
+        `connected`: the Pulsar tenants whose producers have a connection. The stuck ones keep their part of the window.
+        """
+        self._shares.find_stuck(self.in_flight, now_s, connected)
 
     @property
     def load(self) -> float:
@@ -175,6 +204,23 @@ class Engine:
         """Nothing but this holds QoS 0 back: the broker's window does not count it."""
         waiting = len(self.in_flight) + len(self.acks)
         return waiting < self._receive_maximum and self.in_flight.bytes < self._max_bytes / 2
+
+    def _slow_down_s(self, sender: Sender, size: int, now_s: float) -> float:
+        """0 where a batch may be taken; else how long its device should wait before it sends it again."""
+        if self._rules.tenants and sender.tenant not in self._rules.tenants:
+            return 0.0
+        if self._shares.is_spent(sender.tenant, self.in_flight):
+            return self.drain.overload_s()
+        return self.drain.refusal_s(sender, size, now_s)
+
+    def _turn_away(self, sender: Sender, header: Header, mid: int, pause_s: float, now_s: float) -> NotSent:
+        """Not taken, and nothing is wrong with it: the device keeps it and sends it again."""
+        token, reason = next(self._tokens), RefusalReason.SLOW_DOWN
+        # Its PUBACK waits for no answer: a device that hears none sends again all the same.
+        self.acknowledge_only(mid)
+        if self.acks.add(sender, header.epoch, header.seqs, refusal=reason, token=token, now_s=now_s):
+            self.acks.request_pause(sender, header.epoch, pause_s, refusal=reason)
+        return NotSent.SLOW_DOWN
 
     def _make_delivery(self, sender: Sender, topic: str, payload: bytes, now_s: float) -> Delivery:
         return Delivery(
@@ -193,8 +239,9 @@ class Engine:
         return NotSent.NOT_KEPT
 
     def _try_keep(self, delivery: Delivery, now_s: float) -> bool:
-        """Whether a dead letter is made of it: not of more than a bounded number a second."""
-        kept = self._dead_letters.try_take(now_s)
+        """Whether a dead letter is made of it: of a tenant that is served, a bounded number a second."""
+        bucket = self._dead_letters.get(delivery.sender.tenant) or self._dead_letters.get("")
+        kept = bucket is not None and bucket.try_take(now_s)
         self._on_refused(delivery, kept)
         return kept
 

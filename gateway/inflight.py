@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from gateway.validation import Refusal, Sender
@@ -39,6 +39,22 @@ class Delivery:
         return len(self.payload) + RANGE_BYTES * len(self.seqs.ranges)
 
 
+@dataclass(slots=True)
+class TenantUse:
+    """What one tenant has in flight."""
+
+    batches: int = 0
+    bytes: int = 0
+
+    def count(self, delivery: Delivery, sign: int) -> None:
+        """One more, or one less."""
+        self.batches += sign
+        self.bytes += sign * delivery.held_bytes
+
+
+_NO_USE = TenantUse()
+
+
 class InFlight:
     """Deliveries by token, and what must be acknowledged to the broker in the order of its coming.
 
@@ -55,6 +71,7 @@ class InFlight:
         self._ids_of: dict[int, int] = {}
         self._done: set[int] = set()
         self._pending_of: dict[Sender, int] = {}
+        self._tenants: dict[str, TenantUse] = {}
 
     def __len__(self) -> int:
         return len(self._deliveries)
@@ -82,6 +99,7 @@ class InFlight:
         self._await_release(mid, delivery.token)
         self._pending_of[delivery.sender] = self._pending_of.get(delivery.sender, 0) + 1
         self.bytes += delivery.held_bytes
+        self._tenants.setdefault(delivery.sender.tenant, TenantUse()).count(delivery, 1)
 
     def queue_release(self, mid: int, token: int) -> None:
         """A message that is not kept: its PUBACK leaves in its turn, after `mark_acked`."""
@@ -100,6 +118,10 @@ class InFlight:
         delivery = self._deliveries.pop(token)
         del self._by_content[delivery.sender, delivery.payload]
         self.bytes -= delivery.held_bytes
+        tenant = self._tenants[delivery.sender.tenant]
+        tenant.count(delivery, -1)
+        if not tenant.batches:
+            del self._tenants[delivery.sender.tenant]
         left = self._pending_of.pop(delivery.sender) - 1
         if left:
             self._pending_of[delivery.sender] = left
@@ -111,10 +133,22 @@ class InFlight:
         if token in self._ids_of:
             self._done.add(token)
 
-    def take_released(self) -> list[int]:
-        """The message ids to acknowledge now, in the order in which the broker sent them (MQTT 5, 4.6)."""
+    def use_of(self, tenant: str) -> TenantUse:
+        """What a tenant has in flight."""
+        return self._tenants.get(tenant, _NO_USE)
+
+    def oldest_of(self, tenant: str) -> float | None:
+        """When the delivery of a tenant that waits longest arrived."""
+        return next((one.arrived_s for one in self._deliveries.values() if one.sender.tenant == tenant), None)
+
+    def take_released(self, stuck: Collection[str] = ()) -> list[int]:
+        """The message ids to acknowledge now, in the order in which the broker sent them (MQTT 5, 4.6).
+
+        A delivery of a tenant that is `stuck` holds up none behind it: it stays in flight, and its id is released. If
+        it is lost then, its device, which has no acknowledgement, sends it again.
+        """
         mids = []
-        while self._order and self._order[0][1] in self._done:
+        while self._order and (self._order[0][1] in self._done or self._is_of(self._order[0][1], stuck)):
             mid, token = self._order.popleft()
             mids.append(mid)
             self._ids_of[token] -= 1
@@ -133,6 +167,9 @@ class InFlight:
     def oldest_s(self) -> float | None:
         """When the delivery that waits longest arrived."""
         return next((delivery.arrived_s for delivery in self._deliveries.values()), None)
+
+    def _is_of(self, token: int, tenants: Collection[str]) -> bool:
+        return bool(tenants) and token in self._deliveries and self._deliveries[token].sender.tenant in tenants
 
     def _await_release(self, mid: int, token: int) -> None:
         if mid:

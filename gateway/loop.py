@@ -18,10 +18,11 @@ from gateway.engine import Engine
 from gateway.health import PublicationResults
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
-from gateway.pulsar_producer import InBackground, NewClient, PulsarProducer, in_thread, new_client
+from gateway.pulsar_producer import InBackground, NewClient, in_thread, new_client
 from gateway.push import PushQueue
 from gateway.registry_check import RegistryCheck
 from gateway.status_report import StatusReporter
+from gateway.tenant_producers import TenantProducers
 from runtime.mqtt_client import MqttMessage
 from runtime.wakeup import WakeUp
 
@@ -96,7 +97,7 @@ class GatewayLoop:
         if self._registry_check is not None:
             self._registry_check.reader.start()
         self._mqtt = MqttConnection(settings, self._on_message, self._on_publish_result)
-        self._pulsar = PulsarProducer(settings, wake.wake, client, in_background)
+        self._pulsar = TenantProducers(settings, wake.wake, client, in_background, random=jitter, now_s=clock())
         self._pushes = PushQueue(settings.push, self.metrics.on_push_refused)
         self._connections = Connections(
             settings,
@@ -146,6 +147,7 @@ class GatewayLoop:
         if now_s >= self._tick_at_s:
             self._tick_at_s = now_s + _TICK_S
             self._connections.keep_alive(now_s)
+            self._engine.find_stuck(now_s, self._pulsar.connected)
             self._reporter.update(now_s, is_stopping=self._shutdown.is_begun)
 
     def reload(self, drain: Drain) -> None:

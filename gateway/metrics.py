@@ -20,6 +20,7 @@ _COUNTERS = {
     "records_persisted": ("records", "Records inside the persisted batches"),
     "bytes_persisted": ("bytes", "Bytes of the persisted batches"),
     "batches_refused": ("refused", "Batches refused, by reason", "reason"),
+    "batches_slowed_down": ("slowed_down", "Batches to be sent again later, by tenant", "tenant"),
     "dead_letters_not_kept": ("dead_letters_not_kept", "Refused messages of which no copy was kept"),
     "internal_errors": ("internal_errors", "Messages whose handling raised an error"),
     "qos_0_dropped": ("qos_0_dropped", "Messages of QoS 0 dropped in a full window"),
@@ -52,6 +53,7 @@ class GatewayMetrics:
         self._pulsar_up = _gauge(registry, "pulsar_up", "1 while the producer is connected to Pulsar")
         self._devices = _gauge(registry, "devices", "Devices heard since the start")
         self._silent = _gauge(registry, "devices_silent", "Of these, not heard lately; NaN while it is unknown")
+        self._stuck = _gauge(registry, "tenants_stuck", "Tenants of which Pulsar takes nothing while it takes others")
         self._healthy = _gauge(registry, "healthy", "1 while healthy")
         count = self._counters.__getitem__
         self._batches, self._heartbeats = count("batches_persisted"), count("heartbeats_persisted")
@@ -89,6 +91,10 @@ class GatewayMetrics:
         self._counters["batches_refused"].labels(reason).inc()
         if not kept:
             self.on_dead_letter_lost()
+
+    def on_slowed_down(self, tenant: str) -> None:
+        """A batch was not taken: its tenant, or its device, has had its share for now."""
+        self._counters["batches_slowed_down"].labels(tenant).inc()
 
     def on_dead_letter_lost(self) -> None:
         """There is no copy of a refused message: too many came, or Pulsar does not take it."""
@@ -148,6 +154,7 @@ class GatewayMetrics:
         self._devices.set(status.devices_known)
         # 0 would claim that nobody is silent.
         self._silent.set(nan if status.devices_silent is None else status.devices_silent)
+        self._stuck.set(len(status.tenants_stuck))
         self._healthy.set(status.healthy)
         self._mqtt_up.set(status.mqtt_connected)
         self._pulsar_up.set(status.pulsar_connected)

@@ -66,7 +66,7 @@ class _Opening:
 
 
 class PulsarProducer:
-    """Producers of one region's topics, opened in the background: a cluster that is away may take minutes to fail.
+    """Producers of one Pulsar tenant's topics, opened in the background: a cluster that is away takes minutes to fail.
 
     Each partition has a producer of its own, since messages go in groups (`gateway.pulsar_groups`). The client's thread
     appends what became of a group and wakes the loop, no more. There are never more results than messages in flight, so
@@ -79,7 +79,10 @@ class PulsarProducer:
         wake: Callable[[], None],
         client: NewClient = new_client,
         in_background: InBackground = in_thread,
+        *,
+        pulsar_tenant: str,
     ) -> None:
+        self._pulsar_tenant = pulsar_tenant
         self._settings, self._wake, self._new_client = settings, wake, client
         self._in_background = in_background
         self._opening: _Opening | None = None
@@ -190,10 +193,11 @@ class PulsarProducer:
             _close_client(former, _CLOSE_S)
             opening.client = client = self._open_client()
             if not opening.is_cancelled:
-                batches = self._settings.topic(self._settings.pulsar.batches)
+                batches = self._settings.topic(self._pulsar_tenant, self._settings.pulsar.batches)
                 # Not by a partitioned producer: it does not say which messages go together.
                 partitions = [self._sender(client, topic) for topic in client.get_topic_partitions(batches)]
-                refused = self._sender(client, self._settings.topic(self._settings.pulsar.refused), refused=True)
+                letters = self._settings.topic(self._pulsar_tenant, self._settings.pulsar.refused)
+                refused = self._sender(client, letters, refused=True)
                 opening.senders = partitions, refused
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             address = self._settings.pulsar.service_url

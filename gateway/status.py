@@ -45,6 +45,8 @@ class GatewayStatus(BaseModel):
     bytes_persisted: int = 0
     batches_refused: int = 0
     batches_joined: int = 0
+    batches_slowed_down: int = 0
+    tenants_stuck: tuple[str, ...] = ()
     acks_published: int = 0
     pauses_asked: int = 0
     pushes_published: int = 0

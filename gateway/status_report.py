@@ -80,6 +80,7 @@ class StatusReporter:
             "in_flight": len(in_flight),
             "in_flight_bytes": in_flight.bytes,
             "oldest_in_flight_s": oldest_s,
+            "tenants_stuck": tuple(sorted(self._engine.stuck)),
             "pending_acks": len(self._engine.acks),
             "acks_forgotten": self._engine.acks.forgotten,
             "devices_known": len(self._devices),

@@ -61,11 +61,11 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
     # Before `validate`, whose work grows with the bytes.
     if len(payload) > rules.max_batch_bytes:
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
-        return Refusal(RefusalReason.TOO_LARGE, detail, _own_header(sender, payload))
+        return Refusal(RefusalReason.TOO_LARGE, detail, own_header(sender, payload))
     try:
         header = validate(payload)
     except WireError as error:
-        return Refusal(error.reason, str(error), _own_header(sender, payload))
+        return Refusal(error.reason, str(error), own_header(sender, payload))
     # The broker vouches for the topic, nobody for the header: it could write another device's records.
     if header.device != sender.device:
         return Refusal(RefusalReason.WRONG_DEVICE, f"a batch of {header.device!r} on the topic of {sender.device!r}")
@@ -81,7 +81,7 @@ def _sender_refusal(rules: BatchRules, sender: Sender) -> Refusal | None:
     return None if rules.refusal_of is None else rules.refusal_of(sender)
 
 
-def _own_header(sender: Sender, payload: bytes) -> Header | None:
+def own_header(sender: Sender, payload: bytes) -> Header | None:
     """What a batch says of itself, for its own device; None if it says nothing that can be relied on."""
     try:
         header = read_header(payload)

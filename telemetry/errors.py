@@ -48,6 +48,8 @@ class RefusalReason(StrEnum):
     """Pulsar can never take it as it is."""
     INTERNAL_ERROR = "internal-error"
     """Handling it raised an error."""
+    SLOW_DOWN = "slow-down"
+    """Nothing is wrong with it: its tenant or device sends more than its share. To be sent again after the pause."""
     LARGER_THAN_THE_BROKER_TAKES = "larger-than-the-broker-takes"
     """Said by the agent itself: the region's MQTT broker takes no packet of that size."""
 

@@ -1,8 +1,13 @@
 """`make bench-gateway`: what a gateway holds for 100,000 devices, and what goes through it on real servers."""
 
-from benchmarks.gateway import memory, revocation, speed
+import sys
+
+from benchmarks.gateway import memory, noisy, revocation, speed
 
 if __name__ == "__main__":
-    memory.main()
-    speed.main()
-    revocation.main()
+    if sys.argv[1:] == ["noisy"]:
+        noisy.main()
+    else:
+        memory.main()
+        speed.main()
+        revocation.main()

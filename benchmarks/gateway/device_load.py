@@ -46,6 +46,9 @@ class LoadSettings:
     skip_s: float = 0.0
     """Latencies count from then on."""
     name: str = "bench"
+    tenant: str = TENANT
+    deaf: bool = False
+    """Sends at its rate whatever it is answered; its latencies mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,10 @@ def device_name(name: str, number: int) -> str:
     return f"{name}-{number:04d}"
 
 
-def packets(device: str, batch_bytes: int, seed: int) -> list[bytes]:
+def packets(tenant: str, device: str, batch_bytes: int, seed: int) -> list[bytes]:
     """READY different batches of about that size that do not compress, as PUBLISH packets with packet ids from 1."""
     draw = random.Random(seed)
-    topic = device_topic(TENANT, device, DeviceChannel.BATCH).encode()
+    topic = device_topic(tenant, device, DeviceChannel.BATCH).encode()
     size = (batch_bytes - _OVERHEAD_BYTES) // RECORDS - 3
     made = []
     for number in range(READY):
@@ -86,10 +89,10 @@ class Device:
 
     def __init__(self, settings: LoadSettings, number: int) -> None:
         device = device_name(settings.name, number)
-        self.packets = packets(device, settings.batch_bytes, number)
+        self.packets = packets(settings.tenant, device, settings.batch_bytes, number)
         self.socket = _connected(settings, number)
-        self.socket.sendall(_connect(f"{TENANT}/{device}"))
-        self.socket.sendall(_subscribe(device_topic(TENANT, device, DeviceChannel.ACK)))
+        self.socket.sendall(_connect(f"{settings.tenant}/{device}"))
+        self.socket.sendall(_subscribe(device_topic(settings.tenant, device, DeviceChannel.ACK)))
         self._received = b""
         self.outgoing = bytearray()
         self.is_ready = False
@@ -97,12 +100,14 @@ class Device:
         self.sent_s: deque[float] = deque()
         self._next = 0
         self._part = 0
+        self._deaf = settings.deaf
 
     def send(self, now_s: float) -> None:
         """Queue the next batch; `now_s`: when it is, or was, due."""
         self.outgoing += self.packets[self._next]
         self._next = (self._next + 1) % READY
-        self.sent_s.append(now_s)
+        if not self._deaf:
+            self.sent_s.append(now_s)
 
     def flush(self) -> bool:
         """Send what waits; whether all of it went."""
@@ -147,6 +152,8 @@ class Device:
         if data[at] & 6:
             self.outgoing += _ACK_QOS_1 + data[body : body + 2]
             body += 2
+        if self._deaf:
+            return 0
         ack = msgpack.unpackb(data[body + 1 + data[body] : end])
         assert "refused" not in ack, ack
         self.messages += 1

@@ -72,7 +72,7 @@ def main() -> None:
             "name": "gateway-eu-1",
             "region": "eu",
             "mqtt": {"host": "127.0.0.1", "receive_maximum": WINDOW},
-            "pulsar": {"service_url": "pulsar://127.0.0.1:6650"},
+            "pulsar": {"service_url": "pulsar://127.0.0.1:6650", "tenant": "fleet"},
             "drain": {"max_records_per_s": 1_000_000},
         }
     )

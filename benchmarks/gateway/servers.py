@@ -37,12 +37,12 @@ class Region:
     certificates: Certificates | None
     gateways: list[Gateway] = field(default_factory=list)
 
-    def new_topic(self, name: str) -> str:
+    def new_topic(self, name: str, tenant: str = "fleet") -> str:
         """A topic of as many partitions as a region's batches have."""
-        path = f"persistent/fleet/telemetry-{REGION}/{name}/partitions"
+        path = f"persistent/{tenant}/telemetry-{REGION}/{name}/partitions"
         answer = httpx.put(f"{self.pulsar.admin_url}/admin/v2/{path}", json=PARTITIONS, timeout=20)
         assert answer.is_success, answer.text
-        return f"persistent://fleet/telemetry-{REGION}/{name}"
+        return f"persistent://{tenant}/telemetry-{REGION}/{name}"
 
     def files_of(self, name: str) -> tuple[str, str, str]:
         """Paths of CA, certificate and key of that name; empty without TLS."""
@@ -51,10 +51,16 @@ class Region:
         files = self.certificates.issue(name)
         return str(files.ca), str(files.certificate), str(files.key)
 
+    def new_tenant(self, tenant: str) -> None:
+        """A Pulsar tenant with the region's topics."""
+        _make_namespace(self.pulsar, tenant)
+        for name in ("batches", "refused"):
+            self.new_topic(name, tenant)
+
     @contextmanager
-    def running(self, count: int) -> Iterator[list[Gateway]]:
-        """So many gateways, subscribed."""
-        gateways = [Gateway(self, f"gateway-{number}") for number in range(1, count + 1)]
+    def running(self, count: int, tenants: str = "") -> Iterator[list[Gateway]]:
+        """So many gateways, subscribed. `tenants`: their tables; none: one Pulsar tenant for all."""
+        gateways = [Gateway(self, f"gateway-{number}", tenants) for number in range(1, count + 1)]
         with ExitStack() as stack:
             for gateway in gateways:
                 gateway.process.start()
@@ -67,10 +73,11 @@ class Region:
 class Gateway:
     """One gateway process with the settings of its documentation."""
 
-    def __init__(self, region: Region, name: str) -> None:
+    def __init__(self, region: Region, name: str, tenants: str = "") -> None:
         port = free_port()
         config = region.folder / f"{name}.toml"
         text = f'name = "{name}"\nregion = "{REGION}"\n[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
+        text += tenants or 'tenant = "fleet"\n'
         text += f'[status]\nport = {port}\n[mqtt]\nhost = "127.0.0.1"\nport = {region.mqtt.port}\n'
         ca, certificate, key = region.files_of(f"gateway:{name}")
         if ca:
@@ -117,11 +124,11 @@ def region(folder: Path, *, encrypted: bool = True) -> Iterator[Region]:
         yield made
 
 
-def _make_namespace(pulsar: PulsarCluster) -> None:
+def _make_namespace(pulsar: PulsarCluster, tenant: str = "fleet") -> None:
     admin = f"{pulsar.admin_url}/admin/v2"
     for path, body in (
-        ("tenants/fleet", {"allowedClusters": [REGION]}),
-        (f"namespaces/fleet/telemetry-{REGION}", {"bundles": {"numBundles": 1}}),
+        (f"tenants/{tenant}", {"allowedClusters": [REGION]}),
+        (f"namespaces/{tenant}/telemetry-{REGION}", {"bundles": {"numBundles": 1}}),
     ):
         answer = httpx.put(f"{admin}/{path}", json=body, timeout=20)
         assert answer.is_success, answer.text

@@ -20,7 +20,10 @@ class GeofenceSettings(EventSettings):
     reach_h: float = Field(
         default=12.0, ge=1, le=24, description="fixes this far before and after a UTC day have a say in its events"
     )
-    topic: str = Field(default="persistent://fleet/events/geofence", description="where events are published")
+    topic: str = Field(
+        default="persistent://{tenant}/events/geofence",
+        description="where events are published; `{tenant}`: each tenant's to its own",
+    )
     interval_s: float = Field(default=5.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
     reference_interval_s: float = Field(
         default=60.0, ge=1, le=86_400, description="how often --follow takes new fences from their topic"

@@ -51,7 +51,7 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
         _log.info(
             "started",
             lake=str(settings.lake),
-            topics=list(settings.ingest.topics),
+            topics=list(settings.batch_topics),
             records_version=ingest.records_version,
             failures=failures,
         )

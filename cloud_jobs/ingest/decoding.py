@@ -6,7 +6,7 @@ Messages come with the columns `value, properties, publish_time, topic, message_
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -42,6 +42,9 @@ _CLOCKS_DIFFER_US = 300_000_000
 _NO_KEYS = Unsealer()
 
 Batches = Iterable[pa.RecordBatch]
+TopicTenants = Mapping[str, str | None]
+"""The tenant whose messages alone a topic may have; None, or a topic that is not here: those of any."""
+_OF_ANY: TopicTenants = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +109,18 @@ class _Gathered:
 
 
 def decode_messages(
-    batches: Batches, sensible: SensibleTime = USUAL, now: datetime | None = None, unsealer: Unsealer = _NO_KEYS
+    batches: Batches,
+    sensible: SensibleTime = USUAL,
+    now: datetime | None = None,
+    unsealer: Unsealer = _NO_KEYS,
+    tenants: TopicTenants = _OF_ANY,
 ) -> Iterator[Decoded]:
     """Messages, opened and checked to the last record: all of a task's together, unless they are too many.
 
     A record whose device time is not `sensible` gets no day. `now`: the centre's clock, beyond which no statement is
     believed, and none at all of a region that is far ahead of it. None: every moment of publication is believed. What
-    is sealed and `unsealer` does not open is malformed.
+    is sealed and `unsealer` does not open is malformed, and so is what a topic of `tenants` has of another tenant than
+    its own.
     """
     now_us = MAX_DEVICE_TIME_US if now is None else round(now.timestamp() * 1_000_000)
     gathered = _Gathered()
@@ -120,7 +128,14 @@ def decode_messages(
         published = batch["publish_time"].cast(pa.int64()).to_pylist()
         rest = batch.select(["value", "properties", "topic", "message_id", "malformed"])
         for message, publish_us in zip(rest.to_pylist(), published, strict=True):
-            _gather(gathered, message, publish_us, now_us, unsealer)
+            _gather(
+                gathered,
+                message,
+                publish_us,
+                now_us=now_us,
+                unsealer=unsealer,
+                only_tenant=tenants.get(message["topic"]),
+            )
             if gathered.is_enough:
                 yield _decoded(gathered, sensible)
                 gathered = _Gathered()
@@ -129,7 +144,13 @@ def decode_messages(
 
 
 def _gather(
-    gathered: _Gathered, message: dict[str, Any], publish_us: int | None, now_us: int, unsealer: Unsealer
+    gathered: _Gathered,
+    message: dict[str, Any],
+    publish_us: int | None,
+    *,
+    now_us: int,
+    unsealer: Unsealer,
+    only_tenant: str | None,
 ) -> None:
     value = message["value"] or b""
     properties = dict(message["properties"] or ())
@@ -148,7 +169,7 @@ def _gather(
     except WireError as error:
         _gather_malformed(gathered, message, f"{error.reason}: {error}")
         return
-    fault = next(_name_faults(properties), None)
+    fault = next(_name_faults(properties, only_tenant), None)
     if fault is not None:
         _gather_malformed(gathered, message, fault, fault.encode())
         return
@@ -169,13 +190,15 @@ def _gather(
         gathered.messages.append(_Message(columns, properties, publish_us))
 
 
-def _name_faults(properties: dict[str, str]) -> Iterator[str]:
+def _name_faults(properties: dict[str, str], only_tenant: str | None) -> Iterator[str]:
     """Why a message is of no tenant or came through no region: what would block a bill for good is not let in."""
     for name in ("tenant", "region"):
         value = properties.get(name)
         if value is None or not DEVICE_PATTERN.fullmatch(value):
             said = "none" if value is None else repr(value[:_NAME_SHOWN])
             yield f"{name}: the message's property {name} is {said}, which is not the name of a {name}"
+    if only_tenant is not None and properties.get("tenant") != only_tenant:
+        yield f"tenant: a message of {properties.get('tenant', '')[:_NAME_SHOWN]!r} on the topic of {only_tenant!r}"
 
 
 def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str, more: bytes = b"") -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import Fenced
+from cloud_jobs.ingest.decoding import TopicTenants
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import PART_COLUMNS, read_parts, write_parts
 from cloud_jobs.ingest.quarantine import Run
@@ -45,7 +46,7 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
     stream = (
         spark.readStream.format("pulsar")
         .options(**settings.source_options)
-        .option("topics", ",".join(ingest.topics))
+        .option("topics", ",".join(settings.batch_topics))
         .option("subscription", ingest.subscription)
         .option("columns", ",".join(_READ))
         .option("maxMessagesPerTrigger", str(ingest.max_messages_per_trigger))
@@ -53,7 +54,9 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .load()
     )
     sensible = SensibleTime(max_age_days=ingest.max_age_days, max_ahead_days=ingest.max_ahead_days)
-    micro_batch = MicroBatchHandler(spark, lake, sensible, ingest.sealing_keys, committed=checkpoints.note)
+    micro_batch = MicroBatchHandler(
+        spark, lake, sensible, ingest.sealing_keys, settings.batch_topics, committed=checkpoints.note
+    )
     begin = micro_batch.writer.records_version
     writer = (
         stream.writeStream.queryName("ingest")
@@ -75,13 +78,14 @@ class MicroBatchHandler:
         lake: Lake,
         sensible: SensibleTime = USUAL,
         sealing_keys: Path | None = None,
+        tenants: TopicTenants | None = None,
         *,
         committed: Callable[[int], object] = lambda _: None,
     ) -> None:
         """`committed` is called with the number of each commit that was made."""
         self._committed = committed
         self._sensible = sensible
-        self._sealing_keys = sealing_keys
+        self._sealing_keys, self._tenants = sealing_keys, tenants
         self._lake = lake
         self.writer = MicroBatchWriter(lake, run=_on_executors(spark))
         self.completed = 0
@@ -91,7 +95,14 @@ class MicroBatchHandler:
         """Writes what is new in the messages. Raises Fenced, and keeps it for those who only see Spark."""
         try:
             attempt = self.writer.begin()
-            write = write_parts(self._lake, attempt.ingest_number, attempt.now, self._sensible, self._sealing_keys)
+            write = write_parts(
+                self._lake,
+                attempt.ingest_number,
+                attempt.now,
+                self._sensible,
+                self._sealing_keys,
+                tenants=self._tenants,
+            )
             parts = read_parts(messages.select(*_READ).mapInArrow(write, from_arrow_schema(PART_COLUMNS)).toArrow())
             if parts:
                 self.writer.write(attempt, parts)

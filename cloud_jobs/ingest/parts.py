@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cloud_jobs.ingest.decoding import Batches, Decoded, Disbelieved, decode_messages
+from cloud_jobs.ingest.decoding import Batches, Decoded, Disbelieved, TopicTenants, decode_messages
 from cloud_jobs.ingest.deduplication import StreamPart
 from cloud_jobs.ingest.quarantine import QuarantineFile, malformed_rows, write_quarantine
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
@@ -56,16 +56,18 @@ def write_parts(
     now: datetime,
     sensible: SensibleTime = USUAL,
     sealing_keys: Path | None = None,
+    *,
+    tenants: TopicTenants | None = None,
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow`: from messages to parts (schema PART_COLUMNS), whose files are in the lake.
 
     `sealing_keys`: the folder of private keys, as the executor sees it; read by each task, so that a new key counts at
-    once. The function raises SealingKeyError.
+    once. `tenants`: whose messages each topic may have. The function raises SealingKeyError.
     """
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         unsealer = Unsealer.of_folder(sealing_keys)
-        for decoded in decode_messages(batches, sensible, now, unsealer):
+        for decoded in decode_messages(batches, sensible, now, unsealer, tenants or {}):
             part = write_part(lake, decoded, ingest_number, now)
             # what executors of this job write is read by its driver alone
             yield pa.RecordBatch.from_pylist([{"part": pickle.dumps(part)}], schema=PART_COLUMNS)

@@ -23,7 +23,9 @@ class ProximitySettings(Settings):
     crowd_devices: int = Field(
         default=100, ge=2, description="a device with more devices around it than this is in a crowd, and meets that"
     )
-    topic: str = Field(default="persistent://fleet/events/encounters", description="where encounters are published")
+    topic: str = Field(
+        default="persistent://{tenant}/events/encounters", description="where encounters are published, as events are"
+    )
     interval_s: float = Field(default=10.0, ge=0.1, le=3600, description="the pause between two runs of --follow")
 
     @model_validator(mode="after")

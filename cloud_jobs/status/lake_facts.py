@@ -31,7 +31,7 @@ from cloud_jobs.maintenance.erasing import searched
 from cloud_jobs.maintenance.last_run import read_last_run
 from cloud_jobs.maintenance.sweeping import listed_data
 from cloud_jobs.maintenance.table_files import table_files
-from cloud_jobs.outbox import Outbox, progress_file
+from cloud_jobs.outbox import unpublished_since
 from cloud_jobs.published_fences import fences_in
 from cloud_jobs.reference_files import usable
 from cloud_jobs.reference_note import reference_taken_at
@@ -142,8 +142,8 @@ class LakeReader:
                 if table in COMPUTED_WITH_FENCES:
                     status = replace(status, fences_since=_other_fences(self._lake, opened))
                 if table in _PUBLISHED and self._checkpoints is not None:
-                    outbox = Outbox(self._lake, table, progress_file(self._checkpoints, table))
-                    status = replace(status, unpublished_since=outbox.waiting_since())
+                    since = unpublished_since(self._lake, table, self._checkpoints)
+                    status = replace(status, unpublished_since=since)
                 if not status.commits_behind:
                     return status
                 return replace(status, waiting_since=_committed(self._lake, found, records))

@@ -33,9 +33,9 @@ def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
             check_name=False,
         )
     except ReplicationError as error:
-        return tuple(TopicLag(topic, cluster.name, error=str(error)) for topic in settings.ingest.topics)
+        return tuple(TopicLag(topic, cluster.name, error=str(error)) for topic in settings.batch_topics)
     with client:
-        return tuple(lag for topic in settings.ingest.topics for lag in _lags(client, topic, settings))
+        return tuple(lag for topic in settings.batch_topics for lag in _lags(client, topic, settings))
 
 
 def _cluster_read(settings: CloudSettings) -> ClusterSettings:

@@ -9,7 +9,9 @@ from pathlib import Path
 from pydantic import Field
 
 from deploy.demo.errors import DemoError
-from settings import Settings
+from deploy.local.stack import DEFAULT_TOPOLOGY
+from geo.replication import Topology
+from settings import Settings, load
 from simulator import (
     Scenario,
     generated_scenario,
@@ -55,6 +57,13 @@ class DemoPlan:
     def period(self) -> str:
         """The month that is billed, as it is written."""
         return f"{self.scenario.period.start:%Y-%m}"
+
+
+def demo_topology(scenario: Scenario) -> str:
+    """The topology of the local stack, with each tenant of the scenario as an operator."""
+    text = DEFAULT_TOPOLOGY.read_text()
+    others = {one.tenant for one in scenario.vehicles} - set(load(Topology, DEFAULT_TOPOLOGY).operators)
+    return text + "".join(f"\n[tenants.{tenant}]\noperator = true\n" for tenant in sorted(others))
 
 
 def plan_demo(settings: DemoSettings) -> DemoPlan:

@@ -54,6 +54,8 @@ port = {stack.brokers[region].port}
 [pulsar]
 service_url = "{stack.pulsar[region].service_url}"
 {_pulsar_access(stack, f"gateway-{region}")}
+
+{"".join(f"[tenants.{tenant}]{chr(10)}" for tenant in stack.topology.operators)}
 [status]
 port = {port}
 """)
@@ -85,6 +87,7 @@ def cloud_config(stack: LocalStack) -> Path:
     store = stack.object_store
     path.write_text(f"""lake = "{lake_of(stack)}"
 checkpoints = "{stack.folder / "checkpoints"}"
+tenants = {list(stack.topology.operators)}
 
 [ingest]
 # the scenario drives on a fixed day, however long ago that is

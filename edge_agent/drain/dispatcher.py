@@ -154,6 +154,12 @@ class Dispatcher:
         """The region refuses these record ids; how many batches are dead-lettered. Raises StoreError."""
         return sum(self._retry_later(now_s, entry, seqs, reason) for entry in self._window.take_refused(epoch, seqs))
 
+    def on_slow_down(self, epoch: int, seqs: IntervalSet) -> int:
+        """The region takes these later, nothing is wrong with them: they go again, in their turn. How many batches."""
+        later = self._window.take_refused(epoch, seqs)
+        self._release(later)
+        return len(later)
+
     def retry_overdue(self, now_s: float) -> int:
         """Batches that got no acknowledgement in time will be sent again; how many. Raises StoreError.
 

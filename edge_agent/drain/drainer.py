@@ -30,7 +30,7 @@ from edge_agent.uplink.protocol import (
     Uplink,
     UplinkEvent,
 )
-from telemetry import Ack, IntervalSet
+from telemetry import Ack, IntervalSet, RefusalReason
 
 log = structlog.get_logger("edge_agent.drain")
 
@@ -38,6 +38,8 @@ MAX_WAIT_S = 10.0
 """A waiting connection is looked after at least this often, for its keep-alive."""
 BURST_BATCHES = 8
 """Batches that are sent before the connection is looked at again."""
+SLOW_DOWN_S = 1.0
+"""The least wait, of urgent batches too, before what a gateway takes later is sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +222,21 @@ class Drainer:
         if self._prune_at_s is None:
             self._prune_at_s = now_s + self._prune_delay_s
 
+    def _on_slow_down(self, event: RefusedBatch) -> None:
+        """They are kept and sent again. Also what is urgent waits a moment: else it would be sent again at once."""
+        now_s = self._now_s()
+        if self.dispatcher.on_slow_down(event.epoch, event.seqs) == 0:
+            self.dispatcher.counters.acks_ignored += 1
+            return
+        self._has_nothing_to_send = False
+        self.health.resume_at_s = max(self.health.resume_at_s, now_s + SLOW_DOWN_S)
+        # A region that answers is no region that is gone.
+        self.health.on_refused(now_s, more_in_flight=self.dispatcher.in_flight > 0, region_refuses_all=False)
+
     def _on_refused(self, event: RefusedBatch) -> None:
+        if event.reason == RefusalReason.SLOW_DOWN:
+            self._on_slow_down(event)
+            return
         now_s, in_flight = self._now_s(), self.dispatcher.in_flight
         dead_lettered = self.dispatcher.on_refused(now_s, event.epoch, event.seqs, event.reason)
         # A late answer about what was released already, or one about nothing that was sent.

@@ -40,7 +40,7 @@ class Centre:
     """Spark and a topic that only note what they are asked for, and a proximity job that adds a row in each run."""
 
     def __init__(self, folder: Path) -> None:
-        document = {"lake": folder / "lake", "checkpoints": folder / "notes", "clusters": [CLUSTER]}
+        document = {"lake": folder / "lake", "checkpoints": folder / "notes", "clusters": [CLUSTER], "tenants": ["t"]}
         self.settings = CloudSettings.model_validate(document | {"proximity": {"interval_s": 0.1}})
         self.settings.tables.create()
         self.events: list[str] = []
@@ -94,6 +94,15 @@ def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Centre]:
 def test_a_single_run_computes_publishes_and_stops_spark(centre: Centre) -> None:
     centre.last_run = 0
     jobs.run_proximity(centre.settings)
+    assert centre.events == ["waybill-proximity", "run", "1 to encounters", "stopped"]
+
+
+def test_one_tenants_topic_that_fails_keeps_no_other_tenants_events_back(centre: Centre) -> None:
+    centre.last_run = 0
+    centre.settings = centre.settings.model_copy(update={"tenants": ("s", "t")})
+    centre.failures = [NotPublished("persistent://s/events/encounters", "gone")]
+    with pytest.raises(NotPublished, match="//s/"):
+        jobs.run_proximity(centre.settings)
     assert centre.events == ["waybill-proximity", "run", "1 to encounters", "stopped"]
 
 

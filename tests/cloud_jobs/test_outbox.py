@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from cloud_jobs.errors import NotPublished
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.outbox import Outbox
+from cloud_jobs.outbox import Outbox, progress_file, unpublished_since
 from tests.system.lake_of_fixes import derive
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
@@ -53,6 +54,22 @@ def add(outbox: Outbox, *ids: str) -> None:
     }
     rows = [facts | {"id": name, "time": TIME, "day": TIME.date(), "emitted_at": TIME} for name in ids]
     derive(outbox.lake, outbox.table, rows)
+
+
+def test_each_tenant_has_its_own_rows_and_progress(outbox: Outbox, tmp_path: Path) -> None:
+    notes = {name: progress_file(tmp_path, outbox.table, name) for name in ("t", "other")}
+    own, other = (replace(outbox, progress_file=note, tenant=name) for name, note in notes.items())
+    add(outbox, "a", "b")
+    topic = Topic()
+    assert other.flush(topic.send) == 0
+    topic.fails_after = 1
+    with pytest.raises(NotPublished):
+        own.flush(topic.send)
+    assert unpublished_since(outbox.lake, outbox.table, tmp_path) == TIME
+    topic.fails_after = None
+    assert own.flush(topic.send) == 2
+    assert topic.ids == ["a", "a", "b"]
+    assert unpublished_since(outbox.lake, outbox.table, tmp_path) is None
 
 
 def test_rows_of_new_commits_are_published_once(outbox: Outbox) -> None:

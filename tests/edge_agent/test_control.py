@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -32,7 +33,7 @@ from edge_agent.uplink.protocol import (
     UplinkEvent,
 )
 from edge_agent.uplink.region_probe import RegionProbe
-from telemetry import Ack, IntervalSet, encode_ack
+from telemetry import Ack, IntervalSet, RefusalReason, encode_ack
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.scripted_region import Road, ScriptedUplink, acks, drive, waiting
 
@@ -296,6 +297,41 @@ def test_what_no_gateway_saw_is_not_counted_as_its_refusal(
     assert event in {line["event"] for line in lines}
     counts = {name: buffer.counters.value(name) for name in ("refused", "too_large_to_send")}
     assert {name for name, value in counts.items() if value} == {counter}
+
+
+def test_what_is_to_be_sent_again_later_is_no_refusal_and_waits_for_its_pause(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    sent_s: list[float] = []
+
+    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
+        sent_s.extend(now_s for _ in new)
+        if len(sent_s) > 20:  # more often than max_refusals
+            return acks(new)
+        return [event for it in new for event in control_events("ack", _slow_down(it))]
+
+    drive(buffer, Road(script, 200))
+    assert waiting(buffer) == 0
+    assert buffer.counters.value("refused") == 0
+    assert all(later - earlier >= 5 for earlier, later in pairwise(sorted(set(sent_s))))
+
+
+def test_who_is_to_send_later_and_is_asked_for_no_pause_waits_all_the_same(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 11))
+    sent_s: list[float] = []
+
+    def script(now_s: float, region: str, new: list[OutgoingBatch]) -> list[UplinkEvent]:
+        sent_s.extend(now_s for _ in new)
+        return [RefusedBatch(RefusalReason.SLOW_DOWN, it.epoch, it.seqs) for it in new]
+
+    drive(buffer, Road(script, 20))
+    assert len(set(sent_s)) <= 21
+    assert waiting(buffer) > 0
+
+
+def _slow_down(batch: OutgoingBatch) -> bytes:
+    return encode_ack(Ack(batch.epoch, batch.seqs, 5.0, RefusalReason.SLOW_DOWN))
 
 
 @pytest.mark.parametrize("error", [LinkError("no CA"), ValueError("embedded null byte"), RuntimeError("?")])

@@ -253,9 +253,9 @@ class Region:
     Messages to Pulsar go one by one, unless the test says otherwise.
     """
 
-    def __init__(self, broker: FakeBroker | None = None, **changes: Any) -> None:
+    def __init__(self, broker: FakeBroker | None = None, pulsar_side: FakePulsar | None = None, **changes: Any) -> None:
         self.now_s = 1000.0
-        self.broker, self.pulsar, self.wake = broker or FakeBroker(), FakePulsar(), WakeUp()
+        self.broker, self.pulsar, self.wake = broker or FakeBroker(), pulsar_side or FakePulsar(), WakeUp()
         mqtt = {"host": "127.0.0.1", "port": self.broker.port, "receive_maximum": 8} | changes.pop("mqtt", {})
         pulsar = {"service_url": "pulsar://127.0.0.1:6650", "batching_max_messages": 1} | changes.pop("pulsar", {})
         self.loop = GatewayLoop(

@@ -10,13 +10,15 @@ from telemetry import Batch, Canary, Record, Tombstone, encode
 
 
 def settings(**changes: Any) -> GatewaySettings:
+    """All share the Pulsar tenant `fleet`, unless `tenants` are named; then each has its own."""
+    shared = {} if "tenants" in changes else {"tenant": "fleet"}
     base = {
         "name": "gateway-eu-1",
         "region": "eu",
         "mqtt": {"host": "127.0.0.1", "receive_maximum": 8},
-        "pulsar": {"service_url": "pulsar://127.0.0.1:6650"},
     }
-    return GatewaySettings.model_validate(base | changes)
+    pulsar = {"service_url": "pulsar://127.0.0.1:6650", **shared, **changes.get("pulsar", {})}
+    return GatewaySettings.model_validate(base | changes | {"pulsar": pulsar})
 
 
 def engine(**changes: Any) -> Engine:

@@ -31,6 +31,7 @@ from runtime.logs import BURST
 from settings import MAX_PUSHED_BYTES, SettingsError, load
 from tests.gateway.strategies import settings
 
+SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 MINIMAL = """
 name = "gateway-eu-1"
 region = "eu"
@@ -38,6 +39,7 @@ region = "eu"
 host = "127.0.0.1"
 [pulsar]
 service_url = "pulsar://127.0.0.1:6650"
+[tenants.fleet]
 """
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 
@@ -73,7 +75,19 @@ def test_at_its_end_a_gateway_says_which_log_lines_it_left_out(tmp_path: Path, m
 
 
 def test_the_topics_are_those_of_the_region() -> None:
-    assert settings().topic("batches") == "persistent://fleet/telemetry-eu/batches"
+    assert (
+        settings(tenants={"acme": {}}, pulsar=SERVICE).topic("acme", "batches")
+        == "persistent://acme/telemetry-eu/batches"
+    )
+
+
+def test_each_tenant_has_a_pulsar_tenant_of_its_own_unless_all_share_one() -> None:
+    own = settings(tenants={"acme": {}, "kaze": {}}, pulsar=SERVICE)
+    assert own.pulsar_tenants == ("acme", "kaze")
+    assert own.pulsar_tenant_of("kaze") == "kaze"
+    shared = settings(tenants={"acme": {}, "kaze": {}}, pulsar={"tenant": "fleet"})
+    assert shared.pulsar_tenants == ("fleet",)
+    assert shared.pulsar_tenant_of("kaze") == "fleet"
 
 
 def test_a_wrong_key_is_named_with_the_nearest_right_one(tmp_path: Path) -> None:
@@ -218,7 +232,7 @@ def test_plain_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
-    answer = checked(tmp_path, MINIMAL + 'token = "t"\n')
+    answer = checked(tmp_path, MINIMAL.replace("[tenants", 'token = "t"\n[tenants'))
     assert "others can read the token" in answer.output
     (tmp_path / "password").write_text("p\n")
     login = f'host = "127.0.0.1"\nusername = "u"\npassword_file = "{tmp_path}/password"'

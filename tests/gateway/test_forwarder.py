@@ -26,6 +26,9 @@ class Recorded:
         self.sent: list[Produce] = []
         self.receipts: list[Receipt] = []
 
+    def is_open_for(self, _: str) -> bool:
+        return self.is_open
+
     def send(self, effect: Produce) -> None:
         self.sent.append(effect)
 

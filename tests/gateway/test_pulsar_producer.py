@@ -41,7 +41,7 @@ class Side:
     def __init__(self) -> None:
         self.pulsar, self.wakes = FakePulsar(), 0
         self.options: list[dict[str, Any]] = []
-        self.producer = PulsarProducer(settings(), self._wake, self._client, at_once)
+        self.producer = PulsarProducer(settings(), self._wake, self._client, at_once, pulsar_tenant="fleet")
 
     def open(self) -> None:
         open_now(self.producer)
@@ -182,7 +182,7 @@ def test_an_attempt_that_is_cancelled_leaves_no_client_open_wherever_it_was(side
             closed.append("client")
             may_create.set()
 
-    producer = PulsarProducer(settings(), lambda: None, Client(), begun.append)
+    producer = PulsarProducer(settings(), lambda: None, Client(), begun.append, pulsar_tenant="fleet")
     producer.start_opening()
     producer.close(0)
     assert (producer.is_opening, closed) == (False, [])
@@ -205,8 +205,13 @@ def test_an_encrypted_connection_checks_the_name_of_its_host() -> None:
         opened.append(access)
         return FakePulsar()
 
-    address = {"service_url": "pulsar+ssl://pulsar:6651", "token": "secret", "tls": {"ca": "/ca.pem"}}
-    open_now(PulsarProducer(settings(pulsar=address), lambda: None, client, at_once))
+    address = {
+        "tenant": "fleet",
+        "service_url": "pulsar+ssl://pulsar:6651",
+        "token": "secret",
+        "tls": {"ca": "/ca.pem"},
+    }
+    open_now(PulsarProducer(settings(pulsar=address), lambda: None, client, at_once, pulsar_tenant="fleet"))
     (access,) = opened
     assert access.tls_validate_hostname
     assert access.tls_ca == Path("/ca.pem")

@@ -23,7 +23,7 @@ def service() -> Iterator[Service]:
     """A gateway whose broker takes connections and says nothing, and without a Pulsar."""
     broker, hook = FakeBroker(), threading.excepthook
     mqtt = {"host": "127.0.0.1", "port": broker.port}
-    unreachable = {"service_url": f"pulsar://127.0.0.1:{free_port()}", "operation_timeout_s": 1}
+    unreachable = {"tenant": "fleet", "service_url": f"pulsar://127.0.0.1:{free_port()}", "operation_timeout_s": 1}
     made = settings(status={"port": free_port()}, mqtt=mqtt, pulsar=unreachable, log={"level": "error"})
     yield Service(made, lambda: made.drain)
     threading.excepthook = hook
@@ -79,7 +79,7 @@ def test_a_pulsar_that_takes_connections_and_answers_nothing_does_not_keep_a_gat
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
-        away = {"service_url": address, "operation_timeout_s": 60}
+        away = {"tenant": "fleet", "service_url": address, "operation_timeout_s": 60}
         service = Service(
             made := settings(status={"port": free_port()}, pulsar=away, stop_timeout_s=1, log={"level": "error"}),
             lambda: made.drain,

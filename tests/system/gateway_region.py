@@ -94,6 +94,7 @@ class GatewayProcess:
             session_expiry_s = 5
             [pulsar]
             service_url = "{region.pulsar.service_url}"
+            tenant = "fleet"
             send_timeout_s = 3
             backoff_max_s = 1
             operation_timeout_s = 5

@@ -188,6 +188,17 @@ def test_a_message_that_the_source_calls_malformed_is_so_though_its_value_is_a_b
     assert len(rows_of(found)) == 1
 
 
+def test_a_topic_of_one_tenant_has_no_message_of_another() -> None:
+    sent = messages(encode(Batch("d", 9, 4, (Record(2, 0, Canary(id="x")),))))
+    (topic,) = sent["topic"].to_pylist()
+    (found,) = decode_messages([sent], tenants={topic: "kaze"})
+    assert [row["malformed"] for row in found.malformed] == ["tenant: a message of 'acme' on the topic of 'kaze'"]
+    assert (found.rows, found.streams) == (None, {})
+    for own in ({topic: "acme"}, {topic: None}, {"another": "kaze"}):
+        (found,) = decode_messages([sent], tenants=own)
+        assert len(rows_of(found)) == 1
+
+
 def test_a_batch_of_tombstones_only_has_a_header_and_no_rows() -> None:
     found = decoded(encode(Batch("d", 9, 4, (), (Tombstone(1, 4, "age"),))))
     assert found.rows is None

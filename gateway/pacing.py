@@ -1,0 +1,201 @@
+"""How fast each tenant and each device may go on, so that whoever sends much slows down itself. Pure: handed the time.
+
+    region (drain.max_records_per_s) ──by weight──▶ tenant (its own rates) ──equally──▶ device (its own rates)
+
+A batch takes time of each of them: as long as the rate needs for it. Where several wait for the same rate, the batch of
+one costs it the time of all, by weight: so each gets its share, and what the others do not want as well. A device that
+goes on when its batches are paid for, which is what its pauses say, is never refused for long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.config import Drain, SendRates, TenantSettings
+from gateway.validation import Sender
+
+BURST_S = 1.0
+"""Of what a rate gives, a second's worth may come at once."""
+MAX_DEBT_S = 2.0
+"""So far may a tenant be ahead of its rates before batches of devices that have had their share are refused ..."""
+MAX_PACED = 100_000
+"""Devices whose debts are known; of more, the debt that was made longest ago is forgotten."""
+MAX_AHEAD_S = 10.0
+"""... or of a device that is so far ahead of its share. What it had under way when it was asked to wait is less."""
+_LEFT_S, _MAX_EXPONENT = 20.0, 2.0
+"""Where that much time was left over lately, a share costs less by so many powers of e."""
+_GRACE_S = 1.0
+"""A device that was asked to wait counts as one that waits for so much longer: it needs time to come back."""
+
+
+def cost_s(rates: SendRates, size: int, records: int) -> float:
+    """How long these rates need for one batch of `size` bytes: by what it uses most of; 0 without a limit."""
+    limits = ((1, rates.max_batches_per_s), (size, rates.max_bytes_per_s), (records, rates.max_records_per_s))
+    return max((amount / limit for amount, limit in limits if limit is not None), default=0.0)
+
+
+@dataclass(slots=True)
+class Paced:
+    """One that is paced. What it has is paid for at `own_until_s` by its own rates, at `paid_until_s` by its share.
+
+    `weight`: of its share. `waits_until`: so long it counts among those that wait for theirs.
+    """
+
+    weight: float = 1.0
+    own_until_s: float = -math.inf
+    paid_until_s: float = -math.inf
+    waits_until: int = 0
+
+    def debt_s(self, now_s: float) -> float:
+        """How far it is ahead of what it may have."""
+        return max(0.0, self.own_until_s - now_s, self.paid_until_s - now_s)
+
+    def pay(self, cost_s: float, now_s: float) -> None:
+        """Take so much of its own rates."""
+        self.own_until_s = max(self.own_until_s, now_s - BURST_S) + cost_s
+
+
+@dataclass(slots=True)
+class SharedRate(Paced):
+    """One whose time is shared by others; `burst_s` of it may come at once."""
+
+    burst_s: float = BURST_S
+    _used_until_s: float = -math.inf
+    _waiting: float = 0.0
+    _until: dict[int, float] = field(default_factory=dict)
+    _expired_s: int = 0
+
+    def share_cost_s(self, child: Paced, cost_s: float, now_s: float) -> float:
+        """What costs this one `cost_s` costs the child in the child's time, which it shares with all that wait."""
+        self._expire(now_s)
+        waiting = self._waiting + (0.0 if child.waits_until > now_s else child.weight)
+        return cost_s * waiting / child.weight * self._correction(now_s)
+
+    def pay(self, cost_s: float, now_s: float) -> None:
+        """Take so much of its own rates."""
+        self.own_until_s = max(self.own_until_s, now_s - self.burst_s) + cost_s
+
+    def use(self, cost_s: float, now_s: float) -> None:
+        """Note what was taken of its time, by its own rates or its share, whichever is more."""
+        least_s = now_s if self._used_until_s == -math.inf else now_s - _LEFT_S
+        self._used_until_s = max(self._used_until_s, least_s) + cost_s
+
+    def _correction(self, now_s: float) -> float:
+        """Above 1 while more is taken than there is, as by those that do not wait; below 1 while some is left over."""
+        if (debt_s := self.debt_s(now_s)) > 0:
+            return 1 + debt_s
+        return math.exp(-_MAX_EXPONENT * min(1.0, max(0.0, now_s - self._used_until_s) / _LEFT_S))
+
+    def charge(self, child: Paced, cost_s: float, now_s: float) -> None:
+        """The child pays for its share while there is a debt or anybody waits, and waits itself until it has paid."""
+        if self.debt_s(now_s) > 0 or self._waiting:
+            child.paid_until_s = max(child.paid_until_s, now_s) + cost_s
+            # One that its own rates hold back more leaves its share to the others.
+            if child.paid_until_s >= child.own_until_s:
+                self.wait(child, child.paid_until_s + _GRACE_S, now_s)
+
+    def wait(self, child: Paced, until_s: float, now_s: float) -> None:
+        """Count the child among those that wait, until then."""
+        self._expire(now_s)
+        if child.waits_until > self._expired_s:
+            self._count(child.waits_until, -child.weight)
+        child.waits_until = math.ceil(until_s)
+        self._count(child.waits_until, child.weight)
+
+    def _count(self, until: int, weight: float) -> None:
+        self._until[until] = self._until.get(until, 0.0) + weight
+        self._waiting += weight
+
+    def _expire(self, now_s: float) -> None:
+        if (now := math.floor(now_s)) == self._expired_s:
+            return
+        # A pause has a bound, and so has the number of different seconds.
+        for until in [until for until in self._until if until <= now]:
+            self._waiting -= self._until.pop(until)
+        if not self._until:
+            self._waiting = 0.0
+        self._expired_s = now
+
+
+class Pacing:
+    """The rates of a region, its tenants and their devices. Times are seconds of one clock."""
+
+    def __init__(self, tenants: Mapping[str, TenantSettings], drain: Drain) -> None:
+        self._tenants = {name: (SharedRate(weight=one.weight), one) for name, one in tenants.items()}
+        self._unlisted = SharedRate(), TenantSettings()
+        self._devices: OrderedDict[Sender, Paced] = OrderedDict()
+        self.reconfigure(drain)
+
+    def reconfigure(self, drain: Drain) -> None:
+        """Go by other drain settings from now on."""
+        self._rate, self._max_pause_s = drain.max_records_per_s, drain.max_pause_s
+        self._region = SharedRate(burst_s=drain.burst_records / self._rate if self._rate else BURST_S)
+
+    def refusal_s(self, sender: Sender, size: int, now_s: float) -> float:
+        """0 where a batch of the sender may be taken; else how long it should wait before it sends it again.
+
+        The device is refused that is far ahead of its own rates, or has had its share while its tenant is far ahead.
+        """
+        tenant, settings = self._tenant(sender)
+        device = self._devices.get(sender)
+        debt_s = tenant.debt_s(now_s)
+        if device is not None and (
+            device.own_until_s - now_s > MAX_DEBT_S or device.paid_until_s - now_s > MAX_AHEAD_S
+        ):
+            return self._bounded(device.debt_s(now_s))
+        if debt_s <= MAX_DEBT_S or (debt_s <= 2 * MAX_DEBT_S and (device is None or not device.debt_s(now_s))):
+            return 0.0
+        device = device or self._device(sender, now_s)
+        fair_s = tenant.share_cost_s(device, max(cost_s(settings, size, 1), _LEAST_S), now_s) / (1 + debt_s)
+        wait_s = self._bounded(max(device.debt_s(now_s), fair_s, debt_s - MAX_DEBT_S))
+        tenant.wait(device, now_s + wait_s + _GRACE_S, now_s)
+        return wait_s
+
+    def charge(self, sender: Sender, size: int, records: int, now_s: float) -> None:
+        """A batch of the sender is taken."""
+        tenant, settings = self._tenant(sender)
+        shared_s = records / self._rate if self._rate else 0.0
+        share_s = self._region.share_cost_s(tenant, shared_s, now_s)
+        tenant_s = max(cost_s(settings, size, records), share_s)
+        own_s = cost_s(settings.device, size, records)
+        if not (tenant_s or own_s):
+            return
+        device = self._device(sender, now_s)
+        device_s = tenant.share_cost_s(device, tenant_s, now_s)
+        self._region.pay(shared_s, now_s)
+        self._region.use(shared_s, now_s)
+        tenant.use(tenant_s, now_s)
+        tenant.pay(cost_s(settings, size, records), now_s)
+        self._region.charge(tenant, share_s, now_s)
+        device.pay(own_s, now_s)
+        tenant.charge(device, device_s, now_s)
+        device.paid_until_s = min(device.paid_until_s, now_s + self._max_pause_s)
+
+    def pause_s(self, sender: Sender, now_s: float) -> float:
+        """How long the sender should wait before it sends more, from what it was charged for."""
+        device = self._devices.get(sender)
+        return 0.0 if device is None else self._bounded(device.debt_s(now_s))
+
+    def _tenant(self, sender: Sender) -> tuple[SharedRate, TenantSettings]:
+        return self._tenants.get(sender.tenant, self._unlisted)
+
+    def _device(self, sender: Sender, now_s: float) -> Paced:
+        device = self._devices.setdefault(sender, Paced())
+        self._devices.move_to_end(sender)
+        # Whose debts are paid is as one that was never heard. Two for each that comes: so there are no more than wait.
+        for _ in range(2):
+            oldest, one = next(iter(self._devices.items()))
+            is_over = max(one.paid_until_s, one.own_until_s) + BURST_S <= now_s and one.waits_until <= now_s
+            if one is not device and (is_over or len(self._devices) > MAX_PACED):
+                del self._devices[oldest]
+        return device
+
+    def _bounded(self, wait_s: float) -> float:
+        return min(wait_s, self._max_pause_s)
+
+
+_LEAST_S = 0.001
+"""What a batch costs a tenant at least, of which nothing but its region's share says what it costs."""

@@ -1,0 +1,139 @@
+"""One tenant's trouble is its own: at the rates, in the window, towards Pulsar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway import NotSent, Produce
+from gateway.window_shares import STUCK_S
+from telemetry import RefusalReason
+from tests.gateway.sides import FakePulsar, Region
+from tests.gateway.strategies import batch, engine, topic
+
+SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
+TWO: dict[str, Any] = {"tenants": {"acme": {}, "kaze": {}}, "pulsar": SERVICE}
+
+
+def test_what_is_above_the_rate_of_a_tenant_is_to_be_sent_again_and_the_other_tenant_is_served() -> None:
+    made = engine(**TWO | {"tenants": {"acme": {"max_batches_per_s": 1}, "kaze": {}}})
+    effects = [made.on_batch(topic(f"d{n}", "acme"), batch(f"d{n}", 1, 3), n, 0.0) for n in range(1, 9)]
+    assert isinstance(effects[0], Produce)
+    assert effects[-1] is NotSent.SLOW_DOWN
+    assert isinstance(made.on_batch(topic("d1", "kaze"), batch("d1", 1, 3), 9, 0.0), Produce)
+    made.on_persisted(effects[0].token, 0.1)
+    answers = {one.sender.device: one.ack for one in made.take_due_acks(1.0, 100)}
+    assert answers["d8"].refusal == RefusalReason.SLOW_DOWN
+    assert answers["d8"].seqs.ranges == ((1, 3),)
+    assert answers["d8"].pause_s > 0
+
+
+def test_the_puback_of_what_is_to_be_sent_again_waits_for_no_answer() -> None:
+    made = engine(**TWO | {"tenants": {"acme": {"max_batches_per_s": 0.001}, "kaze": {}}})
+    first = made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
+    assert isinstance(first, Produce)
+    assert made.on_batch(topic("d1", "acme"), batch("d1", 4, 6), 2, 0.0) is NotSent.SLOW_DOWN
+    assert made.release() == [], "PUBACKs leave in order"
+    made.on_persisted(first.token, 0.1)
+    made.take_due_acks(0.1, 10)
+    assert made.release() == [1, 2]
+
+
+def test_a_batch_that_is_no_batch_is_refused_for_good_also_when_its_device_is_to_slow_down() -> None:
+    made = engine(**TWO | {"tenants": {"acme": {"max_batches_per_s": 0.001}, "kaze": {}}})
+    made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
+    effect = made.on_batch(topic("d1", "acme"), b"garbage", 2, 0.0)
+    assert isinstance(effect, Produce)
+    assert effect.refused
+
+
+def test_a_tenant_that_pulsar_does_not_take_keeps_its_share_and_the_other_goes_through() -> None:
+    made = engine(**TWO)
+    for mid in range(1, 9):  # the whole window
+        assert isinstance(made.on_batch(topic("d1", "acme"), batch("d1", mid, mid), mid, 0.0), Produce)
+    made.find_stuck(STUCK_S, {"kaze"})
+    assert made.stuck == {"acme"}
+    assert made.release() == list(range(1, 9)), "the broker may send what is behind them"
+    assert made.has_room
+    assert made.on_batch(topic("d1", "acme"), batch("d1", 9, 9), 9, 1.0) is NotSent.SLOW_DOWN
+    other = made.on_batch(topic("d1", "kaze"), batch("d1", 1, 3), 10, 1.0)
+    assert isinstance(other, Produce)
+    made.on_persisted(other.token, 1.1)
+    made.take_due_acks(1.2, 10)
+    assert made.release() == [9, 10]
+
+
+def test_what_was_released_early_is_acknowledged_when_pulsar_has_it_after_all() -> None:
+    made = engine(**TWO)
+    taken = made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
+    assert isinstance(taken, Produce)
+    made.find_stuck(STUCK_S, {"kaze"})
+    assert made.release() == [1]
+    assert made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 2, 3.0) is NotSent.JOINED
+    made.on_persisted(taken.token, 4.0)
+    assert [one.ack.seqs.ranges for one in made.take_due_acks(4.0, 10)] == [((1, 3),)]
+    made.find_stuck(4.0, {"acme", "kaze"})
+    assert made.release() == [2]
+    assert made.is_idle
+
+
+@pytest.mark.parametrize("connected", [(), ("acme",)])
+def test_while_pulsar_takes_nothing_of_anybody_nobody_is_stuck(connected: tuple[str, ...]) -> None:
+    made = engine(**TWO)
+    made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 1, 0.0)
+    made.find_stuck(60.0, connected)
+    assert (made.stuck, made.release()) == (frozenset(), [])
+
+
+def test_the_dead_letters_of_one_tenant_leave_room_for_those_of_another_and_strangers_have_none() -> None:
+    made = engine(**TWO)
+    kept = [made.on_batch(topic("d1", "acme"), b"garbage %d" % n, n, 0.0) for n in range(1, 300)]
+    assert kept[-1] is NotSent.NOT_KEPT
+    assert isinstance(made.on_batch(topic("d1", "kaze"), b"garbage", 300, 0.0), Produce)
+    assert made.on_batch(topic("d1", "other"), batch("d1", 1, 3), 301, 0.0) is NotSent.NOT_KEPT
+
+
+class HalfAway(FakePulsar):
+    """A cluster that has the topics of one tenant only."""
+
+    missing = "acme"
+
+    def create_producer(self, topic: str, **about: Any) -> Any:
+        if f"//{self.missing}/" in topic:
+            import pulsar  # noqa: PLC0415
+
+            raise pulsar.TopicNotFound("no such namespace")
+        return super().create_producer(topic, **about)
+
+
+@pytest.fixture
+def pulsar_side() -> HalfAway:
+    return HalfAway()
+
+
+@pytest.fixture
+def region(pulsar_side: HalfAway) -> Iterator[Region]:
+    made = Region(pulsar_side=pulsar_side, **TWO)
+    yield made
+    made.close()
+
+
+def test_a_tenant_without_topics_is_named_tried_again_and_stops_no_other(region: Region, pulsar_side: HalfAway) -> None:
+    region.connect()
+    region.broker.deliver(topic("d1", "acme"), batch("d1", 1, 3))
+    region.broker.deliver(topic("d1", "kaze"), batch("d1", 1, 3))
+    region.until(lambda: region.pulsar.waiting)
+    assert [one.topic for one in region.pulsar.waiting] == ["persistent://kaze/telemetry-eu/batches"]
+    region.pulsar.answer()
+    region.until(lambda: len(region.broker.pubacks) == 2, step_s=0.1)
+    region.now_s += 2
+    region.turn()
+    assert not region.status.healthy
+    assert region.status.last_error.startswith("Pulsar takes nothing of acme: no producer from")
+    assert region.status.tenants_stuck == ("acme",)
+    pulsar_side.missing = "nobody"
+    region.until(lambda: region.pulsar.waiting, step_s=0.5)
+    assert region.pulsar.answer().topic == "persistent://acme/telemetry-eu/batches"
+    region.until(lambda: region.status.healthy, step_s=0.5)
