@@ -21,7 +21,7 @@ from benchmarks.gateway.device_load import LoadSettings, device_name
 from benchmarks.gateway.servers import Gateway, Region, region
 
 CALM, LOUD = "calm", "loud"
-CALM_RATE, LOUD_RATE, NOISE = 300.0, 300.0, 10
+CALM_RATE, LOUD_RATE, NOISE = 100.0, 100.0, 10
 DEVICES, BATCH_BYTES = 50, 2 << 10
 SECONDS, SKIP_S, TURNS = 10.0, 4.0, 3
 MOST_LONGER = 1.2
