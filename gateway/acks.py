@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.validation import Sender
-from telemetry import Ack, IntervalSet, RefusalReason
+from telemetry import Ack, IntervalSet
 from telemetry.ack import MAX_ACK_RANGES
 
 MAX_PENDING_RANGES = 262_144
@@ -76,9 +76,7 @@ class AckCoalescer:
         for key, pending in self._pending.items():
             if len(taken) + len(ready) >= limit:
                 break
-            # Who is to slow down may send on all the same, and each answer costs: those wait to be united.
-            is_last = pending.refusal != RefusalReason.SLOW_DOWN and not in_flight_of(pending.sender)
-            if is_last or now_s - pending.since_s >= self._interval_s:
+            if now_s - pending.since_s >= self._interval_s or not in_flight_of(pending.sender):
                 ready.append(key)
         taken += [self._pending.pop(key) for key in ready]
         self._ranges -= sum(len(pending.seqs.ranges) for pending in taken)

@@ -171,7 +171,7 @@ class DevicePublisher:
         """When something is to be published; None while there is nothing, or the broker takes nothing."""
         if not self._broker.free_slots:
             return None
-        return now_s if self._pushes.has_waiting else self._engine.acks.next_s
+        return now_s if self._pushes.has_waiting else self._engine.next_ack_s
 
     def publish_due(self, now_s: float) -> None:
         """Acknowledgements, one file of settings, then the PUBACKs of all that the devices know."""

@@ -28,6 +28,8 @@ DEAD_LETTERS_PER_S = 10.0
 """So many dead letters a second are kept of each tenant in the long run ..."""
 DEAD_LETTERS_BURST = 200.0
 """... and so many at once. Those above are refused and counted without a copy: anybody can send garbage."""
+SLOW_DOWN_UNITED_S = 0.5
+"""Who is to slow down may send on all the same, and each answer costs: so long they are united."""
 _TOPIC_KEPT = 1024
 _MAX_TEXT = 500
 
@@ -76,6 +78,7 @@ class Engine:
     ) -> None:
         self.in_flight = InFlight()
         self.acks = AckCoalescer(settings.acks.interval_ms / 1000)
+        self._slow_downs = AckCoalescer(SLOW_DOWN_UNITED_S)
         self.drain = DrainControl(settings.drain, settings.tenants, jitter)
         self._shares = WindowShares(settings)
         self._on_refused = on_refused
@@ -172,11 +175,18 @@ class Engine:
     def take_due_acks(self, now_s: float, limit: int) -> list[SendAck]:
         """At most `limit` messages for devices. The caller publishes, then calls `release`."""
         messages = []
-        for pending in self.acks.take_due(now_s, self.in_flight.pending_of, limit):
+        due = self.acks.take_due(now_s, self.in_flight.pending_of, limit)
+        for pending in [*due, *self._slow_downs.take_due(now_s, lambda _: 1, limit - len(due))]:
             messages.append(SendAck(pending.sender, pending.ack))
             for token in pending.tokens:
                 self.in_flight.mark_acked(token)
         return messages
+
+    @property
+    def next_ack_s(self) -> float | None:
+        """When the next message for a device is due at the latest."""
+        due = (at_s for at_s in (self.acks.next_s, self._slow_downs.next_s) if at_s is not None)
+        return min(due, default=None)
 
     def release(self) -> list[int]:
         """The message ids that may be acknowledged to the broker, in order."""
@@ -218,8 +228,8 @@ class Engine:
         token, reason = next(self._tokens), RefusalReason.SLOW_DOWN
         # Its PUBACK waits for no answer: a device that hears none sends again all the same.
         self.acknowledge_only(mid)
-        if self.acks.add(sender, header.epoch, header.seqs, refusal=reason, token=token, now_s=now_s):
-            self.acks.request_pause(sender, header.epoch, pause_s, refusal=reason)
+        if self._slow_downs.add(sender, header.epoch, header.seqs, refusal=reason, token=token, now_s=now_s):
+            self._slow_downs.request_pause(sender, header.epoch, pause_s, refusal=reason)
         return NotSent.SLOW_DOWN
 
     def _make_delivery(self, sender: Sender, topic: str, payload: bytes, now_s: float) -> Delivery:

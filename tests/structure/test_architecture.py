@@ -21,7 +21,7 @@ SCRIPT = runpy.run_path(str(ROOT / "docs" / "pictures" / "architecture.py"))
 GRAPH = grimp.build_graph(*SCRIPT["PACKAGES"])
 TREES = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): tree for path, tree in MODULES.items()}
 PATHS = ("The path of one record", "The path of one acknowledgement back")
-ACK_MODULES_AT_MOST = 27
+ACK_MODULES_AT_MOST = 30
 
 
 class Step(NamedTuple):
