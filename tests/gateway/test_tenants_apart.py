@@ -1,4 +1,4 @@
-"""One tenant's trouble is its own: at the rates, in the window, towards Pulsar."""
+"""What goes wrong with one tenant is its own: at the rates, in the window, towards Pulsar."""
 
 from __future__ import annotations
 

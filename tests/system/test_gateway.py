@@ -415,6 +415,10 @@ class InTurn:
         return max(later - earlier for earlier, later in pairwise(self.heard_s))
 
 
+def has_ended(gateway: GatewayProcess) -> bool:
+    return gateway.process.pid is None
+
+
 def firsts_of(messages: list[tuple[bytes, dict[str, str]]], tenant: str) -> dict[str, list[int]]:
     """By device the batches in the order of their first copies in the topic, each by its first seq."""
     found: dict[str, dict[int, None]] = {}
@@ -437,7 +441,7 @@ def test_through_two_gateways_a_rolling_upgrade_and_a_kill_what_waits_for_its_ac
         for gateway in (first, second):  # a rolling upgrade: each leaves in good order, and comes back
             gateway.signal(signal.SIGTERM)
             turns.send_until(len(one_by_one.batches) - len(turns.heard_s) - 8 * 5)
-            wait_until(lambda gateway=gateway: gateway.process.pid is None, 15)
+            wait_until(partial(has_ended, gateway), 15)
             gateway.start()
         rolled_s = turns.longest_silence_s
         first.signal(signal.SIGKILL)
