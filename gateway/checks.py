@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.config import GatewaySettings
+from identity import SealingKeyError, read_public_key
 from runtime.broker_settings import is_this_machine, unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import unusable_tls_files
@@ -31,6 +32,12 @@ def _file_problems(settings: GatewaySettings) -> Iterator[str]:
             PulsarToken(settings.pulsar.access)
         except PulsarAccessError as error:
             yield f"pulsar.token_file: {error}"
+    for tenant, one in settings.tenants.items():
+        if one.sealing_key is not None:
+            try:
+                read_public_key(one.sealing_key)
+            except SealingKeyError as error:
+                yield f"tenants.{tenant}.sealing_key: {error}"
     folder = settings.push.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
         yield f"push.folder: {folder} is not a folder that can be read"

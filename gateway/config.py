@@ -100,11 +100,13 @@ class TenantSettings(SendRates):
 
     `weight`: its part of `drain.max_records_per_s` while others want theirs. `window_share`: the part of the window
     that it may keep while Pulsar does not take its batches; none: half of it, or all of it when it is the only tenant.
+    `sealing_key`: the tenant's public key (PEM, X25519), for the holder of which its batches are sealed; none: plain.
     """
 
     device: SendRates = SendRates()
     weight: float = Field(default=1, gt=0, le=1000)
     window_share: float | None = Field(default=None, gt=0, le=1)
+    sealing_key: Path | None = None
 
 
 class Acks(Settings):

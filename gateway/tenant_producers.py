@@ -13,6 +13,7 @@ from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 from gateway.pulsar_producer import InBackground, NewClient, PulsarProducer, Receipt
+from gateway.sealing import Sealing
 from runtime.backoff import Backoff
 
 _MAX_TEXT = 500
@@ -34,7 +35,7 @@ class _Serving:
 
 
 class TenantProducers:
-    """The producers of all tenants that are served. `random` gives numbers from 0 to 1."""
+    """The producers of all tenants that are served. `random` gives numbers from 0 to 1. Raises SealingKeyError."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class TenantProducers:
     ) -> None:
         pulsar = settings.pulsar
         self._shared = pulsar.tenant
+        self._sealing = Sealing(settings)
         self._of = {
             tenant: _Serving(
                 PulsarProducer(settings, wake, client, in_background, pulsar_tenant=tenant),
@@ -110,7 +112,7 @@ class TenantProducers:
 
     def send(self, effect: Produce) -> None:
         """Take a message for its tenant's client; its receipt comes by `take_receipts`."""
-        self._of[self._shared or effect.properties["tenant"]].producer.send(effect)
+        self._of[self._shared or effect.properties["tenant"]].producer.send(self._sealing.sealed(effect))
 
     @property
     def next_due_s(self) -> float | None:
