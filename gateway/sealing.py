@@ -16,7 +16,7 @@ class Sealing:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._of = {
-            # the private key is kept nowhere else: with this process ends who could open what it sealed, but for the tenant
+            # Kept nowhere else: after this process only the tenant can open what it sealed.
             tenant: Sealer(read_public_key(one.sealing_key), X25519PrivateKey.generate(), tenant, settings.region)
             for tenant, one in settings.tenants.items()
             if one.sealing_key is not None
