@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.centre import age, in_arrow, usage
-from benchmarks.centre.from_pulsar import full, light, pulsar_cluster
+from benchmarks.centre.from_pulsar import full, light
 from benchmarks.centre.table import print_rows, quiet
+from benchmarks.loaded_cluster import loaded_cluster
 from cloud_jobs.spark import SparkSettings, start_spark
 
 PARTS = ("pulsar", "light", "usage", "age", "arrow")
@@ -45,7 +46,7 @@ def _with_spark(folder: Path, parts: tuple[str, ...]) -> None:
         if "arrow" in parts:
             print_rows("Without Pulsar", in_arrow.rows(spark, folder / "arrow"))
         if {"pulsar", "light"} & {*parts}:
-            with pulsar_cluster(folder) as place:
+            with loaded_cluster(folder) as place:
                 if "pulsar" in parts:
                     title = "From Pulsar into the records table, two cores shared with Pulsar"
                     print_rows(title, full(spark, place, folder))

@@ -27,7 +27,7 @@ from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.lake.tables import Lake
-from deploy.local import ObjectStore, PulsarCluster, PulsarSettings
+from deploy.local import ObjectStore
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, eventually
 
 DEVICES = 500
@@ -54,23 +54,6 @@ class PulsarLoad:
 LOADS = (PulsarLoad(200, 1_000_000, 3, 400_000), PulsarLoad(10, 200_000, 3, 60_000))
 
 
-@contextmanager
-def pulsar_cluster(folder: Path) -> Iterator[LiveCluster]:
-    """A standalone cluster with room for the load."""
-    settings = PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)
-    server = PulsarCluster("bench", folder / "bench", settings=settings)
-    server.start()
-    try:
-        server.wait()
-        place = LiveCluster.of(server)
-        try:
-            yield place
-        finally:
-            place.close()
-    finally:
-        server.stop()
-
-
 def settings_of(
     place: LiveCluster, folder: Path, topic: str, *, store: ObjectStore | None = None, **ingest: Any
 ) -> CloudSettings:
@@ -84,6 +67,7 @@ def settings_of(
         | {
             "checkpoints": folder / "checkpoints",
             "clusters": [cluster],
+            "access": place.access,
             "ingest": {"topics": [topic]} | ingest,
         }
     )

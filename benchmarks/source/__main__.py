@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.loaded_cluster import loaded_cluster
 from benchmarks.source.many import PARTITIONS as MANY
 from benchmarks.source.many import BatchTimes, plan_and_commit
 from benchmarks.source.plain import plain_rate
-from deploy.local import PulsarCluster, PulsarSettings
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, session, stream
 
 MESSAGES = 600_000
@@ -31,22 +31,13 @@ USUAL = "value,key,publish_time,message_id"
 
 def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-source-"))
-    server = PulsarCluster(
-        "bench", folder / "bench", settings=PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)
-    )
-    server.start()
-    server.wait()
-    place = LiveCluster.of(server)
-    try:
+    with loaded_cluster(folder) as place:
         spark = session()
         topic = filled(place)
         rates = [turn(spark, place, topic, folder, number) for number in range(ROUNDS + 1)]
         light = light_batches(spark, place, folder)
         spark.stop()
         report(rates[1:], light, plan_and_commit(place))  # the first turn warms both up
-    finally:
-        place.close()
-        server.stop()
 
 
 def filled(place: LiveCluster) -> str:
@@ -70,12 +61,12 @@ def turn(spark: SparkSession, place: LiveCluster, topic: str, folder: Path, numb
 def plain(place: LiveCluster, topic: str, *, everything: bool) -> float:
     """Messages a second of plain readers, one for each partition."""
     partitions = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
-    return plain_rate(place.service_url, partitions, MESSAGES, VALUE_BYTES, everything=everything)
+    return plain_rate(place.service_url, place.access, partitions, MESSAGES, VALUE_BYTES, everything=everything)
 
 
 def through_spark(spark: SparkSession, place: LiveCluster, topic: str, folder: Path, **options: str) -> float:
     """Messages a second of one micro-batch that takes them all, from its plan to its commit."""
-    frame = stream(spark, place.text, topics=topic, subscription=folder.name, **options)
+    frame = stream(spark, place.options, topics=topic, subscription=folder.name, **options)
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(300)
@@ -87,7 +78,7 @@ def through_spark(spark: SparkSession, place: LiveCluster, topic: str, folder: P
 def light_batches(spark: SparkSession, place: LiveCluster, folder: Path) -> list[int]:
     """Milliseconds of each micro-batch of a topic that gets a few messages a second."""
     topic = place.new_topic(PARTITIONS)
-    frame = stream(spark, place.text, topics=topic, subscription="light")
+    frame = stream(spark, place.options, topics=topic, subscription="light")
     query = frame.writeStream.format("noop").option("checkpointLocation", str(folder / "light")).start()
     producer = place.client.create_producer(topic, batching_max_publish_delay_ms=1)
     for _ in range(LIGHT_BATCHES + 5):

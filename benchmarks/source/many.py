@@ -31,7 +31,7 @@ class BatchTimes(NamedTuple):
 def plan_and_commit(place: LiveCluster) -> BatchTimes:
     """How long plans and commits take. The first batch counts nowhere: it opens what the others find open."""
     topic = place.new_topic(PARTITIONS, prefix="many")
-    options = PulsarOptions.parse({"clusters": place.text, "topics": topic, "subscription": "many"})
+    options = PulsarOptions.parse({**place.options, "topics": topic, "subscription": "many"})
     driver = Driver(options)
     times = list(_batches(driver, place, topic))[1:]
     driver.close()

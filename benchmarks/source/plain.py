@@ -12,7 +12,9 @@ OPERATION_S = 30
 _barrier: Any = None
 
 
-def plain_rate(service_url: str, partitions: list[str], messages: int, value_bytes: int, *, everything: bool) -> float:
+def plain_rate(
+    service_url: str, access: PulsarAccess, partitions: list[str], messages: int, value_bytes: int, *, everything: bool
+) -> float:
     """Messages a second from the first reader's start to the last one's end, without the start of the processes.
 
     `everything`: take all that the source has columns for, not the value alone.
@@ -20,7 +22,7 @@ def plain_rate(service_url: str, partitions: list[str], messages: int, value_byt
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(partitions))
     with context.Pool(len(partitions), initializer=_remember, initargs=(barrier,)) as pool:
-        work = [(service_url, partition, value_bytes, everything) for partition in partitions]
+        work = [(service_url, access, partition, value_bytes, everything) for partition in partitions]
         spans = pool.starmap_async(_read, work, chunksize=1).get(timeout=300)
     assert sum(count for count, *_ in spans) == messages
     return messages / (max(end for *_, end in spans) - min(start for _, start, _ in spans))
@@ -31,8 +33,10 @@ def _remember(barrier: Any) -> None:
     _barrier = barrier
 
 
-def _read(service_url: str, partition: str, value_bytes: int, everything: bool) -> tuple[int, float, float]:
-    client = open_pulsar_client(service_url, PulsarAccess(), timeout_s=OPERATION_S)
+def _read(
+    service_url: str, access: PulsarAccess, partition: str, value_bytes: int, everything: bool
+) -> tuple[int, float, float]:
+    client = open_pulsar_client(service_url, access, timeout_s=OPERATION_S)
     _barrier.wait(60)
     start = time.time()
     reader = client.create_reader(partition, pulsar.MessageId.earliest)
