@@ -24,6 +24,7 @@ from identity.errors import NameRefused
 from identity.names import PrincipalKind, principal
 
 __all__ = [
+    "PASSWORD_HASH",
     "TOKEN_LIFETIME",
     "EnrolmentToken",
     "broker_password",
@@ -41,11 +42,12 @@ _ITERATIONS = 101
 _SALT_BYTES, _HASH_BYTES = 12, 64
 _TOKEN_ID = re.compile(r"token-[0-9a-f]{16}")
 _TOKEN = re.compile(rf"({_TOKEN_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
-# Iterations of four digits: a hash that somebody made up must not take seconds to compare.
-_PASSWORD = re.compile(
+PASSWORD_HASH = re.compile(
     r"\$7\$([1-9][0-9]{0,3})\$((?:[A-Za-z0-9+/]{4}){0,15}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))"
     r"\$([A-Za-z0-9+/]{86}==)"
 )
+"""A hash in the format of Mosquitto 2, of at most 9,999 iterations: whoever made it up must not have us, or a broker at
+each connection, compute for seconds."""
 
 
 class EnrolmentToken(NamedTuple):
@@ -86,7 +88,7 @@ def broker_password(text: str, salt: bytes) -> str:
 
 def is_broker_password(text: str, password_hash: str) -> bool:
     """Whether a hash of this format is that of the text."""
-    matched = _PASSWORD.fullmatch(password_hash)
+    matched = PASSWORD_HASH.fullmatch(password_hash)
     if matched is None:
         return False
     # The number of rounds is the hash's own: a file may have some that were made by another version.

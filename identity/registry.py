@@ -20,6 +20,7 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from identity.claims import PASSWORD_HASH
 from identity.errors import IdentityError
 from identity.names import device_name
 from settings import Settings
@@ -121,7 +122,7 @@ class Claim(Settings):
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-    password_hash: Annotated[str, StringConstraints(pattern=r"^\$7\$[A-Za-z0-9+/=$]{1,250}$")] | None = None
+    password_hash: Annotated[str, StringConstraints(pattern=rf"^{PASSWORD_HASH.pattern}$")] | None = None
     until: _Moment | None = None
 
     @property
@@ -197,6 +198,7 @@ class Precedence(NamedTuple):
 
 def precedence(entry: DeviceEntry, publication_id: str) -> Precedence:
     """The rank of a publication among those of its device."""
+    # The id of the publication comes last: it decides only where nothing else does, and so by the same rule everywhere.
     return Precedence(entry.is_ended, entry.version, _STRICTNESS.index(entry.state), publication_id)
 
 
@@ -327,6 +329,7 @@ def _changed(
         "successor": successor or entry.successor,
     }
     if certificates is not None:
+        # The oldest go: they are renewals, and the authority's own list has every serial that it signed.
         facts["certificates"] = certificates[-MAX_CERTIFICATES:]
     return DeviceEntry.model_validate(facts)
 

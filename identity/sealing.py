@@ -52,6 +52,7 @@ class Sealer:
 
     def seal(self, batch: bytes) -> bytes:
         """The batch, for the holder of the tenant's private key alone."""
+        # The nonce. Counted and not drawn: one that came twice would give away both batches, and the tags' key.
         number = next(self._numbers).to_bytes(_NUMBER_BYTES, "big")
         return b"".join((self._head, number, self._cipher.encrypt(number, batch, self._bound)))
 
@@ -69,6 +70,7 @@ class Unsealer:
     def of_folder(cls, folder: Path | None) -> Unsealer:
         """With every private key in `*.key` of a folder; None: with no key. Raises SealingKeyError."""
         files = sorted(folder.glob("*.key")) if folder is not None else []
+        # A mistake in a path: without a word all that is sealed would be put into quarantine.
         if folder is not None and not files:
             raise SealingKeyError(f"{folder}: no private key in *.key")
         if len(files) > _MAX_KEYS:
@@ -142,13 +144,18 @@ def _pem(file: Path) -> bytes:
 
 
 def _key_id(public: bytes) -> bytes:
+    # Short, for it only finds the key: with a wrong one the batch does not open.
     return sha256(public).digest()[:_ID_BYTES]
 
 
 def _derived(agreed: bytes, ephemeral: bytes, recipient: bytes) -> bytes:
+    # Without a salt, as RFC 5869 allows: what is agreed on with an ephemeral key is never the same twice.
     return HKDF(SHA256(), _KEY_BYTES, None, _CONTEXT + ephemeral + recipient).derive(agreed)
 
 
 def _bound(tenant: str, region: str) -> bytes:
     """What is authenticated beside the batch. Lengths keep two names from running into each other."""
-    return b"".join(len(name).to_bytes(2, "big") + name for name in (_CONTEXT, tenant.encode(), region.encode()))
+    try:
+        return b"".join(len(name).to_bytes(2, "big") + name for name in (_CONTEXT, tenant.encode(), region.encode()))
+    except (OverflowError, UnicodeEncodeError) as error:  # whoever names it may be a stranger
+        raise Unsealable(f"the name of its tenant or region is none: {error!s:.100}") from error

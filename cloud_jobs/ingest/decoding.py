@@ -159,19 +159,20 @@ def _gather(
         # Messages with the same value can be malformed in different ways.
         _gather_malformed(gathered, message, f"message: {message['malformed']}", message["malformed"].encode())
         return
+    # Before a key is used: what names no tenant must not choose the one that it is opened for.
+    fault = next(_name_faults(properties, only_tenant), None)
+    if fault is not None:
+        _gather_malformed(gathered, message, fault, fault.encode())
+        return
     try:
         if is_sealed(value):
-            value = unsealer.unseal(value, properties.get("tenant", ""), properties.get("region", ""))
+            value = unsealer.unseal(value, properties["tenant"], properties["region"])
         columns = decode_columns(value)
     except Unsealable as error:
         _gather_malformed(gathered, message, f"sealed: {error}")
         return
     except WireError as error:
         _gather_malformed(gathered, message, f"{error.reason}: {error}")
-        return
-    fault = next(_name_faults(properties, only_tenant), None)
-    if fault is not None:
-        _gather_malformed(gathered, message, fault, fault.encode())
         return
     header = columns.header
     stream = DeviceStream(properties["tenant"], header.device, header.epoch)

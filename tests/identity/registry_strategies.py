@@ -11,7 +11,7 @@ from identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertific
 from identity.registry_messages import DevicePublication
 
 MOMENT = datetime(2026, 11, 23, 12, tzinfo=UTC)
-CLAIM = Claim(id="token-0123456789abcdef", password_hash="$7$101$c2FsdA==$aGFzaA==")
+CLAIM = Claim(id="token-0123456789abcdef", password_hash=f"$7$101$c2FsdA==${'A' * 86}==")
 CERTIFICATE = EnrolledCertificate(issuer="Waybill regional authority eu", serial="abc1", not_after=MOMENT)
 CHANGE = DeviceChange(MOMENT, "anna", "because")
 

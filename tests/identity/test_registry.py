@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pydantic import ValidationError
 
 from identity import NameRefused
 from identity.registry import (
     ENDED,
     Beginning,
     ChangeRefused,
+    Claim,
     DeviceChange,
     DeviceEntry,
     DeviceState,
@@ -164,3 +166,10 @@ def test_what_ended_is_not_brought_back_by_a_higher_version() -> None:
     late = published(resume(suspend(active(), change(1)), change(2)))
     assert late.entry.version > revoked.entry.version
     assert revoked.precedence > precedence(late.entry, late.publication_id)
+
+
+@pytest.mark.parametrize("iterations", ["0", "10000", "999999999", "0101", ""])
+def test_no_claim_has_a_broker_compute_for_seconds_at_each_connection(iterations: str) -> None:
+    assert CLAIM.password_hash is not None
+    with pytest.raises(ValidationError, match="password_hash"):
+        Claim(id=CLAIM.id, password_hash=CLAIM.password_hash.replace("$101$", f"${iterations}$"))

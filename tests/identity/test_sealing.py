@@ -62,6 +62,14 @@ def test_what_is_one_tenants_does_not_open_as_anothers(tenant, region, other, el
             Unsealer([ACME]).unseal(sealed, other, elsewhere)
 
 
+@pytest.mark.parametrize("name", ["x" * 65_536, "\udcff"])
+def test_a_name_that_nobody_has_opens_nothing(name: str) -> None:
+    with pytest.raises(Unsealable, match="name"):
+        Unsealer([ACME]).unseal(sealer().seal(b"batch"), name, "eu")
+    with pytest.raises(Unsealable, match="name"):
+        Unsealer([ACME]).unseal(sealer().seal(b"batch"), "acme", name)
+
+
 def test_without_the_key_it_says_which_key_is_lacking():
     with pytest.raises(Unsealable, match=r"sealed for the key [0-9a-f]{16}, which is not here"):
         Unsealer([OTHER]).unseal(sealer().seal(b"batch"), "acme", "eu")

@@ -255,3 +255,11 @@ def test_what_does_not_open_is_malformed_and_kept_sealed_and_nothing_else_waits_
     assert len(rows_of(found)) == 1
     (without_key,) = decode_messages([sealed])
     assert without_key.malformed[0]["malformed"].startswith("sealed: it is sealed for the key ")
+
+
+def test_what_names_no_tenant_is_malformed_before_a_key_is_used() -> None:
+    sealed = sealed_messages("acme", encode(Batch("d", 9, 1, (Record(1, 0, Canary(id="x")),))))["value"][0].as_py()
+    strangers = messages(("x" * 65_536, sealed), ("", sealed))
+    (found,) = decode_messages([strangers], unsealer=Unsealer([TENANTS_KEY]))
+    assert {row["malformed"].partition(":")[0] for row in found.malformed} == {"tenant"}
+    assert found.rows is None
