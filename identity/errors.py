@@ -3,6 +3,7 @@
 IdentityError
 ├── NameRefused              nobody can be called that (a ValueError too)
 ├── KeyRefused               a file is no private key that an authority or a client can use
+├── InvalidToken             a text is no token of a role, or a file no key of tokens (a ValueError too; in `tokens`)
 ├── SealingKeyError          a key file for sealed batches cannot be used
 ├── Unsealable               a sealed batch does not open
 ├── RequestRefused           a certificate request is not granted; `reason` says why

@@ -30,7 +30,10 @@ class TokenIssuer:
     """
 
     def __init__(self, folder: Path, issuer: str) -> None:
-        """Makes the first key where there is none, and publishes. `issuer`: the URL that serves `published`."""
+        """Makes the first key where there is none, and publishes. `issuer`: the URL that serves `published`.
+
+        Raises InvalidToken where a key's file is none, OSError.
+        """
         self._keys, self._tokens = folder / "keys", folder / "tokens"
         self.published = folder / "published"
         self.issuer = issuer
@@ -60,9 +63,8 @@ class TokenIssuer:
 
     def publish_new_key(self) -> str:
         """Make a key and let brokers know it; tokens are signed by the former one still. Returns its id."""
-        signer = self._signer()
+        # The signer is named in a file and is not the newest key: who is killed here signs with the former one still.
         self._add_key()
-        self._sign_with(signer.key_id)
         self._publish()
         return self._load(self._files()[-1]).key_id
 
@@ -79,6 +81,7 @@ class TokenIssuer:
         """Delete every key but the one that signs; returns the ids of those that are gone."""
         signer = self._signer().key_id
         former = [(file, key_id) for file in self._files() if (key_id := self._load(file).key_id) != signer]
+        # Deleted first: a key that is published and that nobody has signs nothing; the next start publishes without it.
         for file, _ in former:
             file.unlink()
         self._publish()
@@ -92,8 +95,9 @@ class TokenIssuer:
     def _is_due(self, role: str, now_s: float, life_s: float) -> bool:
         try:
             claims = read_claims(self.token_file(role).read_text())
-        except (OSError, InvalidToken):
+        except (OSError, ValueError):  # is missing, is no text, or is no token
             return True
+        # Half a life early: whoever reads its file once in that time never meets one that is over.
         former = (claims.key_id, claims.issuer) != (self._signer().key_id, self.issuer)
         return former or claims.expires_s - now_s < life_s / 2
 
@@ -101,7 +105,10 @@ class TokenIssuer:
         return sorted(self._keys.glob("*.pem"))
 
     def _load(self, file: Path) -> TokenKey:
-        return TokenKey.from_pem(file.read_bytes())
+        try:
+            return TokenKey.from_pem(file.read_bytes())
+        except InvalidToken as error:
+            raise InvalidToken(f"{file}: {error}") from error
 
     def _add_key(self) -> None:
         last = int(self._files()[-1].stem) if self._files() else 0
@@ -111,8 +118,15 @@ class TokenIssuer:
             self._sign_with(key.key_id)
 
     def _signer(self) -> TokenKey:
-        named = (self._keys / "signer").read_text()
-        return next(key for file in self._files() if (key := self._load(file)).key_id == named)
+        try:
+            named = (self._keys / "signer").read_bytes().decode(errors="replace")
+        except FileNotFoundError:
+            # Killed between the first key and its naming: there is no other one.
+            return self._load(self._files()[0])
+        for file in self._files():
+            if (key := self._load(file)).key_id == named:
+                return key
+        raise InvalidToken(f"{self._keys}: signer names {named!r:.40}, and no key here is called so")
 
     def _sign_with(self, key_id: str) -> None:
         replace_durably(self._keys / "signer", key_id.encode())

@@ -8,13 +8,17 @@ import base64
 import binascii
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+from identity.errors import IdentityError
 
 __all__ = [
     "AUDIENCE",
@@ -38,8 +42,8 @@ _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 _MAX_TOKEN = 16 << 10
 
 
-class InvalidToken(ValueError):
-    """A text is no token, or a role cannot be written into one; the message says why."""
+class InvalidToken(IdentityError, ValueError):
+    """A text is no token or no key of tokens, or a role cannot be written into a token; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,13 @@ class TokenKey:
 
     @classmethod
     def from_pem(cls, pem: bytes) -> "TokenKey":
-        """A key as `to_pem` wrote it. Raises ValueError for anything else."""
-        key = serialization.load_pem_private_key(pem, password=None)
+        """A key as `to_pem` wrote it. Raises InvalidToken for anything else."""
+        try:
+            key = serialization.load_pem_private_key(pem, password=None)
+        except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+            raise InvalidToken(f"is not a private key on the curve P-256 without a passphrase: {error}") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise ValueError("is not a private key on the curve P-256")
+            raise InvalidToken("is not a private key on the curve P-256")
         return cls(key)
 
     def to_pem(self) -> bytes:
@@ -79,6 +86,7 @@ class TokenKey:
         """A token for a role, good from now on for so long. Raises InvalidToken for a name that is no role's."""
         if not _ROLE.fullmatch(role):
             raise InvalidToken(f"{role!r} is not the name of a role: letters, digits, dot, dash and underscore")
+        # From a minute ago: a broker whose clock is behind would refuse what is signed now.
         now = int(now_s)
         claims = {"iss": issuer, "sub": role, "aud": AUDIENCE, "iat": now - _SKEW_S, "nbf": now - _SKEW_S}
         claims["exp"] = int(now_s + life_s)
@@ -101,6 +109,7 @@ class TokenClaims:
 
 def read_claims(token: str) -> TokenClaims:
     """What it says; nothing is checked but its form. Raises InvalidToken. Who lets somebody in asks a broker."""
+    # By the broker a signature is checked, with the keys that are in force there: here it would say nothing.
     parts = token.split(".")
     if len(parts) != 3 or len(token) > _MAX_TOKEN:
         raise InvalidToken("is not a token: it has not three parts")
@@ -109,8 +118,8 @@ def read_claims(token: str) -> TokenClaims:
         said = claims["sub"], claims["iss"], head["kid"]
         if not all(isinstance(one, str) for one in said):
             raise TypeError("a name is no text")
-        return TokenClaims(*said, expires_s=float(claims["exp"]))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return TokenClaims(*said, expires_s=_moment_s(claims["exp"]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InvalidToken(f"is not a token of ours: {error}") from error
 
 
@@ -133,6 +142,13 @@ def discovery(issuer: str) -> bytes:
         },
         indent=2,
     ).encode()
+
+
+def _moment_s(value: object) -> float:
+    # Nothing is later than NaN: a token that ended then would be good for ever.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("it ends at no moment")
+    return float(value)
 
 
 def _encoded(data: bytes) -> str:

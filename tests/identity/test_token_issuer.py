@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from identity.token_issuer import TokenIssuer
-from identity.tokens import read_claims
+from identity.tokens import InvalidToken, read_claims
 
 ISSUER = "https://127.0.0.1:1"
 
@@ -45,11 +47,12 @@ def test_a_change_that_was_interrupted_goes_on_after_a_start(tmp_path: Path) -> 
     assert key_of(again, "jobs") == second
 
 
-def test_a_token_is_renewed_when_half_of_its_life_is_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"a.b.c", b"\xff\xfe.b.c", b""])
+def test_a_token_is_renewed_when_half_of_its_life_is_over(tmp_path: Path, damage: bytes) -> None:
     issuer = TokenIssuer(tmp_path, ISSUER)
     assert issuer.renew(["jobs", "operator"], now_s=0, life_s=100) == ["jobs", "operator"]
     assert issuer.renew(["jobs", "operator"], now_s=50, life_s=100) == []
-    issuer.token_file("operator").write_text("a.b.c")
+    issuer.token_file("operator").write_bytes(damage)
     assert issuer.renew(["jobs", "operator"], now_s=50, life_s=100) == ["operator"]
     assert issuer.renew(["jobs", "operator"], now_s=51, life_s=100) == ["jobs"]
 
@@ -63,3 +66,17 @@ def test_only_the_owner_reads_keys_and_tokens(tmp_path: Path) -> None:
     issuer = TokenIssuer(tmp_path / "access", ISSUER)
     secret = [issuer.issue("jobs", now_s=0, life_s=1), *(tmp_path / "access" / "keys").glob("*.pem")]
     assert {file.stat().st_mode & 0o077 for file in secret} == {0}
+
+
+def test_who_was_killed_before_the_first_key_was_named_signs_with_it(tmp_path: Path) -> None:
+    TokenIssuer(tmp_path, ISSUER)
+    (tmp_path / "keys" / "signer").unlink()
+    TokenIssuer(tmp_path, ISSUER).issue("jobs", now_s=0, life_s=1)
+
+
+@pytest.mark.parametrize(("name", "damage"), [("signer", b"\xffanother"), ("0001.pem", b"-----BEGIN")])
+def test_a_damaged_file_of_keys_is_named(tmp_path: Path, name: str, damage: bytes) -> None:
+    TokenIssuer(tmp_path, ISSUER)
+    (tmp_path / "keys" / name).write_bytes(damage)
+    with pytest.raises(InvalidToken, match=name):
+        TokenIssuer(tmp_path, ISSUER).issue("jobs", now_s=0, life_s=1)

@@ -8,6 +8,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from identity.tokens import InvalidToken, TokenKey, check_keys, discovery, read_
 KEY = TokenKey(ec.derive_private_key(7, ec.SECP256R1()))
 OTHER = TokenKey(ec.derive_private_key(8, ec.SECP256R1()))
 ISSUER = "https://127.0.0.1:1"
+LOCKED = KEY.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word"))
 
 
 def decoded(text: str) -> bytes:
@@ -60,9 +62,24 @@ def test_what_is_no_token_is_called_so(text: str) -> None:
         read_claims(text)
 
 
+@pytest.mark.parametrize("ends", ["1" + "0" * 400, "1e999", "NaN", "-Infinity", '"9"', "true", "null"])
+def test_a_token_that_ends_at_no_moment_is_none(ends: str) -> None:
+    head, claims = b'{"kid": "k"}', f'{{"sub": "jobs", "iss": "i", "exp": {ends}}}'.encode()
+    with pytest.raises(InvalidToken):
+        read_claims(".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (head, claims, b"")))
+
+
+@pytest.mark.parametrize(
+    "pem", [b"", b"-----BEGIN", KEY.to_pem()[:90], LOCKED], ids=["empty", "begun", "cut", "locked"]
+)
+def test_what_is_no_key_is_called_so(pem: bytes) -> None:
+    with pytest.raises(InvalidToken, match="P-256"):
+        TokenKey.from_pem(pem)
+
+
 def test_a_key_survives_its_file() -> None:
     assert TokenKey.from_pem(KEY.to_pem()).public_jwk() == KEY.public_jwk()
-    with pytest.raises(ValueError, match="P-256"):
+    with pytest.raises(InvalidToken, match="P-256"):
         TokenKey.from_pem(TokenKey(ec.generate_private_key(ec.SECP384R1())).to_pem())
 
 
