@@ -84,6 +84,7 @@ class GroupSender:
         size = len(message.payload)
         if self._bytes + size > self._max_bytes:
             self.flush()
+        # One behind: only with the next one is it known that this is not the group's last, which has the callback.
         if self._last is not None and self._try_hand_over(self._last, None):
             self._tokens.append(self._last.token)
         self._last = message
@@ -102,6 +103,7 @@ class GroupSender:
             return
         if self._due_s is None:
             self._due_s = now_s + self._delay_s
+        # While an answer is awaited, the next group grows: so a busy gateway is cheap, and an idle one quick.
         if not self._under_way or now_s >= self._due_s:
             self.flush()
 
@@ -115,6 +117,7 @@ class GroupSender:
         self._under_way.add(self._number)
         if not self._try_hand_over(last, partial(self._on_answer, self._number, [*tokens, last.token])):
             self._under_way.discard(self._number)
+            # Those before it left without a callback: nobody will say what became of them.
             if tokens:
                 self._on_result(SendResult(tokens, UNPROVEN))
         # Where it raises, the client sends what it has by itself, later.

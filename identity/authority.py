@@ -288,6 +288,7 @@ def _begin(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(serial)
+        # A device whose clock is behind would refuse its own broker.
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)

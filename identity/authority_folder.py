@@ -119,6 +119,7 @@ class AuthorityFolder:
     def renew_regional(self, regional: Self, region: str, *, now: datetime, lifetime: timedelta) -> Self:
         """A region's authority with the same key and a new end: what it signed before stays good."""
         chain_pem = self.sign_regional(region, regional.authority.key, now=now, lifetime=lifetime)
+        # The chain alone is replaced: the key stays, so what it signed is still good.
         replace_durably(regional.folder / _CERTIFICATE, chain_pem)
         return type(self)(
             regional.folder, Authority(read_certificates(chain_pem)[0], regional.authority.key), self.root_pem

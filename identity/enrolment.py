@@ -115,12 +115,14 @@ def encode_enrolment_answer(answer: EnrolmentAnswer) -> bytes:
     """The bytes of an answer."""
     if isinstance(answer, EnrolmentGranted):
         return _encode({"version": VERSION, "nonce": answer.nonce, "chain": answer.chain_pem.decode("ascii")})
+    # Cut here: what is refused because of its length would reach nobody.
     detail = answer.detail[:MAX_DETAIL_CHARACTERS]
     return _encode({"version": VERSION, "nonce": answer.nonce, "refusal": answer.reason, "detail": detail})
 
 
 def decode_enrolment_answer(data: bytes) -> EnrolmentAnswer:
     """The answer in these bytes. Raises EnrolmentUnreadable, and nothing else for any bytes."""
+    # Who could not read the request answers all the same: a device that hears nothing would ask again and again.
     members = _decode(data, may_lack_nonce=True)
     nonce = members["nonce"]
     if members.keys() == {"version", "nonce", "chain"} and nonce:
@@ -153,6 +155,7 @@ def _decode(data: bytes, *, may_lack_nonce: bool = False) -> dict[str, Any]:
     if not isinstance(nonce, str) or not (_NONCE.fullmatch(nonce) or (may_lack_nonce and not nonce)):
         raise EnrolmentUnreadable("its nonce is not 32 hexadecimal digits")
     version = members.get("version")
+    # Not by `isinstance`: `true` would be version 1.
     if type(version) is not int or version != VERSION:
         raise EnrolmentUnreadable(f"its version is {version!r:.40}, and {VERSION} is read here", nonce)
     return members

@@ -179,4 +179,6 @@ def _parts(publication: Publication, publication_id: str, reason: str) -> list[b
 
 
 def _signed_bytes(what: str, parts: Sequence[bytes]) -> bytes:
+    # Each with its length: else the end of one part could be read as the beginning of the next.
+    # The word comes first: what was signed as one thing is never good as another.
     return b"".join(len(part).to_bytes(_LENGTH_BYTES, "big") + part for part in (what.encode(), *parts))

@@ -136,6 +136,7 @@ class AccessCore:
         """The region's authority signed a certificate for a device."""
         if not_after_s <= now_s:
             return
+        # By name: a revocation names a device, and a list its serials.
         self._issued.setdefault(name, {})[serial] = not_after_s
         # Signed while it was revoked, or found after a start: it goes on the list at once.
         if name in self._closed:

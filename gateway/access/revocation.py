@@ -81,6 +81,7 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
         found = _read(body[begin:], certificate)
     except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, NotAnAuthority) as error:
         raise ListRefused(issuer, f"{type(error).__name__}: {error}") from error
+    # The topic keeps the last message of each key: under another's name a list would push that one out.
     if found.issuer != issuer:
         raise ListRefused(issuer, f"it is of {found.issuer!r}")
     return found
@@ -89,6 +90,7 @@ def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> R
 def lists_in(pem: bytes) -> dict[str, RevocationList]:
     """The lists of a file that was written here, by issuer; what cannot be read is left out, and nobody is asked."""
     found: dict[str, RevocationList] = {}
+    # One by one: a list that was damaged must not take the others with it.
     for part in pem.split(_END)[:-1]:
         try:
             one = _read(part + _END)

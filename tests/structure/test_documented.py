@@ -158,6 +158,11 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_no_two_decisions_have_one_number() -> None:
+    numbers = sorted(page.name.partition("-")[0] for page in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert numbers == sorted(set(numbers))
+
+
 def test_each_link_into_a_page_names_one_of_its_headings() -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))}
     broken = []
