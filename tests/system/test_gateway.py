@@ -6,10 +6,8 @@ import itertools
 import os
 import random
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +25,13 @@ from deploy.local import (
     free_port,
     wait_all,
 )
-from edge_agent.store.connection import DATABASE
 from identity import sign_push
-from telemetry import Batch, Canary, IntervalSet, Record, encode, read_header
+from telemetry import Batch, Canary, IntervalSet, Record, encode
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.identity.operators import operator, operators_file
+from tests.system.batches_in_turn import InTurn, firsts_of
 from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
+from tests.system.vehicle_agent import running, stored, vehicle  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -281,36 +280,10 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
     assert region.persisted("tls") == fleet.snapshot()
 
 
-@pytest.fixture
-def vehicle(tmp_path: Path) -> Iterator[VehicleSensors]:
-    """A vehicle's own broker and what publishes there."""
-    broker = MosquittoBroker("car", tmp_path / "car")
-    broker.start()
-    broker.wait(20)
-    vehicle = VehicleSensors(broker.port)
-    yield vehicle
-    vehicle.close()
-    broker.stop()
-
-
-@contextmanager
-def running(agent: AgentProcess) -> Iterator[AgentProcess]:
-    agent.start()
-    try:
-        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
-        yield agent
-    finally:
-        agent.stop()
-
-
-def stored(agent: AgentProcess) -> list[tuple[int, bytes]]:
-    """The batches in the buffer, byte by byte."""
-    with closing(sqlite3.connect(agent.config.parent / "buffer" / DATABASE)) as connection:
-        return connection.execute("SELECT id, batch FROM batches WHERE batch IS NOT NULL ORDER BY id").fetchall()
-
-
 def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_stored_data_stay_as_they_are(
-    region: PulsarRegion, vehicle: VehicleSensors, tmp_path: Path
+    region: PulsarRegion,
+    vehicle: VehicleSensors,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     file = tmp_path / "pushes" / "push" / f"{DEVICE}.toml"
     file.parent.mkdir(parents=True)
@@ -366,7 +339,9 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
 
 
 def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_the_rest_is_delivered(
-    region: PulsarRegion, vehicle: VehicleSensors, tmp_path: Path
+    region: PulsarRegion,
+    vehicle: VehicleSensors,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, tenant="poison")
     text = agent.config.read_text(encoding="utf-8")
@@ -387,47 +362,8 @@ def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_th
     assert region.persisted("poison")[DEVICE] == IntervalSet([(2, 41)]), "all but the first, which is kept"
 
 
-class InTurn:
-    """Devices of which each sends its next batch when the one before is acknowledged, and again after two seconds."""
-
-    def __init__(self, fleet: Devices) -> None:
-        self._fleet = fleet
-        self._waiting: dict[str, list[int]] = {}
-        for device, first in sorted(fleet.batches):
-            self._waiting.setdefault(device, []).append(first)
-        self._sent_s: dict[tuple[str, int], float] = {}
-        self.heard_s: list[float] = []
-
-    def send_until(self, left: int) -> None:
-        """Go on until so many batches are left."""
-        while sum(map(len, self._waiting.values())) > left:
-            for device, firsts in self._waiting.items():
-                while firsts and self._fleet.knows(device, firsts[0]):
-                    firsts.pop(0)
-                    self.heard_s.append(time.monotonic())
-                if firsts and time.monotonic() - self._sent_s.get((device, firsts[0]), -9.0) > 2:
-                    self._sent_s[device, firsts[0]] = time.monotonic()
-                    self._fleet.send(device, self._fleet.batches[device, firsts[0]])
-            time.sleep(0.002)
-
-    @property
-    def longest_silence_s(self) -> float:
-        return max(later - earlier for earlier, later in pairwise(self.heard_s))
-
-
 def has_ended(gateway: GatewayProcess) -> bool:
     return gateway.process.pid is None
-
-
-def firsts_of(messages: list[tuple[bytes, dict[str, str]]], tenant: str) -> dict[str, list[int]]:
-    """By device the batches in the order of their first copies in the topic, each by its first seq."""
-    found: dict[str, dict[int, None]] = {}
-    for payload, properties in messages:
-        if properties["tenant"] == tenant:
-            first = read_header(payload).seqs.first
-            assert first is not None
-            found.setdefault(properties["device"], {})[first] = None
-    return {device: list(firsts) for device, firsts in found.items()}
 
 
 def test_through_two_gateways_a_rolling_upgrade_and_a_kill_what_waits_for_its_acknowledgement_keeps_its_order(
