@@ -12,6 +12,7 @@ from identity import SealingKeyError, read_public_key
 from runtime.broker_settings import is_this_machine, unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import unusable_tls_files
+from settings import SettingsError
 
 
 def problems(settings: GatewaySettings) -> list[str]:
@@ -38,6 +39,11 @@ def _file_problems(settings: GatewaySettings) -> Iterator[str]:
                 read_public_key(one.sealing_key)
             except SealingKeyError as error:
                 yield f"tenants.{tenant}.sealing_key: {error}"
+    if settings.registry is not None:
+        try:
+            settings.registry.check_signed()
+        except SettingsError as error:
+            yield f"registry.operators: {'; '.join(error.lines)}"
     folder = settings.push.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
         yield f"push.folder: {folder} is not a folder that can be read"

@@ -19,8 +19,11 @@ class RegistryCheck:
     """Follows the registry in a thread, and answers by a look into a dictionary."""
 
     def __init__(self, settings: RegistrySettings) -> None:
+        """Raises SettingsError."""
         registry = DeviceRegistry(_state, settings.max_devices)
-        self.reader = RegistryReader(settings.service_url, settings.access, registry)
+        self.reader = RegistryReader(
+            settings.service_url, settings.access, registry, check_signed=settings.check_signed()
+        )
         self.refusal_of: Callable[[Sender], Refusal | None] = judge(
             registry.get, lambda: self.reader.knows_all, refuses_unknown=settings.unknown_devices == "refuse"
         )

@@ -33,6 +33,7 @@ Config = Annotated[Path, typer.Option("--config", "-c", help="The operator's set
 Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is recorded.")]
 Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
+Key = Annotated[Path | None, typer.Option("--key", help="Your private key, which signs the change.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
 Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
@@ -80,6 +81,7 @@ def expect(
     *,
     config: Config,
     reason: Reason,
+    key: Key = None,
     region: Annotated[str, typer.Option("--region", help="The region that enrols it.")],
     token_file: Token = None,
     factory: Factory = None,
@@ -96,6 +98,7 @@ def expect(
     claim = _claim(token_file, factory, by_hand=by_hand)
     _change(
         config,
+        key,
         reason,
         wait,
         lambda session, change: (
@@ -105,36 +108,36 @@ def expect(
 
 
 @app.command()
-def suspend(device: Device, *, config: Config, reason: Reason, wait: Wait = 0) -> None:
+def suspend(device: Device, *, config: Config, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
     """End a device's session in all regions, and let it in no more until it is resumed.
 
     Example: waybill device suspend acme/bus-1 --reason "in the workshop" --config operator.toml --wait 10
     """
     from identity.registry import suspend as suspended
 
-    _change(config, reason, wait, lambda session, change: (suspended(_known(session, device), change),))
+    _change(config, key, reason, wait, lambda session, change: (suspended(_known(session, device), change),))
 
 
 @app.command()
-def resume(device: Device, *, config: Config, reason: Reason, wait: Wait = 0) -> None:
+def resume(device: Device, *, config: Config, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
     """Let a suspended device in again.
 
     Example: waybill device resume acme/bus-1 --reason "repaired" --config operator.toml
     """
     from identity.registry import resume as resumed
 
-    _change(config, reason, wait, lambda session, change: (resumed(_known(session, device), change),))
+    _change(config, key, reason, wait, lambda session, change: (resumed(_known(session, device), change),))
 
 
 @app.command()
-def revoke(device: Device, *, config: Config, reason: Reason, wait: Wait = 0) -> None:
+def revoke(device: Device, *, config: Config, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
     """End a device's session in all regions, and never let it in again.
 
     Example: waybill device revoke acme/bus-1 --reason "stolen" --config operator.toml --wait 10
     """
     from identity.registry import revoke as revoked
 
-    _change(config, reason, wait, lambda session, change: (revoked(_known(session, device), change),))
+    _change(config, key, reason, wait, lambda session, change: (revoked(_known(session, device), change),))
 
 
 @app.command()
@@ -144,6 +147,7 @@ def move(
     *,
     config: Config,
     reason: Reason,
+    key: Key = None,
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
@@ -163,7 +167,7 @@ def move(
         # The new one first: killed between the two, the command can be given again.
         return moved(_known(session, device), tenant, beginning, change)[::-1]
 
-    _change(config, reason, wait, entries)
+    _change(config, key, reason, wait, entries)
 
 
 @app.command()
@@ -173,6 +177,7 @@ def replace(
     *,
     config: Config,
     reason: Reason,
+    key: Key = None,
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
@@ -191,19 +196,20 @@ def replace(
         beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
         return replaced(_known(session, device), successor, beginning, change)[::-1]
 
-    _change(config, reason, wait, entries)
+    _change(config, key, reason, wait, entries)
 
 
 def _change(
     config: Path,
+    key: Path | None,
     reason: str,
     wait_s: float,
     entries: Callable[[RegistrySession, DeviceChange], tuple[DeviceEntry, ...]],
 ) -> None:
     from identity.registry import DeviceChange
 
-    with _session(config) as (session, settings):
-        change = DeviceChange(datetime.now(UTC), settings.operator, reason)
+    with _session(config, key) as (session, settings):
+        change = DeviceChange(datetime.now(UTC), session.operator, reason)
         outcome = session.publish(entries(session, change), wait_s)
     for one in outcome.publications:
         typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
@@ -240,7 +246,9 @@ def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool) -> Cl
 
 
 @contextmanager
-def _session(config: Path, *, with_history: bool = False) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
+def _session(
+    config: Path, key: Path | None = None, *, with_history: bool = False
+) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
     from identity.errors import IdentityError
     from identity.operator_settings import read_operator_settings
     from identity.registry_publisher import RegistryUnreachable
@@ -249,6 +257,8 @@ def _session(config: Path, *, with_history: bool = False) -> Iterator[tuple[Regi
 
     try:
         settings = read_operator_settings(config)
+        if key is not None:
+            settings = settings.model_copy(update={"key": key})
         with RegistrySession(settings, with_history=with_history) as session:
             yield session, settings
     except SettingsError as error:

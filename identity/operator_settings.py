@@ -8,19 +8,24 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from identity.registry_trust import RegistryTrust
 from runtime.pulsar_client import PulsarAccess
-from settings import Settings, load
+from settings import load
 
 __all__ = ["OperatorSettings", "read_operator_settings"]
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
 
 
-class OperatorSettings(Settings):
-    """`service_url`: any cluster, the registry is replicated to all. `operator`: who is recorded; the user's name."""
+class OperatorSettings(RegistryTrust):
+    """`service_url`: any cluster, the registry is replicated to all. `key`: the private key that signs changes.
+
+    `operator`: who is recorded where no trusted key has a name; the user's name.
+    """
 
     service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
     regions: Annotated[tuple[_Name, ...], Field(min_length=1, max_length=100)]
+    key: Path | None = None
     operator: _Name = Field(default_factory=getpass.getuser)
     access: PulsarAccess = PulsarAccess()
 

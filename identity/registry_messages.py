@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from identity.errors import IdentityError
+from identity.errors import IdentityError, SignatureRefused
 from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
 from identity.registry import DeviceEntry, Precedence, precedence
 from telemetry import InvalidJson, parse_json
@@ -20,6 +20,7 @@ __all__ = [
     "DEVICES_TOPIC",
     "KIND",
     "MAX_ENTRY_BYTES",
+    "NO_ENTRY",
     "CheckSigned",
     "DevicePublication",
     "EntryRefused",
@@ -35,17 +36,23 @@ _MAX_DEPTH: Final = 4
 _MAX_VALUES: Final = 200
 _SHOWN_CHARACTERS: Final = 100
 
+NO_ENTRY: Final = "no-entry"
+"""The word for a message that is refused before anybody asks who signed it."""
+
 CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 """Raises IdentityError for a publication, its body and its properties that are not signed by who may publish it."""
 
 
 class EntryRefused(IdentityError):
-    """A message of the registry that is no entry; `key` is what it calls itself."""
+    """A message of the registry that is no entry; `key` is what it calls itself.
 
-    def __init__(self, key: str, why: str) -> None:
+    `reason`: `no-entry`, or the word of what is wrong with its signature (`SignatureFault`).
+    """
+
+    def __init__(self, key: str, why: str, reason: str = NO_ENTRY) -> None:
         shown = key if len(key) <= _SHOWN_CHARACTERS else f"{key[:_SHOWN_CHARACTERS]}..."
         super().__init__(f"the registry's message {shown!r} is no entry: {why}")
-        self.key = key
+        self.key, self.reason = key, reason
 
 
 class DevicePublication(NamedTuple):
@@ -98,6 +105,8 @@ def read_entry(
     try:
         if check_signed is not None:
             check_signed(found, body, properties)
+    except SignatureRefused as error:
+        raise EntryRefused(key, str(error), error.fault) from error
     except IdentityError as error:
         raise EntryRefused(key, str(error)) from error
     return found

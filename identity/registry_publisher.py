@@ -15,12 +15,17 @@ from identity.registry import DeviceEntry
 from identity.registry_messages import DEVICES_TOPIC, entry_body
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
-__all__ = ["RegistryPublisher", "RegistryUnreachable", "SignEntry"]
+__all__ = ["RegistryPublisher", "RegistryUnreachable", "SignEntry", "unsigned"]
 
 _TIMEOUT_S: Final = 10
 
 SignEntry = Callable[[DeviceEntry, bytes, str], Mapping[str, str]]
 """The properties by which an entry, its body and its publication id are signed."""
+
+
+def unsigned(_: DeviceEntry, __: bytes, ___: str) -> Mapping[str, str]:
+    """Signs nothing: for a registry whose readers take what nobody signed."""
+    return {}
 
 
 class RegistryUnreachable(IdentityError):
@@ -35,7 +40,7 @@ class RegistryPublisher:
         service_url: str,
         access: PulsarAccess,
         *,
-        sign: SignEntry = lambda _, __, ___: {},
+        sign: SignEntry = unsigned,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._service_url, self._access, self._sign, self._clock = service_url, access, sign, clock
@@ -65,6 +70,8 @@ class RegistryPublisher:
                 self._producer = self._client.create_producer(DEVICES_TOPIC)
             self._producer.send(body, partition_key=entry.name, properties=properties)
         except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
+            # The next one begins anew: a client that got no producer would be left behind.
+            self.close()
             raise RegistryUnreachable(f"{entry.name} is not published at {self._service_url}: {error}") from error
         return publication_id
 

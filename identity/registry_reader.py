@@ -6,8 +6,9 @@ and then nobody may take a device that is not there for one that is not known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import structlog
@@ -47,12 +48,17 @@ class Outranked(NamedTuple):
 
 @dataclass(slots=True)
 class RegistryCounts:
-    """What became of the messages. `refused`: they are no entries. `outranked`: another publication holds."""
+    """What became of the messages. `refused_by`: no entries, by reason. `outranked`: another publication holds."""
 
     taken: int = 0
-    refused: int = 0
+    refused_by: Counter[str] = field(default_factory=Counter[str])
     outranked: int = 0
     too_many: int = 0
+
+    @property
+    def refused(self) -> int:
+        """Messages that are no entries."""
+        return self.refused_by.total()
 
 
 class DeviceRegistry(Generic[T]):
@@ -81,7 +87,7 @@ class DeviceRegistry(Generic[T]):
         try:
             made = read_entry(message.key, message.body, message.properties, message.published_ms, check_signed)
         except EntryRefused as refused:
-            self.counts.refused += 1
+            self.counts.refused_by[refused.reason] += 1
             self.last_refused = str(refused)
             return refused
         name, rank = made.entry.name, made.precedence

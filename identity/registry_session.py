@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from identity.confirmations import CONFIRMATIONS_TOPIC, decode_confirmation
+from identity.errors import SignatureFault, SignatureRefused
+from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication
-from identity.registry_publisher import RegistryPublisher, RegistryUnreachable
+from identity.registry_publisher import RegistryPublisher, RegistryUnreachable, unsigned
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
+from identity.registry_signing import check_right, signed_by
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage
 
 __all__ = ["ChangeOutcome", "RegistrySession"]
@@ -31,7 +35,10 @@ class ChangeOutcome(NamedTuple):
 
 
 class RegistrySession:
-    """The registry as it is now, and changes of it. Used in a `with` block. Raises RegistryUnreachable."""
+    """The registry as it is now, and changes of it. Used in a `with` block.
+
+    Raises RegistryUnreachable; SettingsError, OperatorKeyRefused for files of keys that cannot be used.
+    """
 
     def __init__(self, settings: OperatorSettings, *, with_history: bool = False) -> None:
         self._settings = settings
@@ -46,10 +53,13 @@ class RegistrySession:
             registry,
             on_message=self._on_entry,
             on_standing=lambda _: self._notify(),
+            check_signed=settings.check_signed(),
             is_compacted=not with_history,
         )
         self._confirmations = CompactedTopicReader(url, access, CONFIRMATIONS_TOPIC, self._on_confirmation)
-        self._publisher = RegistryPublisher(url, access)
+        self._trusted = None if settings.operators is None else read_operators(settings.operators)
+        self._key = None if settings.key is None else read_operator_key(settings.key)
+        self._publisher = RegistryPublisher(url, access, sign=unsigned if self._key is None else signed_by(self._key))
 
     def __enter__(self) -> Self:
         self._reader.start()
@@ -81,8 +91,19 @@ class RegistrySession:
         """What the topic still has of a device, in the order in which it came."""
         return [one for one in self._history if one.entry.name == name]
 
+    @property
+    def operator(self) -> str:
+        """Who is recorded for a change: whose key it is, by the trusted ones, or who the settings say."""
+        key = None if self._key is None or self._trusted is None else self._trusted.keys.get(self._key.key_id)
+        return self._settings.operator if key is None else key.name
+
     def publish(self, entries: Iterable[DeviceEntry], wait_s: float = 0) -> ChangeOutcome:
-        """Publishes entries, in their order. With `wait_s` it waits so long for every region's confirmation."""
+        """Publishes entries, in their order. With `wait_s` it waits so long for every region's confirmation.
+
+        Raises SignatureRefused before anything is published that nobody would take.
+        """
+        entries = tuple(entries)
+        self._check_rights(entries)
         # Before the publication, so that no confirmation is missed.
         if wait_s and not self._confirmations.is_running:
             self._confirmations.start()
@@ -93,6 +114,16 @@ class RegistrySession:
         held = self._reader.registry.all()
         holds = all(held[one.entry.name].publication_id == one.publication_id for one in made)
         return ChangeOutcome(made, holds, self._missing(made, wait_s) if wait_s else None)
+
+    def _check_rights(self, entries: Iterable[DeviceEntry]) -> None:
+        if self._trusted is None:
+            return
+        if self._key is None:
+            raise SignatureRefused(
+                SignatureFault.UNSIGNED, "nobody takes a change that is not signed: name your private key by --key FILE"
+            )
+        for entry in entries:
+            check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
 
     def _missing(self, made: tuple[DevicePublication, ...], wait_s: float) -> tuple[str, ...]:
         ids = {one.publication_id for one in made}

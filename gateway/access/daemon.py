@@ -75,6 +75,7 @@ class AccessDaemon:
             reading.service_url,
             reading.access,
             registry,
+            check_signed=reading.check_signed(),
             on_message=self._on_entry,
             on_standing=self._events.put,
         )
@@ -218,6 +219,8 @@ class AccessDaemon:
         metrics.healthy.set(not problem)
         for outcome, count in (("taken", counts.taken), ("refused", counts.refused), ("outranked", counts.outranked)):
             metrics.set_entries(outcome, count)
+        for reason, count in dict(counts.refused_by).items():
+            metrics.entries_refused.labels(reason).set(count)
         self.status = self._first.model_copy(
             update={
                 "healthy": not problem,
@@ -230,6 +233,7 @@ class AccessDaemon:
                 "rules_version": self._files.rules_version,
                 "lists": lists,
                 "entries_refused": counts.refused,
+                "entries_refused_by": dict(counts.refused_by),
                 "entries_outranked": counts.outranked,
                 "last_entry_refused": self._reader.registry.last_refused,
                 **metrics.counts,

@@ -27,6 +27,9 @@ class AccessMetrics:
         self.entries = Gauge(
             "waybill_access_entries", "Messages of the registry, by what became of them", ["outcome"], registry=registry
         )
+        self.entries_refused = Gauge(
+            "waybill_access_entries_refused", "Of these refused, by reason", ["reason"], registry=registry
+        )
         self.lists = Counter(
             "waybill_access_lists", "Revocation lists of other regions, by outcome", ["outcome"], registry=registry
         )

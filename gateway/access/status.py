@@ -17,6 +17,7 @@ class AccessStatus(BaseModel):
     """One moment of an access daemon. Moments are seconds since 1970.
 
     `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
+    `entries_refused_by`: messages of the registry that are no entries or that nobody signed who may, by reason.
     `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
     """
 
@@ -35,6 +36,7 @@ class AccessStatus(BaseModel):
     rules_version: int = 0
     lists: dict[str, float] = {}
     entries_refused: int = 0
+    entries_refused_by: dict[str, int] = {}
     entries_outranked: int = 0
     last_entry_refused: str = ""
     sessions_ended: int = 0

@@ -31,9 +31,11 @@ def new_root(folder: Path) -> AuthorityFolder:
 
 
 class AccessRegion:
-    """One region. Nothing runs before `start_daemon` and `start_broker`."""
+    """One region. `trust`: whose registry entries it takes. Nothing runs before `start_daemon` and `start_broker`."""
 
-    def __init__(self, name: str, folder: Path, root: AuthorityFolder, service_url: str) -> None:
+    def __init__(
+        self, name: str, folder: Path, root: AuthorityFolder, service_url: str, trust: str = "unsigned = true"
+    ) -> None:
         self.name, self.folder = name, folder
         now = datetime.now(UTC)
         self.authority = AuthorityFolder.create_regional(folder / "authority", root, name, now=now, lifetime=LIFE)
@@ -58,6 +60,7 @@ class AccessRegion:
             pid_file = "{self.pid_file}"
             [registry]
             service_url = "{service_url}"
+            {trust}
             [authority]
             folder = "{folder}/authority"
             [status]

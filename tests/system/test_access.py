@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import httpx
 import pytest
@@ -14,8 +14,11 @@ from typer.testing import CliRunner
 from deploy.local import PulsarCluster
 from identity.device_cli import app
 from identity.registry import DeviceEntry, resume, revoke, suspend
+from identity.operator_files import read_operator_key, write_operator
 from identity.registry_publisher import RegistryPublisher
+from identity.registry_signing import signed_by
 from runtime.pulsar_client import PulsarAccess
+from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
 from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.waiting import wait_until
@@ -40,11 +43,27 @@ def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
         cluster.stop()
 
 
+class OperatorFiles(NamedTuple):
+    key: Path
+    trusted: Path
+
+
 @pytest.fixture(scope="module")
-def regions(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AccessRegion]]:
+def operator_files(tmp_path_factory: pytest.TempPathFactory) -> OperatorFiles:
+    folder = tmp_path_factory.mktemp("operators")
+    anna = operator("anna", tenants=("acme", "zeta"), kinds=("device",))
+    write_operator(folder / "anna.key", anna)
+    return OperatorFiles(folder / "anna.key", operators_file(folder / "operators.toml", anna))
+
+
+@pytest.fixture(scope="module")
+def regions(
+    pulsar: PulsarCluster, operator_files: OperatorFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[AccessRegion]]:
     folder = tmp_path_factory.mktemp("regions")
     root = new_root(folder / "root")
-    made = [AccessRegion(name, _made(folder / name), root, pulsar.service_url) for name in ("eu", "us")]
+    trust = f'operators = "{operator_files.trusted}"'
+    made = [AccessRegion(name, _made(folder / name), root, pulsar.service_url, trust) for name in ("eu", "us")]
     try:
         for region in made:
             region.start_broker()
@@ -59,8 +78,9 @@ def regions(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def publish(pulsar: PulsarCluster) -> Iterator[Callable[[DeviceEntry], str]]:
-    with RegistryPublisher(pulsar.service_url, PulsarAccess()) as publisher:
+def publish(pulsar: PulsarCluster, operator_files: OperatorFiles) -> Iterator[Callable[[DeviceEntry], str]]:
+    sign = signed_by(read_operator_key(operator_files.key))
+    with RegistryPublisher(pulsar.service_url, PulsarAccess(), sign=sign) as publisher:
         yield publisher.publish
 
 
@@ -122,6 +142,19 @@ def test_what_was_revoked_while_the_daemon_was_away_is_so_at_its_start(
     wait_until(lambda: eu.is_refused(context), 10)
 
 
+def test_what_nobody_signed_lets_nobody_in_again_and_is_counted(
+    regions: list[AccessRegion], pulsar: PulsarCluster, publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, _ = regions
+    context, stolen = eu.certificate("acme", "forged"), active("acme", "forged")
+    publish(suspend(stolen, change()))
+    wait_until(lambda: eu.is_refused(context), 10)
+    with RegistryPublisher(pulsar.service_url, PulsarAccess()) as stranger:
+        stranger.publish(resume(suspend(stolen, change()), change()))
+    wait_until(lambda: (eu.status() or _none()).entries_refused_by == {"unsigned": 1}, 10)
+    assert eu.is_refused(context)
+
+
 def test_a_broker_that_was_started_again_refuses_what_was_revoked(
     regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
 ) -> None:
@@ -139,10 +172,13 @@ def test_a_broker_that_was_started_again_refuses_what_was_revoked(
 
 @pytest.fixture
 def device_command(
-    pulsar: PulsarCluster, regions: list[AccessRegion], tmp_path: Path
+    pulsar: PulsarCluster, regions: list[AccessRegion], operator_files: OperatorFiles, tmp_path: Path
 ) -> Callable[..., tuple[int, str]]:
     config = tmp_path / "operator.toml"
-    config.write_text(f'service_url = "{pulsar.service_url}"\nregions = ["eu", "us"]\noperator = "anna"\n')
+    config.write_text(
+        f'service_url = "{pulsar.service_url}"\nregions = ["eu", "us"]\n'
+        f'operators = "{operator_files.trusted}"\nkey = "{operator_files.key}"\n'
+    )
 
     def run(*arguments: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, [*arguments, "--config", str(config)])

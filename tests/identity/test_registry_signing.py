@@ -1,0 +1,210 @@
+"""Signatures of registry entries: who may say what of a device, and what stands when somebody else says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from identity.errors import SignatureFault, SignatureRefused
+from identity.operator_files import NewOperator
+from identity.operator_keys import OperatorKeys
+from identity.publication_id import PROPERTY, next_publication_id
+from identity.registry import (
+    Beginning,
+    DeviceEntry,
+    DeviceState,
+    enrol,
+    expect,
+    move,
+    renew,
+    replace,
+    resume,
+    revoke,
+    suspend,
+)
+from identity.registry_messages import EntryRefused, entry_body
+from identity.registry_reader import DeviceRegistry, Outranked, Taken
+from identity.registry_signing import check_by, check_right, signed_by
+from identity.registry_trust import RegistryTrust
+from identity.signatures import SIGNATURE, SIGNER
+from runtime.compacted_topic import TopicMessage
+from settings import SettingsError
+from tests.identity.operators import operator, operators_file, trusting
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, MOMENT, active, change, expected
+
+NOW_MS = int(MOMENT.timestamp() * 1000)
+ANNA = operator("anna", tenants=("acme",), kinds=("device",))
+BOTH = operator("bea", tenants=("acme", "zeta"), kinds=("device",))
+ACCESS = operator("access@eu", kinds=("enrolment",))
+KEYS = trusting(ANNA, BOTH, ACCESS)
+
+
+def signed(entry: DeviceEntry, by: NewOperator = ANNA, *, after_ms: int = 0) -> TopicMessage:
+    """The message of an entry, published so long after the moment of the tests."""
+    body, publication_id = entry_body(entry), next_publication_id(None, NOW_MS + after_ms, 7)
+    properties = {PROPERTY: publication_id, **signed_by(by.key)(entry, body, publication_id)}
+    return TopicMessage(entry.name, body, properties, NOW_MS + after_ms)
+
+
+class Read:
+    """A registry that is read with trusted keys."""
+
+    def __init__(self, keys: OperatorKeys = KEYS) -> None:
+        self.registry: DeviceRegistry[DeviceState] = DeviceRegistry(lambda made, _: made.entry.state)
+        self._check = check_by(keys)
+
+    def take(self, message: TopicMessage) -> object:
+        return self.registry.take(message, self._check)
+
+    def fault(self, message: TopicMessage) -> str:
+        """Why a message is refused; what was held before must stay."""
+        before = self.registry.all()
+        became = self.take(message)
+        assert isinstance(became, EntryRefused), became
+        assert self.registry.all() == before
+        return became.reason
+
+
+def test_what_an_operator_of_the_tenant_signed_is_taken() -> None:
+    read = Read()
+    assert isinstance(read.take(signed(active())), Taken)
+    assert isinstance(read.take(signed(revoke(active(), change()), after_ms=5)), Taken)
+    assert read.registry.get("acme/bus-1") is DeviceState.REVOKED
+
+
+def without(message: TopicMessage, *names: str) -> TopicMessage:
+    properties: Mapping[str, str] = {name: text for name, text in message.properties.items() if name not in names}
+    return message._replace(properties=properties)
+
+
+STRANGER = operator("anna", kinds=("device",))
+FORMER = operator("carl", kinds=("device",), valid_until=MOMENT)
+FENCES = operator("fay", kinds=("fence",))
+OTHER_TENANT = operator("zoe", tenants=("zeta",), kinds=("device",))
+ALL_KEYS = trusting(ANNA, BOTH, ACCESS, FORMER, FENCES, OTHER_TENANT)
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        (without(signed(active()), SIGNATURE, SIGNER), SignatureFault.UNSIGNED),
+        (without(signed(active()), SIGNATURE), SignatureFault.UNSIGNED),
+        (signed(active(), STRANGER), SignatureFault.UNKNOWN_KEY),
+        (signed(active())._replace(body=entry_body(suspend(active(), change()))), SignatureFault.ALTERED),
+        (signed(active(), FORMER, after_ms=1), SignatureFault.NOT_VALID_THEN),
+        (signed(active(), FENCES), SignatureFault.NO_RIGHT),
+        (signed(active(), OTHER_TENANT), SignatureFault.NO_RIGHT),
+    ],
+)
+def test_what_nobody_signed_who_may_is_not_taken_and_the_former_entry_holds(
+    message: TopicMessage, fault: SignatureFault
+) -> None:
+    read = Read(ALL_KEYS)
+    read.take(signed(revoke(active(), change())))
+    assert read.fault(message) == fault
+    assert read.registry.counts.refused_by == {fault: 1}
+    assert read.registry.get("acme/bus-1") is DeviceState.REVOKED
+
+
+def test_a_signature_of_another_device_or_another_publication_is_none_of_this_one() -> None:
+    read, other = Read(), signed(active("acme", "bus-2"))
+    mine = signed(active())
+    assert read.fault(mine._replace(properties=other.properties)) == SignatureFault.ALTERED
+    later = {**mine.properties, PROPERTY: next_publication_id(None, NOW_MS + 9, 7)}
+    assert read.fault(mine._replace(properties=later)) == SignatureFault.ALTERED
+
+
+def test_an_older_signed_message_that_is_published_again_does_not_undo_a_revocation() -> None:
+    read = Read()
+    first, last = signed(active()), signed(revoke(active(), change()), after_ms=5)
+    read.take(first)
+    read.take(last)
+    again = first._replace(published_ms=NOW_MS + 60_000)
+    assert isinstance(read.take(again), Outranked)
+    assert read.registry.get("acme/bus-1") is DeviceState.REVOKED
+
+
+def test_a_suspension_is_not_undone_by_the_message_before_it() -> None:
+    read = Read()
+    first, last = signed(active()), signed(suspend(active(), change()), after_ms=5)
+    for message in (first, last, first, last, first):
+        read.take(message)
+    assert read.registry.get("acme/bus-1") is DeviceState.SUSPENDED
+
+
+def test_a_move_needs_a_right_for_both_tenants() -> None:
+    ended, begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)
+    read = Read(ALL_KEYS)
+    read.take(signed(active()))
+    assert read.fault(signed(ended, ANNA)) == SignatureFault.NO_RIGHT
+    assert read.fault(signed(ended, OTHER_TENANT)) == SignatureFault.NO_RIGHT
+    assert read.fault(signed(begun, ANNA)) == SignatureFault.NO_RIGHT
+    assert isinstance(read.take(signed(begun, BOTH)), Taken)
+    assert isinstance(read.take(signed(ended, BOTH)), Taken)
+
+
+def test_the_new_tenant_alone_speaks_for_a_device_that_moved() -> None:
+    _, begun = move(active(), "zeta", Beginning(None), CHANGE)
+    read = Read(ALL_KEYS)
+    assert isinstance(read.take(signed(revoke(begun, CHANGE), OTHER_TENANT)), Taken)
+
+
+def test_an_access_daemon_may_say_that_a_device_was_enrolled_or_renewed() -> None:
+    enrolled = enrol(expected(), CERTIFICATE, CHANGE)
+    read = Read()
+    assert isinstance(read.take(signed(enrolled, ACCESS)), Taken)
+    later = CERTIFICATE.model_copy(update={"serial": "abc2", "not_after": MOMENT + timedelta(days=1)})
+    assert isinstance(read.take(signed(renew(enrolled, later, CHANGE), ACCESS)), Taken)
+
+
+ENROLLED = enrol(expected(), CERTIFICATE, CHANGE)
+SUSPENDED_FIRST = resume(suspend(expected(), CHANGE), CHANGE)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        expected(),
+        active(),
+        SUSPENDED_FIRST,
+        suspend(ENROLLED, CHANGE),
+        revoke(ENROLLED, CHANGE),
+        *move(ENROLLED, "zeta", Beginning(CLAIM), CHANGE),
+        *replace(ENROLLED, "bus-9", Beginning(CLAIM), CHANGE),
+        enrol(expect("acme", "bus-1", region="us", claim=CLAIM, change=CHANGE), CERTIFICATE, CHANGE),
+    ],
+)
+def test_an_access_daemon_may_say_nothing_else_and_nothing_of_devices_of_other_regions(entry: DeviceEntry) -> None:
+    assert Read().fault(signed(entry, ACCESS)) == SignatureFault.NO_RIGHT
+
+
+def test_an_entry_with_any_reason_can_be_signed() -> None:
+    entry = revoke(active(), change(reason="two\nlines"))
+    assert isinstance(Read().take(signed(entry)), Taken)
+    assert isinstance(Read().take(signed(revoke(active(), change(reason="")))), Taken)
+
+
+def test_who_has_no_right_hears_it_before_anything_is_published() -> None:
+    check_right(KEYS, ANNA.key.key_id, active(), datetime.now(UTC))
+    with pytest.raises(SignatureRefused, match="zeta"):
+        check_right(KEYS, ANNA.key.key_id, active("zeta"), datetime.now(UTC))
+    with pytest.raises(SignatureRefused, match="no key"):
+        check_right(KEYS, STRANGER.key.key_id, active(), datetime.now(UTC))
+
+
+def test_who_reads_the_registry_says_whom_it_trusts(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="unsigned = true"):
+        RegistryTrust()
+    with pytest.raises(ValidationError, match="one of them"):
+        RegistryTrust(unsigned=True, operators=tmp_path / "operators.toml")
+    assert RegistryTrust(unsigned=True).check_signed() is None
+    with pytest.raises(SettingsError, match=r"operators\.toml"):
+        RegistryTrust(operators=tmp_path / "operators.toml").check_signed()
+    trusted = RegistryTrust(operators=operators_file(tmp_path / "operators.toml", ANNA)).check_signed()
+    read = DeviceRegistry(lambda made, _: made.entry.state)
+    assert isinstance(read.take(signed(active()), trusted), Taken)
+    assert isinstance(read.take(signed(active("acme", "bus-2"), BOTH), trusted), EntryRefused)
