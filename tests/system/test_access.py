@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from deploy.local import PulsarCluster
 from identity.device_cli import app
-from identity.registry import DeviceEntry, resume, revoke, suspend
 from identity.operator_files import read_operator_key, write_operator
+from identity.registry import DeviceEntry, resume, revoke, suspend
 from identity.registry_publisher import RegistryPublisher
 from identity.registry_signing import signed_by
 from runtime.pulsar_client import PulsarAccess
