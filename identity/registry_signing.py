@@ -1,4 +1,4 @@
-"""Signatures of registry entries: whose signature a publication of a device needs, and how one is signed. Pure.
+"""Signatures of registry entries: whose signature a publication of a device needs, and how one is signed.
 
 An operator's key speaks for a device if it may for kind `device` and for every tenant that the entry names: its own,
 and that of its successor. So a move needs a right for both.
@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from identity.errors import SignatureFault, SignatureRefused
 from identity.names import PrincipalKind, principal
+from identity.operator_files import read_operator_key
 from identity.operator_keys import ANY, OperatorKeys, Scope
 from identity.registry import DeviceEntry, DeviceState
 from identity.registry_messages import KIND, CheckSigned, DevicePublication
-from identity.registry_publisher import SignEntry
+from identity.registry_publisher import SignEntry, unsigned
 from identity.signatures import SIGNER, OperatorKey, Publication, checked_reason, sign_publication, verify_publication
 
-__all__ = ["ENROLMENT_KIND", "check_by", "check_right", "scope_of_entry", "signed_by"]
+__all__ = ["ENROLMENT_KIND", "check_by", "check_right", "entries_signed_by", "scope_of_entry", "signed_by"]
 
 ENROLMENT_KIND: Final = "enrolment"
 """Of what an access daemon's own key may speak for."""
@@ -34,6 +36,11 @@ def signed_by(key: OperatorKey) -> SignEntry:
         return sign_publication(key, Publication(KIND, entry.name, body), publication_id, _reason(entry))
 
     return sign
+
+
+def entries_signed_by(key_file: Path | None) -> SignEntry:
+    """Signs entries with the key of a file; None: nothing is signed. Raises OperatorKeyRefused."""
+    return unsigned if key_file is None else signed_by(read_operator_key(key_file))
 
 
 def check_by(keys: OperatorKeys) -> CheckSigned:

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from deploy.local import PulsarCluster
 from identity.device_cli import app
-from identity.operator_files import read_operator_key, write_operator
+from identity.operator_files import write_operator
 from identity.registry import DeviceEntry, resume, revoke, suspend
 from identity.registry_publisher import RegistryPublisher
-from identity.registry_signing import signed_by
+from identity.registry_signing import entries_signed_by
 from runtime.pulsar_client import PulsarAccess
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
@@ -79,7 +79,7 @@ def regions(
 
 @pytest.fixture
 def publish(pulsar: PulsarCluster, operator_files: OperatorFiles) -> Iterator[Callable[[DeviceEntry], str]]:
-    sign = signed_by(read_operator_key(operator_files.key))
+    sign = entries_signed_by(operator_files.key)
     with RegistryPublisher(pulsar.service_url, PulsarAccess(), sign=sign) as publisher:
         yield publisher.publish
 
