@@ -175,6 +175,7 @@ def test_the_endpoint_on_loopback_serves_metrics_health_and_status(agent, vehicl
         "threads": True,
         "local_broker": True,
         "uplink": "acknowledges",
+        "certificate": "not used",
         "held_back": {},
     }
     assert b"edge_agent_messages_total 10.0" in get("/metrics")
