@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from cloud_jobs.errors import CloudError
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
-from deploy.demo.plan import DemoSettings, demo_topology, plan_demo
+from deploy.demo.plan import DemoSettings, plan_demo, write_topology
 from deploy.demo.report import as_json, completeness_table, records_table, verdict_table
 from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
@@ -104,9 +104,7 @@ def _run(folder: Path, settings: DemoSettings, size: StackSettings, *, quiet: bo
         def show(what: str, done: float, total: float) -> None:
             progress.update(task, description=what, completed=done, total=total or None)
 
-        topology = folder / "operators.toml"
-        topology.parent.mkdir(parents=True, exist_ok=True)
-        topology.write_text(demo_topology(planned.scenario))
+        topology = write_topology(folder, planned.scenario)
         with LocalStack(folder, topology=topology, settings=size) as stack:
             beside = "" if stack.spark is None else f", a Spark cluster of {len(stack.spark.workers)} workers"
             beside += "" if stack.object_store is None else ", an S3 server for the lake"

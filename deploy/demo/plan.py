@@ -59,11 +59,16 @@ class DemoPlan:
         return f"{self.scenario.period.start:%Y-%m}"
 
 
-def demo_topology(scenario: Scenario) -> str:
-    """The topology of the local stack, with each tenant of the scenario as an operator."""
+def write_topology(folder: Path, scenario: Scenario) -> Path:
+    """Writes the topology of the local stack, with each tenant of the scenario as an operator, into `folder`."""
     text = DEFAULT_TOPOLOGY.read_text()
     others = {one.tenant for one in scenario.vehicles} - set(load(Topology, DEFAULT_TOPOLOGY).operators)
-    return text + "".join(f"\n[tenants.{tenant}]\noperator = true\n" for tenant in sorted(others))
+    text += "".join(f"\n[tenants.{tenant}]\noperator = true\n" for tenant in sorted(others))
+    # not topology.toml and operators.toml, which the stack writes there itself
+    file = folder / "demo-topology.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
 
 
 def plan_demo(settings: DemoSettings) -> DemoPlan:

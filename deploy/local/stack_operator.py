@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from identity import NewOperator, OperatorKey, read_operator_key, trust_operator, trusted_key, write_operator
+from identity import (
+    NewOperator,
+    OperatorKey,
+    read_operator_key,
+    read_operators,
+    trust_operator,
+    trusted_key,
+    write_operator,
+)
 
 NAME = "operator"
 _EVERY = ("*",)
@@ -28,12 +36,15 @@ class StackOperator(NamedTuple):
 
 
 def stack_operator(folder: Path) -> StackOperator:
-    """The operator of the stack in a folder: made when it is first asked for, and may do everything there."""
+    """The operator of the stack in a folder: made when it is first asked for, and may do everything there.
+
+    Raises SettingsError for a file of trusted keys that is none.
+    """
     made = StackOperator(folder / f"{NAME}.key", folder / "operators.toml")
     if not made.key_file.exists():
         write_operator(made.key_file, _everything(OperatorKey.generate()))
     # apart from the key: whoever takes the file away and starts again finds the same operator
-    if not made.operators_file.exists():
+    if not (made.operators_file.exists() and made.key.key_id in read_operators(made.operators_file).keys):
         trust_operator(made.operators_file, _everything(made.key))
     return made
 
