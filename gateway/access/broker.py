@@ -73,7 +73,7 @@ class BrokerFiles:
         return BrokerProcess(pid, after[19])
 
     def reload(self) -> BrokerProcess:
-        """Tell the broker to read its files. Raises BrokerUnreachable."""
+        """Have the broker read its files. Raises BrokerUnreachable."""
         process = self.process()
         # Before it handles the signal, a broker that is starting would end by it.
         if not _handles_hangup(process.pid):

@@ -7,9 +7,9 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click import Command
 from typer import main
 from typer.testing import CliRunner
 
@@ -53,9 +53,9 @@ def test_each_unit_calls_a_command_with_options_that_it_has(unit: Path) -> None:
     (command,) = lines(unit, "ExecStart")
     program, *words = shlex.split(command)
     assert program == PROGRAM
-    found: Command = main.get_command(app)
+    found: Any = main.get_command(app)
     while not words[0].startswith("-"):
-        found = found.commands[words.pop(0)]  # type: ignore[attr-defined]
+        found = found.commands[words.pop(0)]
     own = {option for parameter in found.params for option in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= own
     assert words[-1] in PAGE
