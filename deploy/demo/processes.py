@@ -21,6 +21,7 @@ from deploy.local import (
     stack_operator,
 )
 from edge_agent.config import AgentSettings
+from edge_agent.errors import StoreError
 from edge_agent.status import read_status
 from settings import load
 from simulator.scenario import ScenarioVehicle
@@ -198,9 +199,22 @@ def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle, alone:
         _agent_toml(planned.sender, region, broker.port, uplink.port, folder / "buffer") + _tls_toml("uplinks", files)
     )
     agent = DaemonProcess.python(
-        f"edge-agent-{device}", "edge_agent", ["run", "--config", str(config)], folder / "agent", settle_s=0.1
+        f"edge-agent-{device}",
+        "edge_agent",
+        ["run", "--config", str(config)],
+        folder / "agent",
+        healthy_when=lambda: has_buffer(config),
     )
     return DemoVehicle(device, region, broker, agent, config, uplink if device == alone else None)
+
+
+def has_buffer(config: Path) -> bool:
+    """Whether the agent with this configuration has begun its buffer: from then on it can be asked what it holds."""
+    try:
+        read_status(load(AgentSettings, config))
+    except StoreError:
+        return False
+    return True
 
 
 def _agent_toml(sender: tuple[str, str], region: str, broker_port: int, uplink_port: int, stream: Path) -> str:
@@ -218,6 +232,9 @@ prune_delay_s = {_PRUNE_DELAY_S}
 
 [drain]
 heartbeat_s = {_HEARTBEAT_S}
+
+[status]
+port = 0
 
 [[uplinks]]
 region = "{region}"
