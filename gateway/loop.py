@@ -117,7 +117,13 @@ class GatewayLoop:
         )
         self._publisher = DevicePublisher(self._engine, self._mqtt, self._pushes, self.metrics, results)
         self._reporter = StatusReporter(
-            settings, self._engine, self._connections, self.metrics, results=results, log_suppressed=log_suppressed
+            settings,
+            self._engine,
+            self._connections,
+            self.metrics,
+            results=results,
+            log_suppressed=log_suppressed,
+            registry=self._registry_check,
         )
         self.status_holder = self._reporter.holder
         self._shutdown = Shutdown(settings.stop_timeout_s)

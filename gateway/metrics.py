@@ -54,6 +54,14 @@ class GatewayMetrics:
         self._devices = _gauge(registry, "devices", "Devices heard since the start")
         self._silent = _gauge(registry, "devices_silent", "Of these, not heard lately; NaN while it is unknown")
         self._stuck = _gauge(registry, "tenants_stuck", "Tenants of which Pulsar takes nothing while it takes others")
+        self._registry_up = _gauge(
+            registry, "registry_up", "1 while the device registry is read to its end; NaN without"
+        )
+        self._registry_devices = _gauge(registry, "registry_devices", "Devices that the registry has")
+        # A gauge, because the registry counts for itself.
+        self._registry_refused = Gauge(
+            "waybill_gateway_registry_refused", "Messages of the registry not taken", ["reason"], registry=registry
+        )
         self._healthy = _gauge(registry, "healthy", "1 while healthy")
         count = self._counters.__getitem__
         self._batches, self._heartbeats = count("batches_persisted"), count("heartbeats_persisted")
@@ -155,6 +163,10 @@ class GatewayMetrics:
         # 0 would claim that nobody is silent.
         self._silent.set(nan if status.devices_silent is None else status.devices_silent)
         self._stuck.set(len(status.tenants_stuck))
+        self._registry_up.set(nan if status.registry_current is None else status.registry_current)
+        self._registry_devices.set(status.registry_devices)
+        for reason, count in status.registry_entries_refused_by.items():
+            self._registry_refused.labels(reason).set(count)
         self._healthy.set(status.healthy)
         self._mqtt_up.set(status.mqtt_connected)
         self._pulsar_up.set(status.pulsar_connected)

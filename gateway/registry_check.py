@@ -20,13 +20,25 @@ class RegistryCheck:
 
     def __init__(self, settings: RegistrySettings) -> None:
         """Raises SettingsError."""
-        registry = DeviceRegistry(_state, settings.max_devices)
+        registry = DeviceRegistry(kept_of_entry, settings.max_devices)
         self.reader = RegistryReader(
             settings.service_url, settings.access, registry, check_signed=settings.check_signed()
         )
         self.refusal_of: Callable[[Sender], Refusal | None] = judge(
             registry.get, lambda: self.reader.knows_all, refuses_unknown=settings.unknown_devices == "refuse"
         )
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What is known of the registry now, by the status's keys."""
+        standing, registry = self.reader.standing, self.reader.registry
+        return {
+            "registry_current": standing.is_current,
+            "registry_unreachable_since_s": standing.unreachable_since_s,
+            "registry_devices": len(registry),
+            "registry_entries_refused_by": dict(registry.counts.refused_by),
+            "registry_last_refused": registry.last_refused,
+        }
 
     @property
     def problem(self) -> str:
@@ -54,5 +66,6 @@ def judge(
     return refusal_of
 
 
-def _state(publication: DevicePublication, _: TopicMessage) -> DeviceState:
+def kept_of_entry(publication: DevicePublication, _: TopicMessage) -> DeviceState:
+    """What a gateway remembers of an entry."""
     return publication.entry.state

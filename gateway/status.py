@@ -21,7 +21,8 @@ class GatewayStatus(BaseModel):
     """One moment of a gateway. Counts are since `started_at` (ISO 8601).
 
     `healthy`: MQTT and Pulsar are connected, connections last, batches move, the broker takes messages to devices.
-    `last_error`: why it is not. `devices_silent`: None while it is unknown.
+    `last_error`: why it is not. `devices_silent`: None while it is unknown. `registry_current`: whether the device
+    registry is read to its end; None without one. `registry_unreachable_since_s`: since 1970, None while it is read.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -66,6 +67,11 @@ class GatewayStatus(BaseModel):
     devices_known: int = 0
     devices_silent: int | None = None
     devices_forgotten: int = 0
+    registry_current: bool | None = None
+    registry_unreachable_since_s: float | None = None
+    registry_devices: int = 0
+    registry_entries_refused_by: dict[str, int] = {}
+    registry_last_refused: str = ""
 
 
 class SilentDevices(BaseModel):

@@ -12,6 +12,7 @@ from gateway.devices import DevicesHeard, ListeningClock
 from gateway.engine import Engine
 from gateway.health import PublicationResults, stall_problem
 from gateway.metrics import GatewayMetrics
+from gateway.registry_check import RegistryCheck
 from gateway.status import GatewayStatus, SilentDevices
 from gateway.status_endpoint import StatusHolder
 from gateway.validation import UNKNOWN_SENDER, sender_of
@@ -32,9 +33,10 @@ class StatusReporter:
         *,
         results: PublicationResults,
         log_suppressed: Callable[[], object],
+        registry: RegistryCheck | None = None,
     ) -> None:
         self._engine, self._connections, self._metrics, self._results = engine, connections, metrics, results
-        self._log_suppressed = log_suppressed
+        self._log_suppressed, self._registry = log_suppressed, registry
         self._silent_after_s = settings.status.silent_after_s
         self._devices = DevicesHeard(settings.status.max_devices)
         self._listening = ListeningClock()
@@ -69,6 +71,9 @@ class StatusReporter:
         in_flight = self._engine.in_flight
         oldest_s = round(now_s - in_flight.oldest_s, 3) if in_flight.oldest_s is not None else 0.0
         problem = self._connections.problem or self._results.problem(now_s) or stall_problem(oldest_s)
+        if self._registry is not None:
+            # Last: what was read before holds, so it matters less than what keeps batches from moving.
+            problem = problem or self._registry.problem
         if not self._connections.are_up:
             problem = self._connections.last_error or problem or "not connected yet"
         now: dict[str, object] = {
@@ -87,7 +92,9 @@ class StatusReporter:
             "devices_silent": self.holder.silent.count,
             "devices_forgotten": self._devices.forgotten,
         }
-        return self._first.model_copy(update={**self._metrics.counts, **now})
+        return self._first.model_copy(
+            update={**self._metrics.counts, **now, **(self._registry.facts if self._registry else {})}
+        )
 
     def _silent_devices(self) -> SilentDevices:
         after_s, listened_s = self._silent_after_s, self._listening.total_s

@@ -199,6 +199,27 @@ def replace(
     _change(config, key, reason, wait, entries)
 
 
+@app.command()
+def sign(
+    devices: Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE; none: every one.")] = [],  # noqa: B006  # typer reads it
+    *,
+    config: Config,
+    tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
+    key: Key = None,
+    wait: Wait = 0,
+) -> None:
+    """Publish devices as they are under your signature, before another key is taken out of the trusted ones.
+
+    Example: waybill device sign --tenant acme --key anna.key --config operator.toml
+    """
+
+    def entries(session: RegistrySession, _: DeviceChange) -> tuple[DeviceEntry, ...]:
+        chosen = [_known(session, name) for name in devices] or session.all()
+        return tuple(entry for entry in chosen if tenant in ("", entry.tenant))
+
+    _change(config, key, "", wait, entries)
+
+
 def _change(
     config: Path,
     key: Path | None,

@@ -108,7 +108,7 @@ class DeviceRegistry(Generic[T]):
 
 
 class RegistryReader(Generic[T]):
-    """Follows the topic into a registry, in a thread; `on_message` hears there of what holds and of what does not."""
+    """Follows the topic into a registry, in a thread; `on_message` hears there of what holds, and of what does not."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class RegistryReader(Generic[T]):
         *,
         check_signed: CheckSigned | None = None,
         topic: str = DEVICES_TOPIC,
-        on_message: Callable[[TopicMessage, Taken | Outranked], object] = lambda _, __: None,
+        on_message: Callable[[TopicMessage, Taken | Outranked | EntryRefused], object] = lambda _, __: None,
         on_standing: Callable[[TopicStanding], object] = lambda _: None,
         is_compacted: bool = True,
     ) -> None:
@@ -150,5 +150,5 @@ class RegistryReader(Generic[T]):
         became = self.registry.take(message, self._check_signed)
         if isinstance(became, EntryRefused):
             _LOG.warning("registry entry refused", problem=str(became))
-        elif became is not None:
+        if became is not None:
             self._on_message(message, became)

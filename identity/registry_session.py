@@ -14,7 +14,7 @@ from identity.errors import SignatureFault, SignatureRefused
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
 from identity.registry import DeviceEntry
-from identity.registry_messages import DevicePublication
+from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_publisher import RegistryPublisher, RegistryUnreachable, unsigned
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
 from identity.registry_signing import check_right, signed_by
@@ -137,7 +137,9 @@ class RegistrySession:
     def _is_seen(self, made: DevicePublication) -> bool:
         return any(one.publication_id == made.publication_id for one in reversed(self._history))
 
-    def _on_entry(self, _: TopicMessage, became: Taken | Outranked) -> None:
+    def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
+        if isinstance(became, EntryRefused):
+            return
         with self._changed:
             self._history.append(became.publication)
             self._changed.notify_all()

@@ -9,15 +9,25 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import psutil
 
 from gateway import Engine, GatewaySettings, Produce, Service
 from gateway.devices import DevicesHeard
 from gateway.metrics import GatewayMetrics
+from gateway.registry_check import kept_of_entry
+from identity import OperatorKey, OperatorKeys, trusted_key
+from identity.publication_id import PROPERTY, next_publication_id
+from identity.registry import Claim, DeviceChange, DeviceState, EnrolledCertificate, enrol, expect
+from identity.registry_messages import entry_body
+from identity.registry_reader import DeviceRegistry, Taken
+from identity.registry_signing import check_by, signed_by
+from runtime.compacted_topic import TopicMessage
 from telemetry import Batch, DeviceChannel, Position, Record, device_topic, encode, encode_ack
 
 DEVICES = 100_000
+_SIGNER = OperatorKey.generate()
 RECORDS = 20
 ROUNDS = 2
 WINDOW = 256
@@ -66,6 +76,30 @@ def turn(
     return len(messages)
 
 
+def entries(names: list[str]) -> Iterator[TopicMessage]:
+    """What the registry's topic has of each device, signed."""
+    change, sign, previous = DeviceChange(datetime.now(UTC), "operator", "measured"), signed_by(_SIGNER), None
+    now_ms = time.time_ns() // 1_000_000
+    issued = EnrolledCertificate(issuer="Waybill regional authority eu", serial="a" * 38, not_after=change.at)
+    for name in names:
+        entry = expect("fleet", name, region="eu", claim=Claim(id=name), change=change)
+        entry = enrol(entry, issued, change)
+        body, previous = entry_body(entry), next_publication_id(previous, now_ms, 1)
+        yield TopicMessage(entry.name, body, {PROPERTY: previous, **sign(entry, body, previous)}, now_ms)
+
+
+def read_registry(names: list[str]) -> tuple[DeviceRegistry[DeviceState], float]:
+    """The registry as a gateway has it, and the processor seconds that it took to check and take it."""
+    trusted = trusted_key(_SIGNER, "operator", tenants=("*",), kinds=("device",))
+    registry, check = DeviceRegistry(kept_of_entry), check_by(OperatorKeys(keys={_SIGNER.key_id: trusted}))
+    spent_s = 0.0
+    for message in entries(names):
+        began = time.process_time()
+        assert isinstance(registry.take(message, check), Taken)
+        spent_s += time.process_time() - began
+    return registry, spent_s
+
+
 def main() -> None:
     settings = GatewaySettings.model_validate(
         {
@@ -82,6 +116,9 @@ def main() -> None:
     engine = Engine(settings, jitter=lambda: 0.5)
     metrics, devices = GatewayMetrics(), DevicesHeard(settings.status.max_devices)
     names = [f"vehicle-{number:06d}" for number in range(DEVICES)]
+    bare = resident_mib()
+    registry, checked_s = read_registry(names)
+    assert len(registry) == DEVICES
     before, spent_s, batches = resident_mib(), 0.0, 0
     for number in range(ROUNDS):
         for window in windows(names):
@@ -97,7 +134,8 @@ def main() -> None:
     met = "met" if peak < LIMIT_MIB else "NOT MET"
     print(f"{DEVICES:,} devices, {batches:,} batches of {RECORDS} records")
     print(f"  largest resident memory     {peak:8.1f} MiB   asked < {LIMIT_MIB} MiB   {met}")
-    print(f"  resident before the devices {before:8.1f} MiB")
+    print(f"  resident before the devices {bare:8.1f} MiB, with the registry {before:8.1f} MiB")
+    print(f"  registry entry, checked     {checked_s / DEVICES * 1e6:8.1f} us")
     print(f"  processor time per batch    {spent_s / batches * 1e6:8.1f} us")
     print(f"  list of silent devices      {silent_ms:8.1f} ms")
 

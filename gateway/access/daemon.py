@@ -24,7 +24,7 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.revocation import LISTS_TOPIC, ListRefused, RevocationList, read_list_message
 from gateway.access.status import AccessStatus
 from gateway.errors import AddressTaken, BrokerUnreachable, ThreadEnded
-from identity.registry_messages import DevicePublication
+from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.status_server import StatusServer, json_answer, metrics_answer
@@ -186,12 +186,14 @@ class AccessDaemon:
         # Whole only what may have to be published again: that somebody is locked out must not be compacted away.
         return _Kept(is_closed, message if is_closed and publication.entry.region == self._settings.region else None)
 
-    def _on_entry(self, _: TopicMessage, became: Taken | Outranked) -> None:
+    def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, Taken):
             self._events.put(became.publication)
             return
-        name = became.publication.entry.name
-        _LOG.warning("two changed a device at once, and the stricter one holds", device=name)
+        # What nobody signed who may counts for nothing, but compaction would keep it instead of what holds.
+        name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
+        if isinstance(became, Outranked):
+            _LOG.warning("two changed a device at once, and the stricter one holds", device=name)
         kept = self._reader.registry.get(name)
         if kept is not None and kept.message is not None:
             self._publisher.publish_again(kept.message)

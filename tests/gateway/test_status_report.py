@@ -21,7 +21,7 @@ AFTER_S = settings().status.silent_after_s
 class Reporting:
     """A reporter of a gateway whose connections are what the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: Any = None) -> None:
         self.engine: Engine = engine()
         self.metrics, self.results = GatewayMetrics(), PublicationResults()
         self.suppressed_said = 0
@@ -33,6 +33,7 @@ class Reporting:
             self.metrics,
             results=self.results,
             log_suppressed=self.say_suppressed,
+            registry=registry,
         )
 
     def say_suppressed(self) -> None:
@@ -117,3 +118,33 @@ def test_healthy_is_claimed_only_when_nothing_is_known_against_it(reporting: Rep
     reporting.engine.on_persisted(effect.token, STALLED_AFTER_S)
     reporting.results.add("Not authorized", STALLED_AFTER_S)
     assert "Not authorized" in reporting.update(STALLED_AFTER_S).last_error
+
+
+def test_a_registry_that_is_not_read_is_no_health_and_how_long_and_what_it_refused_is_shown() -> None:
+    counted, since_s = {"unsigned": 2}, 1_700_000_000.0
+    facts = {
+        "registry_current": False,
+        "registry_unreachable_since_s": since_s,
+        "registry_devices": 7,
+        "registry_entries_refused_by": counted,
+    }
+    registry = SimpleNamespace(problem="device registry: the connection to the cluster is lost", facts=facts)
+    reporting = Reporting(registry)
+    status = reporting.update(0.0)
+    assert (status.healthy, status.last_error) == (False, registry.problem)
+    assert status.registry_unreachable_since_s == since_s
+    value = reporting.metrics.registry.get_sample_value
+    assert value("waybill_gateway_registry_up") == 0
+    assert value("waybill_gateway_registry_devices") == 7
+    assert value("waybill_gateway_registry_refused", {"reason": "unsigned"}) == 2
+    registry.problem, facts["registry_current"] = "", True
+    assert reporting.update(1.0).healthy
+    assert value("waybill_gateway_registry_up") == 1
+
+
+def test_without_a_registry_nothing_is_said_of_one(reporting: Reporting) -> None:
+    status = reporting.update(0.0)
+    assert (status.healthy, status.registry_current) == (True, None)
+    shown = reporting.metrics.registry.get_sample_value("waybill_gateway_registry_up")
+    assert shown is not None
+    assert isnan(shown)

@@ -128,6 +128,15 @@ def test_an_older_signed_message_that_is_published_again_does_not_undo_a_revocat
     assert read.registry.get("acme/bus-1") is DeviceState.REVOKED
 
 
+def test_an_entry_that_is_signed_again_as_it_is_holds_under_the_later_signature() -> None:
+    revoked = revoke(active(), change())
+    read, alone = Read(), Read(trusting(BOTH))
+    read.take(signed(revoked))
+    again = signed(revoked, BOTH, after_ms=5)
+    assert isinstance(read.take(again), Taken)
+    assert isinstance(alone.take(again), Taken), "the first key may go"
+
+
 def test_a_suspension_is_not_undone_by_the_message_before_it() -> None:
     read = Read()
     first, last = signed(active()), signed(suspend(active(), change()), after_ms=5)

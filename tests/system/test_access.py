@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ from deploy.local import PulsarCluster
 from identity.device_cli import app
 from identity.operator_files import write_operator
 from identity.registry import DeviceEntry, resume, revoke, suspend
+from identity.registry_messages import DEVICES_TOPIC
 from identity.registry_publisher import RegistryPublisher
 from identity.registry_signing import entries_signed_by
+from runtime.compacted_topic import CompactedTopicReader
 from runtime.pulsar_client import PulsarAccess
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
@@ -153,6 +156,17 @@ def test_what_nobody_signed_lets_nobody_in_again_and_is_counted(
         stranger.publish(resume(suspend(stolen, change()), change()))
     wait_until(lambda: (eu.status() or _none()).entries_refused_by == {"unsigned": 1}, 10)
     assert eu.is_refused(context)
+    # Compaction keeps the last message of a device: that has to be the one that holds.
+    last: dict[str | None, str] = {}
+    reader = CompactedTopicReader(
+        pulsar.service_url,
+        PulsarAccess(),
+        DEVICES_TOPIC,
+        lambda message: last.update({message.key: json.loads(message.body)["state"]}),
+    )
+    reader.start()
+    wait_until(lambda: last.get("acme/forged") == "suspended", 10)
+    reader.close()
 
 
 def test_a_broker_that_was_started_again_refuses_what_was_revoked(
@@ -204,6 +218,7 @@ def test_an_operators_command_says_when_every_region_has_confirmed_and_what_was_
     code, said = device_command("show", "acme/cli")
     assert [word in said for word in ("revoked -> acme/cli-2", "version 3", "by anna", "as a test")] == [True] * 4
     assert device_command("show", "acme/nobody")[0] == 3
+    assert device_command("sign", "acme/cli", "acme/cli-2", "--wait", "20")[0] == 0
 
 
 def test_a_moved_device_is_locked_out_under_its_old_name_and_comes_under_its_new_one(
