@@ -1,8 +1,7 @@
 """waybill pki: a small authority of one's own, for devices, gateways and servers."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,8 @@ from rich.table import Table
 
 from identity.authority import regional_name
 from identity.authority_folder import IssuedCertificate
-from identity.errors import IdentityError
+from identity.error_messages import errors_as_messages
+from identity.key_commands import sealing, token, token_key
 from identity.names import PrincipalKind, principal
 from identity.pki_folder import PkiFolder, latest
 
@@ -26,7 +26,6 @@ app = typer.Typer(
     help="Authorities of one's own, and certificates for devices, gateways and servers.",
 )
 console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
 
 Folder = Annotated[Path, typer.Option(envvar="WAYBILL_PKI", help="Where the authorities are.")]
 RootKey = Annotated[Path | None, typer.Option(help="The root's private key, if it is kept elsewhere.")]
@@ -52,7 +51,7 @@ def init(
 
     Example: waybill pki init --name "Acme root"
     """
-    with _errors_as_messages():
+    with errors_as_messages():
         root = PkiFolder(folder).create_root(name=name, now=_now(), lifetime=_lasting(days))
         ends = root.authority.certificate.not_valid_after_utc
         _say(as_json, {"name": name, "not_after": ends, "folder": root.folder})
@@ -72,7 +71,7 @@ def region(
 
     Example: waybill pki region eu --root-key /media/safe/authority.key
     """
-    with _errors_as_messages():
+    with errors_as_messages():
         pki = PkiFolder(folder)
         root, now, lifetime = pki.root(root_key), _now(), _lasting(days)
         if renew:
@@ -172,7 +171,7 @@ def device(
     if request is None:
         _write(folder, region, out, name=name, days=days, as_json=as_json)
         return
-    with _errors_as_messages():
+    with errors_as_messages():
         signed = PkiFolder(folder).sign_request(region, out, name, request, now=_now(), lifetime=_lasting(days))
         _say(as_json, {"name": name, "not_after": signed.not_after, "folder": out})
 
@@ -189,7 +188,7 @@ def renew(
 
     Example: waybill pki renew gateway-eu-1 broker --days 90
     """
-    with _errors_as_messages():
+    with errors_as_messages():
         # One after the other: those before one that fails are renewed, and said to be.
         for place in folders:
             issued = PkiFolder(folder).renew(place, now=_now(), lifetime=_lasting(days))
@@ -208,7 +207,7 @@ def list_issued(
 
     Example: waybill pki list --within 14 --json
     """
-    with _errors_as_messages():
+    with errors_as_messages():
         found = latest(PkiFolder(folder).issued())
     _show(found, within, as_json)
 
@@ -223,7 +222,7 @@ def show(
 
     Example: waybill pki show bus-17/certificate.pem --within 7
     """
-    with _errors_as_messages():
+    with errors_as_messages():
         found = [IssuedCertificate.read(file) for file in files]
     _show(found, within, as_json)
 
@@ -231,7 +230,7 @@ def show(
 def _write_principal(
     folder: Path, region: str, out: Path, *, kind: PrincipalKind, name: str, days: float, as_json: bool
 ) -> None:
-    with _errors_as_messages():
+    with errors_as_messages():
         whole = principal(kind, name)
     _write(folder, region, out, name=whole, days=days, as_json=as_json)
 
@@ -239,7 +238,7 @@ def _write_principal(
 def _write(
     folder: Path, region: str, out: Path, *, name: str, days: float, as_json: bool, servers: Sequence[str] = ()
 ) -> None:
-    with _errors_as_messages():
+    with errors_as_messages():
         pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
         files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
         assert files.certificate is not None
@@ -302,11 +301,6 @@ def _lasting(days: float) -> timedelta:
     return timedelta(days=days)
 
 
-@contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    """In words, never as a stack trace. Exit status 1."""
-    try:
-        yield
-    except (IdentityError, OSError) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from error
+app.command()(token)
+app.command("token-key")(token_key)
+app.command()(sealing)

@@ -1,0 +1,23 @@
+"""What a command of this package says when something cannot be done: in words, never as a stack trace."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from identity.errors import IdentityError
+
+__all__ = ["errors_as_messages"]
+
+_errors = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """An error of this package or of the disk, in one line; the exit status is 1."""
+    try:
+        yield
+    except (IdentityError, OSError) as error:
+        _errors.print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error

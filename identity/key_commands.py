@@ -1,0 +1,112 @@
+"""`waybill pki token`, `token-key` and `sealing`: keys of tokens for roles of Pulsar, and of sealed batches."""
+
+import json
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from identity.error_messages import errors_as_messages
+from identity.errors import NameRefused, SealingKeyError
+from identity.token_issuer import TokenIssuer
+from runtime.durable_file import create_durably
+from telemetry.record import DEVICE_PATTERN
+
+__all__ = ["sealing", "token", "token_key"]
+
+_DAY_S = 86_400
+TokenFolder = Annotated[Path, typer.Option(envvar="WAYBILL_TOKENS", help="Where tokens and their keys are.")]
+Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
+TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="How long a token is good for.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+
+class KeyStep(StrEnum):
+    """A change of keys has three steps, and a wait before each of the last two."""
+
+    PUBLISH = "publish"
+    SIGN = "sign"
+    RETIRE = "retire"
+
+
+_NEXT = {
+    KeyStep.PUBLISH: "wait until every cluster has read it, then: waybill pki token-key sign",
+    KeyStep.SIGN: "wait until everybody has read the token anew, then: waybill pki token-key retire",
+    KeyStep.RETIRE: "a token of a former key is refused from here on",
+}
+
+
+def token(
+    role: Annotated[str, typer.Argument(help="Such as gateway-eu, jobs or operator.")],
+    *,
+    issuer: Issuer,
+    folder: TokenFolder = Path("tokens"),
+    days: TokenDays = 7,
+    as_json: Json = False,
+) -> None:
+    """Write the token of a role of Pulsar into a file, which its holder reads again at each connection.
+
+    Example: waybill pki token gateway-eu --issuer https://keys.example:8443 --days 7
+    """
+    with errors_as_messages():
+        file = TokenIssuer(folder, issuer).issue(role, now_s=time.time(), life_s=days * _DAY_S)
+    _say(as_json, {"role": role, "file": str(file), "days": days}, f"{file}: a token of {role}, good for {days:g} days")
+
+
+def token_key(
+    step: Annotated[KeyStep, typer.Argument(help="publish a new key, sign with it, or retire the former ones.")],
+    *,
+    issuer: Issuer,
+    folder: TokenFolder = Path("tokens"),
+    days: TokenDays = 7,
+    as_json: Json = False,
+) -> None:
+    """Change the key of tokens while everybody runs, in three steps: publish, sign, retire.
+
+    Example: waybill pki token-key publish --issuer https://keys.example:8443
+    """
+    with errors_as_messages():
+        keys = TokenIssuer(folder, issuer)
+        match step:
+            case KeyStep.PUBLISH:
+                done = [keys.publish_new_key()]
+            case KeyStep.SIGN:
+                done = keys.sign_with_newest(keys.roles, now_s=time.time(), life_s=days * _DAY_S)
+            case KeyStep.RETIRE:
+                done = keys.retire_former_keys()
+    what = {"publish": "published key", "sign": "written anew, tokens of", "retire": "retired keys"}[step]
+    _say(as_json, {"step": step, "done": done}, f"{what}: {', '.join(done) or 'none'}; {_NEXT[step]}")
+
+
+def sealing(
+    tenant: Annotated[str, typer.Argument(help="Whose batches are to be sealed.")],
+    *,
+    out: Annotated[Path, typer.Option(help="The folder for TENANT.key and TENANT.pub.")] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Make a tenant's pair of keys for sealed batches: TENANT.key for the centre alone, TENANT.pub for its gateways.
+
+    Give the centre its key first: a batch that is sealed for a key that it does not have goes to the quarantine.
+
+    Example: waybill pki sealing acme --out keys
+    """
+    with errors_as_messages():
+        if not DEVICE_PATTERN.fullmatch(tenant):
+            raise NameRefused(f"{tenant!r:.80} is not the name of a tenant")
+        key = X25519PrivateKey.generate()
+        private, public = out / f"{tenant}.key", out / f"{tenant}.pub"
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        # Never replaced: with the former key whatever was sealed for it would be lost.
+        if not create_durably(private, secret, mode=0o600):
+            raise SealingKeyError(f"{private} is there already, and a key is never replaced: choose another folder")
+        create_durably(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    made = {"tenant": tenant, "key": str(private), "public": str(public)}
+    _say(as_json, made, f"{private} for the centre, {public} for the gateways of {tenant}")
+
+
+def _say(as_json: bool, facts: dict[str, object], text: str) -> None:
+    typer.echo(json.dumps(facts) if as_json else text)
