@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -108,5 +109,5 @@ def sealing(
     _say(as_json, made, f"{private} for the centre, {public} for the gateways of {tenant}")
 
 
-def _say(as_json: bool, facts: dict[str, object], text: str) -> None:
+def _say(as_json: bool, facts: Mapping[str, object], text: str) -> None:
     typer.echo(json.dumps(facts) if as_json else text)

@@ -230,7 +230,7 @@ def test_the_metrics_show_dead_letters(tmp_path):
     buffer = filled(tmp_path, blocks=3)
     run(made(buffer), RefusingRegion({70}), 200)
     live = dict.fromkeys((*COUNTERS, *GAUGES), 0)
-    shown = {**live, **state(buffer), "malformed": {}}
+    shown = {**live, **state(buffer), "malformed": {}, "enrolment": {}}
     samples = {
         sample.name: sample.value for metric in AgentCollector(lambda: shown).collect() for sample in metric.samples
     }

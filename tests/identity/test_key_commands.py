@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from identity import Sealer, Unsealer, read_public_key
 from identity.pki_cli import app

@@ -124,8 +124,11 @@ def test_every_command_explains_itself_or_says_which_extra_it_needs(extra: str |
             assert f"pip install 'waybill[{needed}]'" in ended.err
 
 
-def test_without_an_extra_only_the_agent_explains_itself() -> None:
-    assert {words for words, ended in helps(None).items() if ended.status} == COMMANDS.keys() - {"edge-agent"}
+def test_without_an_extra_only_the_agent_and_the_device_registry_explain_themselves() -> None:
+    assert {words for words, ended in helps(None).items() if ended.status} == COMMANDS.keys() - {
+        "edge-agent",
+        "waybill device",
+    }
 
 
 def test_an_agent_without_its_extra_does_not_become_a_daemon() -> None:

@@ -33,6 +33,7 @@ def test_each_region_has_a_namespace_on_its_cluster_and_the_centre() -> None:
         "fleet/telemetry-eu": {"eu", "hq"},
         "fleet/telemetry-us": {"us", "hq"},
         "fleet/reference": {"eu", "us", "hq"},
+        "fleet/access": {"eu", "us", "hq"},
         "fleet/events": {"hq"},
     }
 
@@ -70,6 +71,7 @@ def test_each_operator_has_namespaces_of_its_own_and_no_other_tenant_has() -> No
     assert topology.operators == ("fleet", "kaze")
     assert set(placed) == {
         "fleet/reference",
+        "fleet/access",
         *(f"{tenant}/{name}" for tenant in topology.operators for name in ("telemetry-eu", "telemetry-us", "events")),
     }
     assert placed["kaze/telemetry-eu"][1] == {"eu", "hq"}
@@ -112,7 +114,7 @@ def test_a_mistake_in_a_tenant_is_named(old: str, new: str, said: str) -> None:
 
 def test_links_are_every_direction_of_every_namespace() -> None:
     links = load(Topology, LOCAL / "topology.toml").links()
-    assert len(links) == 10
+    assert len(links) == 16
     assert ("fleet/telemetry-eu", "eu", "hq") in links
     assert ("fleet/telemetry-eu", "us", "hq") not in links
 
