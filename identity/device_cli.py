@@ -29,7 +29,12 @@ EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 3, 4, 5
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Expect, suspend, revoke, move and replace devices; show them."
 )
-Config = Annotated[Path, typer.Option("--config", "-c", help="The operator's settings, a TOML file.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="The operator's settings, a TOML file.", show_default="operator.toml of the local stack"
+    ),
+]
 Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is recorded.")]
 Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
@@ -42,7 +47,7 @@ ByHand = Annotated[bool, typer.Option("--by-hand", help="No claim: it gets its c
 
 @app.command("list")
 def list_devices(
-    *, config: Config, tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = ""
+    *, config: Config = None, tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = ""
 ) -> None:
     """List every device: state, version, region, and when and by whom it was changed.
 
@@ -55,7 +60,7 @@ def list_devices(
 
 
 @app.command()
-def show(device: Device, *, config: Config, as_json: AsJson = False) -> None:
+def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> None:
     """Show a device, and each change of it that is still kept: when, by whom, why.
 
     Example: waybill device show acme/bus-1 --config operator.toml
@@ -79,13 +84,16 @@ def show(device: Device, *, config: Config, as_json: AsJson = False) -> None:
 def expect(
     device: Device,
     *,
-    config: Config,
+    config: Config = None,
     reason: Reason,
     key: Key = None,
     region: Annotated[str, typer.Option("--region", help="The region that enrols it.")],
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="One that was enrolled, and whose certificates ended.")
+    ] = False,
     wait: Wait = 0,
 ) -> None:
     """Make a device known, with what it shows to be enrolled.
@@ -93,22 +101,23 @@ def expect(
     Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
     """
     from identity.registry import expect as expected
+    from identity.registry import expect_again
 
     tenant, _, name = device.partition("/")
     claim = _claim(token_file, factory, by_hand=by_hand)
-    _change(
-        config,
-        key,
-        reason,
-        wait,
-        lambda session, change: (
-            expected(tenant, name, region=region, claim=claim, change=change, held=session.get(device)),
-        ),
-    )
+    if again and claim is None:
+        raise typer.BadParameter("--again needs a claim: --token-file or --factory")
+
+    def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
+        if again and claim is not None:
+            return (expect_again(_known(session, device), region=region, claim=claim, change=change),)
+        return (expected(tenant, name, region=region, claim=claim, change=change, held=session.get(device)),)
+
+    _change(config, key, reason, wait, entries)
 
 
 @app.command()
-def suspend(device: Device, *, config: Config, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
+def suspend(device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
     """End a device's session in all regions, and let it in no more until it is resumed.
 
     Example: waybill device suspend acme/bus-1 --reason "in the workshop" --config operator.toml --wait 10
@@ -119,7 +128,7 @@ def suspend(device: Device, *, config: Config, reason: Reason, key: Key = None, 
 
 
 @app.command()
-def resume(device: Device, *, config: Config, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
+def resume(device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
     """Let a suspended device in again.
 
     Example: waybill device resume acme/bus-1 --reason "repaired" --config operator.toml
@@ -130,7 +139,7 @@ def resume(device: Device, *, config: Config, reason: Reason, key: Key = None, w
 
 
 @app.command()
-def revoke(device: Device, *, config: Config, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
+def revoke(device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
     """End a device's session in all regions, and never let it in again.
 
     Example: waybill device revoke acme/bus-1 --reason "stolen" --config operator.toml --wait 10
@@ -145,7 +154,7 @@ def move(
     device: Device,
     tenant: Annotated[str, typer.Argument(help="The tenant that it belongs to from now on.")],
     *,
-    config: Config,
+    config: Config = None,
     reason: Reason,
     key: Key = None,
     token_file: Token = None,
@@ -175,7 +184,7 @@ def replace(
     device: Device,
     successor: Annotated[str, typer.Argument(help="The name of the new device in this vehicle, of the same tenant.")],
     *,
-    config: Config,
+    config: Config = None,
     reason: Reason,
     key: Key = None,
     token_file: Token = None,
@@ -221,7 +230,7 @@ def sign(
 
 
 def _change(
-    config: Path,
+    config: Path | None,
     key: Path | None,
     reason: str,
     wait_s: float,
@@ -268,14 +277,17 @@ def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool) -> Cl
 
 @contextmanager
 def _session(
-    config: Path, key: Path | None = None, *, with_history: bool = False
+    config: Path | None, key: Path | None = None, *, with_history: bool = False
 ) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
     from identity.errors import IdentityError
     from identity.operator_settings import read_operator_settings
     from identity.registry_publisher import RegistryUnreachable
     from identity.registry_session import RegistrySession
+    from runtime.logs import LogSettings, start_logging
     from settings import SettingsError
 
+    # What is printed is the answer; what goes wrong on the way is said beside it.
+    start_logging(LogSettings(level="warning"))
     try:
         settings = read_operator_settings(config)
         if key is not None:

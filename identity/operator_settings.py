@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,10 @@ from identity.registry_trust import RegistryTrust
 from runtime.pulsar_client import PulsarAccess
 from settings import load
 
-__all__ = ["OperatorSettings", "read_operator_settings"]
+__all__ = ["OPERATOR_SETTINGS", "OperatorSettings", "read_operator_settings"]
+
+OPERATOR_SETTINGS = "operator.toml"
+"""In the folder of a local stack."""
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
 
@@ -30,6 +34,6 @@ class OperatorSettings(RegistryTrust):
     access: PulsarAccess = PulsarAccess()
 
 
-def read_operator_settings(file: Path) -> OperatorSettings:
-    """The settings of a file. Raises SettingsError."""
-    return load(OperatorSettings, file)
+def read_operator_settings(file: Path | None) -> OperatorSettings:
+    """The settings of a file; None: those of the local stack, in $WAYBILL_STACK or var/local. Raises SettingsError."""
+    return load(OperatorSettings, file or Path(os.environ.get("WAYBILL_STACK") or "var/local") / OPERATOR_SETTINGS)

@@ -1,6 +1,7 @@
 """What is known of a device: its entry in the registry, and each change of it. Pure.
 
     expected ──enrol──▶ active ◀──resume── suspended
+        ▲──expect again────┘ (when its certificates have ended)
         └────────┴───────┴──────suspend──────▲
     any of these ──revoke──▶ revoked     ──move──▶ moved     ──replace──▶ replaced
 
@@ -39,6 +40,7 @@ __all__ = [
     "Precedence",
     "enrol",
     "expect",
+    "expect_again",
     "move",
     "precedence",
     "renew",
@@ -232,6 +234,24 @@ def expect(
         changed_by=change.by,
         reason=change.reason,
     )
+
+
+def expect_again(entry: DeviceEntry, *, region: str, claim: Claim, change: DeviceChange) -> DeviceEntry:
+    """A device that was enrolled, and was away until its certificates had ended: it may enrol with another claim.
+
+    Raises ChangeRefused where one is still good: whoever has its key would go on beside the device.
+    """
+    if entry.state is not DeviceState.ACTIVE:
+        raise _refused(entry, "expect again")
+    # One that was given by hand is in no entry: nobody knows here whether it has ended.
+    if not entry.certificates:
+        raise _refused(entry, "expect again", "its certificate was given by hand: give it another one so")
+    if any(one.not_after > change.at for one in entry.certificates):
+        raise _refused(
+            entry, "expect again", "it has a certificate that is good: it renews it, or replace or revoke the device"
+        )
+    expected = _changed(entry, DeviceState.EXPECTED, change, certificates=())
+    return DeviceEntry.model_validate(expected.model_dump() | {"region": region, "claim": claim})
 
 
 def enrol(entry: DeviceEntry, certificate: EnrolledCertificate, change: DeviceChange) -> DeviceEntry:

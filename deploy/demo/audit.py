@@ -15,6 +15,7 @@ from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
 from deploy.demo.billing import DemoBilling
 from deploy.demo.document_audit import DocumentAudit, PostedAudit, audit_documents, audit_posted, true_ledger
+from deploy.demo.guarding import LockedOut
 from deploy.demo.proof import DemoProof
 from simulator.truth import (
     Made,
@@ -80,7 +81,10 @@ class DeviceAudit:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Everything that was compared. `reason`: why the first closing was not final ("": it was)."""
+    """Everything that was compared. `reason`: why the first closing was not final ("": it was).
+
+    `locked_out`: the vehicle that was revoked; None where nobody is asked who they are.
+    """
 
     devices: tuple[DeviceAudit, ...]
     reason: str
@@ -92,6 +96,7 @@ class Audit:
     usage_quarters: int
     usage_differing: int
     proof: DemoProof | None
+    locked_out: LockedOut | None = None
 
     @property
     def equal(self) -> bool:
@@ -106,6 +111,7 @@ class Audit:
             and self.proof is not None
             and self.proof.stations_agree
             and self.proof.line_agrees
+            and (self.locked_out is None or self.locked_out.holds)
             and self.conflicts == self.malformed == self.usage_differing == 0
         )
 

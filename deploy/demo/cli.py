@@ -24,6 +24,7 @@ from deploy.demo.report import as_json, completeness_table, records_table, verdi
 from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError
+from identity import IdentityError
 from runtime.signals import raise_on_signals
 from simulator import SimulatorError
 from simulator.truth import TruthError
@@ -67,6 +68,7 @@ def demo(
     except (
         CloudError,
         DemoError,
+        IdentityError,
         LocalStackError,
         ReplicationError,
         SimulatorError,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_jobs.config import CloudSettings
+from deploy.demo.errors import DemoError
 from deploy.local import (
     CuttableLink,
     CuttableLinks,
@@ -21,6 +22,7 @@ from deploy.local import (
     stack_operator,
 )
 from edge_agent.config import AgentSettings
+from edge_agent.enrolment.certificate_state import certificate_folder
 from edge_agent.errors import StoreError
 from edge_agent.status import read_status
 from settings import load
@@ -55,6 +57,7 @@ port = {stack.brokers[region].port}
 [pulsar]
 service_url = "{stack.pulsar[region].service_url}"
 {_pulsar_access(stack, f"gateway-{region}")}
+{_registry_toml(stack, region)}
 
 {"".join(f"[tenants.{tenant}]{chr(10)}" for tenant in stack.topology.operators)}
 [status]
@@ -79,6 +82,18 @@ def _pulsar_access(stack: LocalStack, role: str) -> str:
 [pulsar.tls]
 ca = "{access.tls_ca}"
 """
+
+
+def _registry_toml(stack: LocalStack, region: str) -> str:
+    """Where a gateway reads which devices are known; nothing where the stack is insecure."""
+    if region not in stack.access_daemons:
+        return ""
+    return f"""[registry]
+service_url = "{stack.pulsar[region].service_url}"
+operators = "{stack_operator(stack.folder).operators_file}"
+
+[registry.access]
+{stack.access(f"gateway-{region}").as_toml()}"""
 
 
 def cloud_config(stack: LocalStack) -> Path:
@@ -194,9 +209,9 @@ def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle, alone:
         uplink = links.links[device]
     config = folder / "agent.toml"
     # It shows its certificate to the region's broker alone; the vehicle's own is on its loopback.
-    files = stack.client_files("/".join(planned.sender), region)
     config.write_text(
-        _agent_toml(planned.sender, region, broker.port, uplink.port, folder / "buffer") + _tls_toml("uplinks", files)
+        _agent_toml(planned.sender, region, broker.port, uplink.port, folder / "buffer")
+        + _enrolment_toml(stack, region, token_file(stack, device))
     )
     agent = DaemonProcess.python(
         f"edge-agent-{device}",
@@ -242,6 +257,40 @@ host = "127.0.0.1"
 port = {uplink_port}
 backoff_max_s = 3
 """
+
+
+def token_file(stack: LocalStack, device: str) -> Path:
+    """Where a vehicle has its one-time token."""
+    return stack.folder / "vehicles" / device / "token"
+
+
+def certificate_of(vehicle: DemoVehicle) -> TlsFiles:
+    """The certificate that a vehicle's agent got. Raises DemoError where it has none."""
+    folder = certificate_folder(load(AgentSettings, vehicle.config))
+    held = None if folder is None else folder.newest()
+    if held is None:
+        raise DemoError(f"{vehicle.device} has no certificate")
+    ca = load(AgentSettings, vehicle.config).enrolment
+    assert ca is not None, "it was enrolled"
+    return TlsFiles(ca=ca.ca, certificate=held.path, key=held.path)
+
+
+def _enrolment_toml(stack: LocalStack, region: str, token: Path) -> str:
+    """How an agent gets its certificate, and whom its uplink trusts; nothing where the stack is insecure."""
+    if stack.authority is None:
+        return ""
+    return f'''
+[uplinks.tls]
+ca = "{stack.authority.file}"
+
+[enrolment]
+port = {stack.enrolment[region].port}
+host = "127.0.0.1"
+ca = "{stack.authority.file}"
+token_file = "{token}"
+backoff_first_s = 1
+backoff_max_s = 5
+'''
 
 
 def _tls_toml(table: str, files: TlsFiles | None) -> str:

@@ -14,6 +14,7 @@ from cloud_jobs.fitted_table import Column, FittedTable
 from cloud_jobs.reconcile import Station
 from deploy.demo.audit import Audit, DeviceAudit
 from deploy.demo.document_audit import DocumentAudit
+from deploy.demo.guarding import LockedOut
 
 _NUMBERS = ("made", "stored", "forwarded", "ingested", "lost", "unexpected")
 
@@ -91,6 +92,8 @@ def verdict_table(audit: Audit) -> FittedTable:
             (" = ".join(Station), counted, proof.stations_agree),
             (f"line {line.line} of {line.number} computed again", _charged(line), proof.line_agrees),
         ]
+    if (locked_out := audit.locked_out) is not None:
+        rows.append(("a revoked vehicle lost its session and got no other", locked_out.found, locked_out.holds))
     for what, figure, holds in rows:
         table.add(what, figure, _verdict(holds))
     return table
@@ -110,12 +113,19 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "not_final_at_first": audit.reason,
         "reconciled": None if audit.proof is None else audit.proof.reconciled.outcome.value,
         "explained": None if audit.proof is None else audit.proof.line_agrees,
+        "locked_out": _locked_out_values(audit.locked_out),
         "documents": [_document_values(one) for one in audit.documents],
         "posted": {
             one.payer: {"currency": one.currency, "gross_minor": one.posted_minor, "truth_minor": one.owed_minor}
             for one in audit.posted
         },
     }
+
+
+def _locked_out_values(found: LockedOut | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"device": found.device, "after_s": found.after_s, "refused_in": list(found.refused_in)}
 
 
 def _document_values(document: DocumentAudit) -> dict[str, Any]:

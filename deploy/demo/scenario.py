@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -21,14 +21,17 @@ from deploy.demo.audit import Audit, Names, audit, ingested_records
 from deploy.demo.billing import CLERK, DemoBilling, not_final
 from deploy.demo.driving import DemoDrive, Say
 from deploy.demo.errors import DemoError
+from deploy.demo.guarding import LockedOut, enrolled, expect_vehicles, lock_out
 from deploy.demo.plan import DemoPlan
 from deploy.demo.processes import (
     DemoVehicle,
+    certificate_of,
     cloud_config,
     cloud_settings,
     start_gateways,
     start_ingest,
     start_vehicles,
+    token_file,
     usage_job,
 )
 from deploy.demo.proof import DemoProof, prove
@@ -63,8 +66,7 @@ class DemoScenario:
         self._publish_reference(settings)
         start_gateways(self.stack)
         self.say("gateways of both regions are connected")
-        self.vehicles = start_vehicles(self.stack, scenario.vehicles, self.plan.silent)
-        self.say(f"{len(self.vehicles)} vehicles, each with its own broker and agent, are ready")
+        self._start_vehicles(scenario)
         summary = self._drive(scenario)
         heard = {one.device for one in self.vehicles} - {self.plan.silent}
         self._wait_until_through(lake, names, summary, heard)
@@ -79,11 +81,12 @@ class DemoScenario:
         self._compute(usage_job(self.stack, config, "usage-late"))
         self._adjust(billing)
         proof = self._prove(billing)
+        locked_out = self._lock_out(names)
         self.say("comparing with the truth")
         truth = Truth.from_folder(self._folder)
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
         states = [truth.knowing({self.plan.silent: known}), truth]
-        return audit(billing, states, agents, names, reason, proof)
+        return replace(audit(billing, states, agents, names, reason, proof), locked_out=locked_out)
 
     @property
     def _folder(self) -> Path:
@@ -95,6 +98,37 @@ class DemoScenario:
         publish_reference(settings.service_urls, versions, self.stack.access("publisher"), signing=signing)
         counts = counts_text(Counter(version.kind for version in versions))
         self.say(f"published {counts} to their compacted topics, signed by the operator of the stack")
+
+    def _start_vehicles(self, scenario: Scenario) -> None:
+        if self.stack.access_daemons:
+            expect_vehicles(self.stack, scenario.vehicles, lambda device: token_file(self.stack, device))
+            self.say(f"{len(scenario.vehicles)} vehicles are expected, each with a one-time token")
+        self.vehicles = start_vehicles(self.stack, scenario.vehicles, self.plan.silent)
+        self.say(f"{len(self.vehicles)} vehicles, each with its own broker and agent, are ready")
+        if not self.stack.access_daemons:
+            return
+        names = ["/".join(one.sender) for one in scenario.vehicles]
+        count = enrolled(
+            self.stack,
+            names,
+            lambda done: self._poll("vehicles that got their certificates", done, len(names)),
+            self.plan.settings.timeout_s,
+        )
+        if count < len(names):
+            raise DemoError(f"only {count} of {len(names)} vehicles got their certificates")
+        self.say(f"{count} vehicles got their certificates, each for its token")
+
+    def _lock_out(self, names: Names) -> LockedOut | None:
+        """Revokes a vehicle that has nothing more to say; None: everybody may connect anyway."""
+        if not self.stack.access_daemons:
+            return None
+        vehicle = next(one for one in reversed(self.vehicles) if one.device != self.plan.silent)
+        # Who took its certificate comes in its place: of two with one name each would end the other's session.
+        vehicle.agent.stop()
+        sender = _sender(names, vehicle.device)
+        found = lock_out(self.stack, "/".join(sender), vehicle.region, certificate_of(vehicle))
+        self.say(f"revoked, as by `waybill device revoke`: {found.found}")
+        return found
 
     def _drive(self, scenario: Scenario) -> Summary:
         summary = DemoDrive(

@@ -93,10 +93,12 @@ class EnrolmentBroker(Server):
             "allow_anonymous false",
             f"acl_file {files.rules}",
             f"password_file {files.passwords}",
+            f"pid_file {self.folder / 'mosquitto.pid'}",
             f"max_packet_size {_PACKET_BYTES}",
             "max_queued_messages 10",
             "persistence false",
-            "log_dest stdout",
+            # Not stdout, which Mosquitto fills by pages: a refusal is to be read when it happens.
+            "log_dest stderr",
             "log_timestamp_format %Y-%m-%dT%H:%M:%S",
             "log_type error",
             "log_type warning",

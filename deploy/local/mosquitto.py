@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -17,9 +18,17 @@ from identity.broker_rules import rules_version
 from runtime import TlsSettings, replace_durably
 from settings import Settings
 
-__all__ = ["MosquittoBroker", "MosquittoSecurity", "MosquittoSettings", "TlsFiles", "mosquitto_program"]
+__all__ = [
+    "BrokerAccessFiles",
+    "MosquittoBroker",
+    "MosquittoSecurity",
+    "MosquittoSettings",
+    "TlsFiles",
+    "mosquitto_program",
+]
 
 _HOST = "127.0.0.1"
+_GUARD = "guard/socket"
 
 
 def mosquitto_program() -> str:
@@ -54,11 +63,23 @@ class MosquittoSecurity:
 
     A client is who its certificate says: its common name is the user name and the client id, whatever it sends.
     `probe`: what the stack asks with whether the broker answers; without it, only whether it accepts a connection.
+    `has_access_daemon`: it reads revocation lists and passwords too (`access_files`, which must be there when it
+    starts), and an access daemon may end sessions.
     """
 
     tls: TlsFiles
     rules: str | None = None
     probe: TlsFiles | None = None
+    has_access_daemon: bool = False
+
+
+class BrokerAccessFiles(NamedTuple):
+    """What a broker and its access daemon share. `guard_socket` is in a folder that only their user may enter."""
+
+    revocations: Path
+    passwords: Path
+    guard_socket: Path
+    pid: Path
 
 
 class MosquittoBroker(Server):
@@ -96,6 +117,8 @@ class MosquittoBroker(Server):
         rules = self.security and self.security.rules
         if rules and _rules_version(self.rules_file) <= rules_version(rules):
             replace_durably(self.rules_file, rules.encode(), mode=0o600)
+        if self.security and self.security.has_access_daemon:
+            self.access_files.guard_socket.parent.mkdir(exist_ok=True, mode=0o700)
         self._conf.write_text("\n".join(self._lines()) + "\n")
 
     def command(self) -> Sequence[str]:
@@ -111,6 +134,14 @@ class MosquittoBroker(Server):
     def rules_file(self) -> Path:
         """Who may do what; whoever writes it anew sends SIGHUP to the broker."""
         return self.folder / "rules.acl"
+
+    @property
+    def access_files(self) -> BrokerAccessFiles:
+        """What is shared with an access daemon."""
+        folder = self.folder
+        return BrokerAccessFiles(
+            folder / "revocations.pem", folder / "passwords", folder / _GUARD, folder / "mosquitto.pid"
+        )
 
     @property
     def _conf(self) -> Path:
@@ -153,6 +184,17 @@ class MosquittoBroker(Server):
             f"cafile {self.security.tls.ca}",
             f"certfile {self.security.tls.certificate}",
             f"keyfile {self.security.tls.key}",
+            *(self._access_lines() if self.security.has_access_daemon else []),
+        ]
+
+    def _access_lines(self) -> list[str]:
+        files = self.access_files
+        return [
+            f"crlfile {files.revocations}",
+            f"password_file {files.passwords}",
+            f"pid_file {files.pid}",
+            # Relative, as the broker runs in its folder: the path of a socket has at most 107 bytes.
+            f"listener 0 {_GUARD}",
         ]
 
 

@@ -14,6 +14,8 @@ from pydantic import Field
 
 from deploy.local.authority import LocalAuthority
 from deploy.local.credentials import ACCESS_FILE, OPERATOR, StackCredentials
+from deploy.local.daemon import DaemonProcess
+from deploy.local.enrolment_broker import EnrolmentBroker
 from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.link import CuttableLink
@@ -23,13 +25,16 @@ from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook
 from deploy.local.process import ProcessIdentity
 from deploy.local.pulsar import PulsarCluster, PulsarSettings
+from deploy.local.region_access import RegionAccess, exchange_lists
 from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.server_health import ask_all
 from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings
+from deploy.local.stack_operator import stack_operator
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from identity import PrincipalKind, principal
 from identity.broker_rules import broker_rules
+from identity.operator_settings import OPERATOR_SETTINGS
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings, load
@@ -59,6 +64,7 @@ class LocalStack:
         with LocalStack(folder) as stack:
             stack.pulsar["hq"].service_url, stack.pulsar["hq"].admin_url
             stack.brokers["eu"].port                 # the region's MQTT broker, directly
+            stack.enrolment["eu"].port               # where a device without a certificate shows its claim
             stack.links["eu"].port                   # the same broker over a link: what a vehicle connects to
             stack.links["eu"].cut(); stack.links["eu"].heal()
             stack.links["eu->hq"].delay(0.08)        # what eu replicates to hq
@@ -99,6 +105,8 @@ class LocalStack:
         self.credentials: StackCredentials | None = None
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
+        self.enrolment: dict[str, EnrolmentBroker] = {}
+        self.access_daemons: dict[str, DaemonProcess] = {}
         self.links: dict[str, CuttableLink] = {}
         self.object_store: ObjectStore | None = None
         self.spark: SparkCluster | None = None
@@ -132,7 +140,8 @@ class LocalStack:
         try:
             self._compose()
             workers = self.spark.workers if self.spark else []
-            first = [server for server in self.servers if server not in workers]
+            later = [*workers, *self.access_daemons.values()]
+            first = [server for server in self.servers if server not in later]
             for server in first:
                 server.start()
             self._save("starting")
@@ -141,7 +150,10 @@ class LocalStack:
                 worker.start()
             self.asked_s = time.time()
             self._replicate()
-            wait_all(workers, self.settings.start_timeout_s, self._changed)
+            # Their topics and rights are there from here on.
+            for daemon in self.access_daemons.values():
+                daemon.start()
+            wait_all([*workers, *self.access_daemons.values()], self.settings.start_timeout_s, self._changed)
             self._save("ready")
         # Ctrl-C too: servers that were started are stopped in order, not killed with this process.
         except BaseException as error:
@@ -233,8 +245,10 @@ class LocalStack:
     def _replicate(self) -> None:
         if self.credentials:
             self.credentials.write_access_file()
+            self._write_operator_settings()
         else:
             (self.folder / ACCESS_FILE).unlink(missing_ok=True)
+            (self.folder / OPERATOR_SETTINGS).unlink(missing_ok=True)
         self.topology = with_addresses(self._source, self.pulsar, self.links, self.folder / "topology.toml")
         self._save("connecting")
         with admins(self.topology, self.access()) as clients:
@@ -275,23 +289,55 @@ class LocalStack:
         }
         links = CuttableLinks(self.folder / "links", targets, ports=book)
         self.links = links.links
+        self._guard_regions(book)
         issuer = [self.credentials.key_server] if self.credentials else []
-        everything: list[Server] = [links, *issuer, *self.brokers.values(), *self.pulsar.values()]
+        everything: list[Server] = [
+            *(links, *issuer, *self.brokers.values(), *self.enrolment.values(), *self.pulsar.values())
+        ]
         if settings.lake is LakePlace.S3:
             self.object_store = ObjectStore(self.folder / "s3", ports=book)
             everything.append(self.object_store)
         if settings.spark:
             self.spark = SparkCluster(self.folder, settings.spark, book)
             everything += [self.spark.master, *self.spark.workers]
+        everything += self.access_daemons.values()
         self._added = {server.name: server for server in everything}
+
+    def _guard_regions(self, book: PortBook) -> None:
+        """An enrolment broker and an access daemon for each region whose topology has a role for it."""
+        if self.authority is None:
+            return
+        operator, guarded = stack_operator(self.folder), []
+        for region, broker in self.brokers.items():
+            if broker.security is None or not broker.security.has_access_daemon:
+                continue
+            one = RegionAccess(broker, self.folder / f"access-{region}", self.authority, book)
+            url = self.pulsar[self.topology.regions[region].cluster].service_url
+            access, gateways = self.access(f"access-{region}"), self._gateways(region)
+            self.enrolment[region], self.access_daemons[region] = one.prepare(url, access, operator, gateways)
+            guarded.append(one)
+        exchange_lists(guarded)
+
+    def _gateways(self, region: str) -> list[str]:
+        return [f"{region}-{number}" for number in range(1, self.settings.gateways + 1)]
+
+    def _write_operator_settings(self) -> None:
+        """What `waybill device` takes by itself: the registry, who signs, and which regions are to confirm."""
+        operator, centre = stack_operator(self.folder), self.pulsar[self.topology.centre]
+        lines = [f'service_url = "{centre.service_url}"', f"regions = {json.dumps(sorted(self.access_daemons))}"]
+        lines += [f'key = "{operator.key_file}"', f'operators = "{operator.operators_file}"', "[access]"]
+        text = "\n".join([*lines, self.access().as_toml()])
+        if self.access_daemons:
+            replace_durably(self.folder / OPERATOR_SETTINGS, text.encode(), mode=0o600)
 
     def _broker_security(self, region: str) -> MosquittoSecurity | None:
         if self.authority is None:
             return None
-        gateways = [f"{region}-{number}" for number in range(1, self.settings.gateways + 1)]
+        has_daemon = self.credentials is not None and f"access-{region}" in self.credentials.roles
         return MosquittoSecurity(
             tls=self.authority.server(principal(PrincipalKind.BROKER, region), region),
-            rules=broker_rules(0, region, gateways, ()),
+            rules=broker_rules(0, region, self._gateways(region), ()),
+            has_access_daemon=has_daemon,
             probe=self.authority.client(principal(PrincipalKind.PROBE, region), region),
         )
 

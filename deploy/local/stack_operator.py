@@ -14,6 +14,7 @@ from identity import (
     trusted_key,
     write_operator,
 )
+from identity.registry_signing import ENROLMENT_KIND
 
 NAME = "operator"
 _EVERY = ("*",)
@@ -47,6 +48,21 @@ def stack_operator(folder: Path) -> StackOperator:
     if not (made.operators_file.exists() and made.key.key_id in read_operators(made.operators_file).keys):
         trust_operator(made.operators_file, _everything(made.key))
     return made
+
+
+def daemon_key(operator: StackOperator, folder: Path, name: str) -> Path:
+    """The key of an access daemon, made once and trusted on the stack for what it enrols alone."""
+    file = folder / f"{name}.key"
+    if not file.exists():
+        write_operator(file, _enrolling(OperatorKey.generate(), name))
+    key = read_operator_key(file)
+    if key.key_id not in read_operators(operator.operators_file).keys:
+        trust_operator(operator.operators_file, _enrolling(key, name))
+    return file
+
+
+def _enrolling(key: OperatorKey, name: str) -> NewOperator:
+    return NewOperator(key, trusted_key(key, name, tenants=_EVERY, kinds=(ENROLMENT_KIND,)))
 
 
 def _everything(key: OperatorKey) -> NewOperator:

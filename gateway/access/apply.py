@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import structlog
 
-from gateway.access.broker import BrokerFiles, BrokerProcess
+from gateway.access.broker import BrokerFiles
+from gateway.access.broker_process import BrokerProcess
 from gateway.access.core import BrokerStep
 from gateway.access.guard import SessionGuard
 from gateway.access.metrics import AccessMetrics

@@ -1,31 +1,21 @@
-"""The broker's files and its process: each file replaced whole, then one signal."""
+"""The broker's files and its secret: each file replaced whole, then one signal."""
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 from pathlib import Path
-from typing import NamedTuple
 
+from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
 from gateway.access.config import GuardedBroker
 from gateway.access.guard import SessionGuard
 from gateway.access.revocation import RevocationList, lists_in
-from gateway.errors import BrokerUnreachable
 from identity.broker_rules import broker_rules, rules_version
 from identity.names import PrincipalKind, principal
 from runtime.durable_file import replace_durably
 
-__all__ = ["BrokerFiles", "BrokerProcess", "open_guard"]
+__all__ = ["BrokerFiles", "drawn_secret", "open_guard"]
 
 _READABLE_BY_GROUP = 0o640
-
-
-class BrokerProcess(NamedTuple):
-    """Which process it is. `started`: by the system's clock ticks, so that a number used again is another process."""
-
-    pid: int
-    started: str
 
 
 class BrokerFiles:
@@ -59,33 +49,24 @@ class BrokerFiles:
         return True
 
     def process(self) -> BrokerProcess:
-        """The broker's process. Raises BrokerUnreachable if there is none, or it is another program."""
-        settings = self._settings
-        try:
-            pid = settings.pid or int(_read(settings.pid_file).strip() if settings.pid_file else 0)
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except (OSError, ValueError) as error:
-            raise BrokerUnreachable(f"no broker runs ({settings.pid_file or settings.pid})") from error
-        # The name stands in parentheses and may have any character, also those.
-        name, after = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
-        if name != settings.program or after[0] == "Z":
-            raise BrokerUnreachable(f"process {pid} is {name}, no running {settings.program}: it gets no signal")
-        return BrokerProcess(pid, after[19])
+        """The broker's process. Raises BrokerUnreachable."""
+        return running_broker(self._settings)
 
     def reload(self) -> BrokerProcess:
-        """Have the broker read its files. Raises BrokerUnreachable."""
-        process = self.process()
-        # Before it handles the signal, a broker that is starting would end by it.
-        if not _handles_hangup(process.pid):
-            raise BrokerUnreachable(f"the broker, process {process.pid}, is not ready for a signal yet")
-        try:
-            os.kill(process.pid, signal.SIGHUP)
-        except OSError as error:
-            raise BrokerUnreachable(f"the broker, process {process.pid}, takes no signal: {error}") from error
-        return process
+        """Tell the broker to read its files. Raises BrokerUnreachable."""
+        return reload_broker(self._settings)
 
     def _rules(self, version: int, denied: frozenset[str]) -> bytes:
         return broker_rules(version, self._region, self._gateways, denied).encode()
+
+
+def drawn_secret(path: Path) -> str:
+    """The secret of a file, which is made where there is none. Raises OSError."""
+    secret = _read(path).decode(errors="replace").strip()
+    if not secret:
+        secret = secrets.token_urlsafe(32)
+        replace_durably(path, secret.encode(), mode=0o600)
+    return secret
 
 
 def open_guard(settings: GuardedBroker, region: str) -> SessionGuard:
@@ -93,21 +74,11 @@ def open_guard(settings: GuardedBroker, region: str) -> SessionGuard:
     from identity.claims import broker_password, password_file  # noqa: PLC0415 - made once
 
     user, path = principal(PrincipalKind.ACCESS, region), settings.guard_secret_file
-    secret = _read(path).decode(errors="replace").strip()
-    if not secret:
-        secret = secrets.token_urlsafe(32)
-        replace_durably(path, secret.encode(), mode=0o600)
+    secret = drawn_secret(path)
     if f"{user}:" not in _read(settings.password_file).decode(errors="replace"):
         line = {user: broker_password(secret, secrets.token_bytes(12))}
         replace_durably(settings.password_file, password_file(line), mode=_READABLE_BY_GROUP)
     return SessionGuard(settings.guard_socket, user, secret)
-
-
-def _handles_hangup(pid: int) -> bool:
-    """Whether a process has a handler for SIGHUP (`SigCgt` of proc(5))."""
-    lines = _read(Path(f"/proc/{pid}/status")).decode(errors="replace").splitlines()
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
 
 
 def _read(path: Path) -> bytes:

@@ -7,32 +7,61 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from gateway.access.enrolment_rates import EnrolmentRateSettings
 from gateway.config import Word
 from gateway.registry_settings import RegistrySettings
-from runtime.broker_settings import Port
+from runtime.broker_settings import BrokerSettings, Port
 from runtime.logs import LogSettings
 from settings import Settings
 
 
-class GuardedBroker(Settings):
-    """The region's broker: the files that it reads, how it is made to, and where its sessions are ended.
+class BrokerProcessPlace(Settings):
+    """A broker beside the daemon: the files that it reads, how it is made to, and where it says whom it refused.
 
-    One of `pid` and `pid_file`. `program`: what the process must be called, or no signal is sent to it.
+    One of `pid` and `pid_file`. `program`: what the process must be called, or no signal is sent to it. `log_file`: its
+    log, in which refused connections are counted.
     """
 
     rules_file: Path
-    revocation_file: Path
     password_file: Path
-    guard_socket: Path
-    guard_secret_file: Path
     pid: int | None = Field(default=None, ge=2)
     pid_file: Path | None = None
     program: str = Field(default="mosquitto", min_length=1, max_length=15)
+    log_file: Path | None = None
 
     @model_validator(mode="after")
     def _names_a_process(self) -> Self:
         if (self.pid is None) == (self.pid_file is None):
             raise ValueError("say one of pid and pid_file: which process reads these files")
+        return self
+
+
+class GuardedBroker(BrokerProcessPlace):
+    """The region's broker, and where its sessions are ended."""
+
+    revocation_file: Path
+    guard_socket: Path
+    guard_secret_file: Path
+
+
+class EnrolmentPlace(Settings):
+    """The enrolment of devices, where the region has one: its broker's files, and the way to both brokers.
+
+    `secret_file`: our own password at the enrolment broker, drawn where it is missing. `claims`: that broker as we
+    reach it; `devices`: the region's, with our certificate.
+    """
+
+    broker: BrokerProcessPlace
+    secret_file: Path
+    claims: BrokerSettings
+    devices: BrokerSettings
+    certificate_days: float = Field(default=90, gt=0, le=3650)
+    rates: EnrolmentRateSettings = EnrolmentRateSettings()
+
+    @model_validator(mode="after")
+    def _has_one_secret(self) -> Self:
+        if self.claims.username is not None:
+            raise ValueError("claims.username: the daemon is access@REGION there, with the password in secret_file")
         return self
 
 
@@ -74,5 +103,6 @@ class AccessSettings(Settings):
     broker: GuardedBroker
     registry: RegistrySettings
     authority: AuthorityPlace
+    enrolment: EnrolmentPlace | None = None
     status: AccessEndpoint = AccessEndpoint()
     log: LogSettings = LogSettings()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import queue
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from threading import Event
 from typing import NamedTuple
@@ -15,14 +16,16 @@ from cryptography import x509
 
 from gateway.access.apply import StepRunner
 from gateway.access.broker import BrokerFiles, open_guard
-from gateway.access.config import AccessSettings
+from gateway.access.broker_log import BrokerLog, RefusedConnection
+from gateway.access.config import AccessSettings, BrokerProcessPlace
 from gateway.access.core import AccessCore, CoreSettings
 from gateway.access.issued import IssuedReader
 from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
 from gateway.access.publisher import AccessPublisher
+from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.revocation import LISTS_TOPIC, ListRefused, RevocationList, read_list_message
-from gateway.access.status import AccessStatus
+from gateway.access.status import AccessStatus, RefusedEnrolment
 from gateway.errors import AddressTaken, BrokerUnreachable, ThreadEnded
 from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
@@ -51,7 +54,7 @@ class AccessDaemon:
     """One region's daemon. `run` until `stop` is set."""
 
     def __init__(self, settings: AccessSettings, clock: Callable[[], float] = time.time) -> None:
-        """Raises OSError, AuthorityFolderError, SettingsError."""
+        """Raises OSError, IdentityError, SettingsError."""
         self._settings, self._clock = settings, clock
         self.metrics = AccessMetrics()
         self._events: queue.Queue[_Event] = queue.Queue(MAX_QUEUED)
@@ -70,6 +73,9 @@ class AccessDaemon:
                 look_after_s=settings.look_after_s,
             )
         )
+        # As the broker has them: those of other regions hold until their topic is read.
+        for one in self._files.lists.values():
+            self._core.on_list(one, clock())
         registry, reading = DeviceRegistry(self._keep, settings.registry.max_devices), settings.registry
         self._reader = RegistryReader(
             reading.service_url,
@@ -80,6 +86,12 @@ class AccessDaemon:
             on_standing=self._events.put,
         )
         self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._events.put)
+        self._enrolment = (
+            RegionEnrolment(settings.region, settings.enrolment, reading, self._own.folder, clock)
+            if settings.enrolment is not None
+            else None
+        )
+        self._logs = dict(_logs(settings))
         self._problem, self._retry_at_s, self._tick_at_s = "starting", 0.0, 0.0
         self._first = AccessStatus(
             region=settings.region, pid=os.getpid(), started_at=datetime.now(UTC).isoformat(timespec="seconds")
@@ -93,6 +105,8 @@ class AccessDaemon:
         if self._own.issuer not in self._files.lists:
             own = self._own.update({}, datetime.fromtimestamp(self._clock(), UTC))
             self._files.write_lists([own, *self._files.lists.values()])
+        if self._enrolment is not None:
+            self._enrolment.prepare()
 
     def run(self, stop: Event) -> None:
         """Serve until `stop` is set. Raises AddressTaken, ThreadEnded."""
@@ -106,9 +120,13 @@ class AccessDaemon:
                     self._turn()
                     if not (self._reader.reader.is_running and self._lists.is_running and self._publisher.is_running):
                         raise ThreadEnded("a thread of the access daemon ended")
+                    if self._enrolment is not None and self._enrolment.has_ended:
+                        raise ThreadEnded("the thread that enrols devices ended")
                     if not server.is_serving:
                         raise ThreadEnded("the thread that serves the status ended")
             finally:
+                if self._enrolment is not None:
+                    self._enrolment.close()
                 # What stays is right: a device that was closed stays closed without us.
                 for thread in (self._reader, self._lists, self._publisher):
                     thread.close()
@@ -119,6 +137,8 @@ class AccessDaemon:
         if now_s >= self._tick_at_s:
             self._tick_at_s = now_s + _TICK_S
             self._tick(now_s)
+        if self._enrolment is not None:
+            self._enrolment.turn()
         # A look at a broker that is down would fail like the step.
         if now_s < self._retry_at_s:
             return
@@ -162,6 +182,8 @@ class AccessDaemon:
             if event.was_current:
                 self._read_issued(now_s)
                 self._core.on_ready(now_s)
+                if self._enrolment is not None:
+                    self._enrolment.start()
         elif isinstance(event, TopicMessage):
             self._take_list(event, now_s)
 
@@ -188,6 +210,9 @@ class AccessDaemon:
 
     def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, Taken):
+            # Before the loop hears of it: who is locked out gets no certificate meanwhile.
+            if self._enrolment is not None:
+                self._enrolment.take(became.publication)
             self._events.put(became.publication)
             return
         # What nobody signed who may counts for nothing, but compaction would keep it instead of what holds.
@@ -212,6 +237,9 @@ class AccessDaemon:
         standing, counts, metrics = self._reader.standing, self._reader.registry.counts, self.metrics
         problem = self._problem or (f"registry: {standing.problem}" if not standing.is_current else "")
         problem = problem or self._publisher.problem
+        asked = self._enrolment
+        problem = problem or "; ".join(asked.problems if asked is not None else ())
+        refused = self._refused()
         # From the file: what the broker has counts, not what we meant to give it.
         lists = {one.issuer: one.next_update.timestamp() for one in self._files.lists.values()}
         metrics.closed.set(self._core.closed_devices)
@@ -223,6 +251,9 @@ class AccessDaemon:
             metrics.set_entries(outcome, count)
         for reason, count in dict(counts.refused_by).items():
             metrics.entries_refused.labels(reason).set(count)
+        enrolments = dict(asked.outcomes) if asked is not None else {}
+        metrics.set_enrolments(enrolments)
+        metrics.set_refused_connections(refused)
         self.status = self._first.model_copy(
             update={
                 "healthy": not problem,
@@ -238,9 +269,18 @@ class AccessDaemon:
                 "entries_refused_by": dict(counts.refused_by),
                 "entries_outranked": counts.outranked,
                 "last_entry_refused": self._reader.registry.last_refused,
+                "enrolments": enrolments,
+                "enrolments_refused": [RefusedEnrolment.of(one) for one in (asked.refusals if asked else ())],
+                "connections_refused": {broker: dict(counted) for broker, counted in refused.items()},
                 **metrics.counts,
             }
         )
+
+    def _refused(self) -> dict[str, Counter[RefusedConnection]]:
+        """Connections that each broker refused, from its log."""
+        for log in self._logs.values():
+            log.read()
+        return {broker: log.refused for broker, log in self._logs.items()}
 
     def _serve(self) -> StatusServer:
         where = self._settings.status
@@ -253,3 +293,12 @@ class AccessDaemon:
             return StatusServer(where.host, where.port, routes)
         except OSError as error:
             raise AddressTaken(f"{where.host}:{where.port}: {error.strerror}; change status.port") from error
+
+
+def _logs(settings: AccessSettings) -> Iterator[tuple[str, BrokerLog]]:
+    places: dict[str, BrokerProcessPlace] = {"devices": settings.broker}
+    if settings.enrolment is not None:
+        places["claims"] = settings.enrolment.broker
+    for broker, place in places.items():
+        if place.log_file is not None:
+            yield broker, BrokerLog(place.log_file)

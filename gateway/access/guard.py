@@ -6,8 +6,11 @@ all that is spoken; the broker ends the other connection before it answers.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +24,8 @@ _MQTT_5: Final = 5
 _USER, _PASSWORD, _CLEAN_START = 0x80, 0x40, 0x02
 _KEEPALIVE_S: Final = 10
 _MAX_ANSWER: Final = 1024
+_MAX_PATH_BYTES: Final = 107
+"""What `sun_path` holds (unix(7))."""
 
 
 class SessionGuard:
@@ -41,7 +46,8 @@ class SessionGuard:
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_TIMEOUT_S)
-                connection.connect(str(self._path))
+                with _short(self._path) as path:
+                    connection.connect(path)
                 connection.sendall(self._packet(client_id, clean_start=clean_start))
                 answer = connection.recv(_MAX_ANSWER)
                 # A session without an expiry ends with its connection: nothing of ours stays behind.
@@ -60,6 +66,19 @@ class SessionGuard:
         body = _text("MQTT") + bytes([_MQTT_5, flags]) + struct.pack(">H", _KEEPALIVE_S) + b"\0"
         body += _text(client_id) + _text(self._user) + _text(self._secret)
         return bytes([_CONNECT]) + _length(len(body)) + body
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A path to the same socket that is short enough for one: a folder that is open has a short name too."""
+    if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _text(text: str) -> bytes:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import CollectorRegistry
+
+from gateway.access.broker_log import RefusedConnection
 
 __all__ = ["AccessMetrics"]
 
@@ -49,6 +53,18 @@ class AccessMetrics:
         self.registry_up = Gauge(
             "waybill_access_registry_up", "1 while the registry is read to its end", registry=registry
         )
+        self.enrolments = Gauge(
+            "waybill_access_enrolments",
+            "Requests for certificates, by what became of them",
+            ["outcome"],
+            registry=registry,
+        )
+        self.connections_refused = Gauge(
+            "waybill_access_connections_refused",
+            "Connections that a broker refused, by its log",
+            ["broker", "reason"],
+            registry=registry,
+        )
         self._counted = {
             "reloads": self.reloads,
             "sessions_ended": self.sessions_ended,
@@ -67,6 +83,17 @@ class AccessMetrics:
             for sample in metric.samples
             if sample.name.endswith("_total")
         }
+
+    def set_enrolments(self, outcomes: Mapping[str, int]) -> None:
+        """So many requests for certificates had these outcomes so far."""
+        for outcome, count in outcomes.items():
+            self.enrolments.labels(outcome).set(count)
+
+    def set_refused_connections(self, refused: Mapping[str, Mapping[RefusedConnection, int]]) -> None:
+        """So many connections each broker refused so far."""
+        for broker, counts in refused.items():
+            for reason, count in counts.items():
+                self.connections_refused.labels(broker, reason).set(count)
 
     def set_entries(self, outcome: str, count: int) -> None:
         """So many messages of the registry had this outcome so far."""

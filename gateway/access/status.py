@@ -6,11 +6,34 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.access.config import AccessEndpoint
+from gateway.access.enrolment import RefusedRequest
 from gateway.errors import NoAnswer
 
-__all__ = ["AccessStatus", "read_access_status"]
+__all__ = ["AccessStatus", "RefusedEnrolment", "read_access_status"]
 
 _TIMEOUT_S = 3.0
+_SHOWN_CHARACTERS = 200
+
+
+class RefusedEnrolment(BaseModel):
+    """A request for a certificate that was refused: when (seconds since 1970), who asked, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    at_s: float
+    sender: str
+    reason: str
+    detail: str
+
+    @classmethod
+    def of(cls, refused: RefusedRequest) -> RefusedEnrolment:
+        """As the status has it; what a sender wrote is cut."""
+        return cls(
+            at_s=refused.at.timestamp(),
+            sender=refused.sender[:_SHOWN_CHARACTERS],
+            reason=refused.reason,
+            detail=refused.detail[:_SHOWN_CHARACTERS],
+        )
 
 
 class AccessStatus(BaseModel):
@@ -19,6 +42,8 @@ class AccessStatus(BaseModel):
     `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
     `entries_refused_by`: messages of the registry that are no entries or that nobody signed who may, by reason.
     `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
+    `enrolments`: requests for certificates by what became of them; `enrolments_refused`: the last that were refused.
+    `connections_refused`: by broker (`devices`, `claims`) and reason, since the logs that are there begin.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,6 +64,9 @@ class AccessStatus(BaseModel):
     entries_refused_by: dict[str, int] = {}
     entries_outranked: int = 0
     last_entry_refused: str = ""
+    enrolments: dict[str, int] = {}
+    enrolments_refused: list[RefusedEnrolment] = []
+    connections_refused: dict[str, dict[str, int]] = {}
     sessions_ended: int = 0
     sessions_came_back: int = 0
     reloads: int = 0

@@ -22,6 +22,7 @@ from identity.registry import (
     DeviceState,
     enrol,
     expect,
+    expect_again,
     move,
     precedence,
     replace,
@@ -118,6 +119,18 @@ def test_a_lost_token_is_replaced_by_another_while_the_device_is_expected_and_ne
     with REFUSED as refused:
         expect("acme", "bus-1", region="eu", claim=CLAIM, change=CHANGE, held=active())
     assert (refused.value.device, refused.value.change) == ("acme/bus-1", "expect")
+
+
+def test_a_device_whose_certificates_have_ended_gets_another_claim_and_one_that_is_good_keeps_it_from_that() -> None:
+    enrolled, other = enrol(expected(), CERTIFICATE, CHANGE), CLAIM.model_copy(update={"id": "token-ffffffffffffffff"})
+    with REFUSED:
+        expect_again(enrolled, region="eu", claim=other, change=change(-1))
+    again = expect_again(enrolled, region="us", claim=other, change=change())
+    assert (again.state, again.claim, again.region, again.version) == (DeviceState.EXPECTED, other, "us", 3)
+    assert enrol(again, CERTIFICATE, change()).certificates == (CERTIFICATE,)
+    for held in (active(), expected(), revoke(enrolled, CHANGE)):
+        with REFUSED:
+            expect_again(held, region="eu", claim=other, change=change())
 
 
 def test_what_is_resumed_goes_on_as_it_was() -> None:

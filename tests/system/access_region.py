@@ -120,26 +120,10 @@ class AccessRegion:
 
     def connect(self, context: ssl.SSLContext) -> socket.socket:
         """A session of a device. Raises OSError if it is refused."""
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
-        try:
-            session = context.wrap_socket(plain, server_hostname="127.0.0.1")
-            body = b"\x00\x04MQTT\x05\x02" + struct.pack(">H", 600) + b"\x00\x00\x00"
-            session.sendall(b"\x10" + bytes([len(body)]) + body)
-            answer = session.recv(100)
-        except OSError:
-            plain.close()
-            raise
-        if len(answer) < 4 or answer[3]:
-            session.close()
-            raise ConnectionRefusedError(f"CONNACK {answer[:6]!r}")
-        return session
+        return open_session(self.port, context)
 
     def is_refused(self, context: ssl.SSLContext) -> bool:
-        try:
-            self.connect(context).close()
-        except OSError:
-            return True
-        return False
+        return is_refused_at(self.port, context)
 
     def _command(self, command: str) -> subprocess.Popen[bytes]:
         with (self.folder / "access.log").open("ab") as log:
@@ -165,6 +149,31 @@ class AccessRegion:
             f"user {getpass.getuser()}",
             "log_dest stderr",
         )
+
+
+def open_session(port: int, context: ssl.SSLContext) -> socket.socket:
+    """A session at a broker with a certificate. Raises OSError if it is refused."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+    try:
+        session = context.wrap_socket(plain, server_hostname="127.0.0.1")
+        body = b"\x00\x04MQTT\x05\x02" + struct.pack(">H", 600) + b"\x00\x00\x00"
+        session.sendall(b"\x10" + bytes([len(body)]) + body)
+        answer = session.recv(100)
+    except OSError:
+        plain.close()
+        raise
+    if len(answer) < 4 or answer[3]:
+        session.close()
+        raise ConnectionRefusedError(f"CONNACK {answer[:6]!r}")
+    return session
+
+
+def is_refused_at(port: int, context: ssl.SSLContext) -> bool:
+    try:
+        open_session(port, context).close()
+    except OSError:
+        return True
+    return False
 
 
 def has_ended(session: socket.socket) -> bool:

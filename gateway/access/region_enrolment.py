@@ -1,0 +1,180 @@
+"""The enrolment of a region, put together: what the registry says, the service that answers, and its broker's files."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from gateway.access.broker import drawn_secret
+from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
+from gateway.access.config import EnrolmentPlace
+from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules, RefusedRequest
+from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
+from gateway.access.enrolment_rates import EnrolmentRates
+from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
+from gateway.access.entry_book import EntryBook
+from gateway.errors import BrokerUnreachable
+from gateway.registry_settings import RegistrySettings
+from identity import AuthorityFolder, PrincipalKind, principal
+from identity.claims import broker_password, is_broker_password
+from identity.registry import DeviceEntry
+from identity.registry_messages import DevicePublication
+from identity.registry_publisher import RegistryPublisher
+from identity.registry_signing import entries_signed_by
+from runtime.durable_file import replace_durably
+
+__all__ = ["RegionEnrolment"]
+
+PASSWORDS_EVERY_S = 60.0
+"""Tokens end by the clock, without a change of the registry."""
+PASSWORDS_AT_MOST_EVERY_S = 0.1
+_RETRY_S = 0.5
+_READABLE_BY_GROUP = 0o640
+
+
+class RegionEnrolment:
+    """`take` is called by the registry's reader, the rest by the daemon's loop. `start` after the registry was read.
+
+    Raises OSError, and OperatorKeyRefused for a key that cannot sign.
+    """
+
+    def __init__(
+        self,
+        region: str,
+        settings: EnrolmentPlace,
+        registry: RegistrySettings,
+        authority: AuthorityFolder,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._region, self._settings, self._clock = region, settings, clock
+        self._name = principal(PrincipalKind.ACCESS, region)
+        self._secret = drawn_secret(settings.secret_file)
+        self._book = EntryBook(region)
+        rules = EnrolmentRules(
+            region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
+        )
+        self._desk = EnrolmentDesk(rules, self._book, authority, EnrolmentRates(settings.rates))
+        own = {"username": self._name, "password_file": settings.secret_file}
+        doors = EnrolmentDoors(name=self._name, claims=settings.claims.model_copy(update=own), devices=settings.devices)
+        self._publisher = RegistryPublisher(
+            registry.service_url, registry.access, sign=entries_signed_by(registry.key), clock=clock
+        )
+        self._service = EnrolmentService(self._desk, doors, self._publish)
+        self._lock = threading.Lock()
+        self._newest = ""
+        self._is_started = self._is_changed = False
+        self._next_s = self._due_s = 0.0
+        self._reloaded: BrokerProcess | None = None
+        self._files_problem = ""
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """What became of the requests, see EnrolmentDesk."""
+        return self._desk.outcomes.copy()
+
+    @property
+    def refusals(self) -> list[RefusedRequest]:
+        """The last requests that were refused, the newest one last."""
+        return list(self._desk.refusals)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong now; nothing before `start`."""
+        if not self._is_started:
+            return []
+        return [f"enrolment: {one}" for one in (self._files_problem, *self._service.problems) if one]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread ended by itself."""
+        return self._is_started and not self._service.is_running
+
+    def prepare(self) -> None:
+        """Make the files without which its broker does not start. Raises OSError."""
+        rules = enrolment_rules(self._region).encode()
+        place = self._settings.broker
+        if not place.rules_file.exists() or place.rules_file.read_bytes() != rules:
+            replace_durably(place.rules_file, rules, mode=_READABLE_BY_GROUP)
+        # Of tokens it has those of before, until the registry was read.
+        if not self._hash_in_file():
+            self._write_passwords(b"")
+
+    def take(self, publication: DevicePublication) -> None:
+        """An entry that holds from now on."""
+        self._book.take(publication.entry)
+        with self._lock:
+            self._newest = max(self._newest, publication.publication_id)
+        if self._is_of_a_token(publication.entry):
+            self._is_changed = True
+
+    def start(self) -> None:
+        """Begin to answer, once; the registry was read to its end."""
+        if not self._is_started:
+            self._is_started = self._is_changed = True
+            self._service.start()
+
+    def close(self) -> None:
+        """End; who waits for an answer asks again."""
+        if self._is_started:
+            self._service.close()
+        self._publisher.close()
+
+    def turn(self) -> None:
+        """Have the broker take the tokens that are open now; what fails is a problem, and is done again."""
+        now_s = self._clock()
+        # A registry that is not read to its end may be without tokens that are open.
+        if not self._is_started or now_s < self._next_s or not (self._is_changed or now_s >= self._due_s):
+            return
+        self._next_s = now_s + PASSWORDS_AT_MOST_EVERY_S
+        # Before it is done: what changes meanwhile is another change.
+        self._is_changed = False
+        try:
+            self._have_tokens_taken(datetime.fromtimestamp(now_s, UTC))
+        except (OSError, BrokerUnreachable) as error:
+            # Nobody else waits for it: who is to be locked out is so at the other broker.
+            self._files_problem, self._next_s = str(error), now_s + _RETRY_S
+            self._is_changed, self._reloaded = True, None
+        else:
+            self._files_problem, self._due_s = "", now_s + PASSWORDS_EVERY_S
+
+    def _have_tokens_taken(self, now: datetime) -> None:
+        own_hash = self._hash_in_file() or self._new_hash()
+        changed = self._write_passwords(enrolment_passwords(self._book.tokens(), self._region, now, own_hash))
+        if changed or self._reloaded != running_broker(self._settings.broker):
+            self._reloaded = reload_broker(self._settings.broker)
+
+    def _is_of_a_token(self, entry: DeviceEntry) -> bool:
+        return entry.region == self._region and entry.claim is not None and entry.claim.is_token
+
+    def _publish(self, entry: DeviceEntry) -> None:
+        with self._lock:
+            newest = self._newest
+        # Behind all that was seen, whatever this clock says.
+        self._publisher.newest = max(self._publisher.newest or "", newest) or None
+        self._publisher.publish(entry)
+        # At once, and not when the reader has it: a claim is used now.
+        self._is_changed = True
+
+    def _hash_in_file(self) -> str:
+        """Our own password's hash that the broker knows; "" if it knows none."""
+        try:
+            lines = self._settings.broker.password_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        found = [line.removeprefix(f"{self._name}:") for line in lines if line.startswith(f"{self._name}:")]
+        return found[0] if found and is_broker_password(self._secret, found[0]) else ""
+
+    def _new_hash(self) -> str:
+        return broker_password(self._secret, secrets.token_bytes(12))
+
+    def _write_passwords(self, content: bytes) -> bool:
+        path = self._settings.broker.password_file
+        content = content or enrolment_passwords((), self._region, datetime.now(UTC), self._new_hash())
+        if path.exists() and path.read_bytes() == content:
+            return False
+        replace_durably(path, content, mode=_READABLE_BY_GROUP)
+        return True
