@@ -25,6 +25,7 @@ from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError
 from identity import IdentityError
+from runtime.logs import LogSettings, start_logging
 from runtime.signals import raise_on_signals
 from simulator import SimulatorError
 from simulator.truth import TruthError
@@ -60,6 +61,8 @@ def demo(
     Example: waybill demo --vehicles 5 --drive-s 20
     """
     began = time.monotonic()
+    # What is printed are the findings; what goes wrong on the way is said beside them.
+    start_logging(LogSettings(level="warning"))
     try:
         settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
