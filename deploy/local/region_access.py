@@ -13,7 +13,6 @@ from deploy.local.mosquitto import MosquittoBroker
 from deploy.local.ports import PortBook
 from deploy.local.server_health import http_health
 from deploy.local.stack_operator import StackOperator, daemon_key
-from gateway.access import AccessSettings
 from identity import PrincipalKind, principal
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess
@@ -41,7 +40,9 @@ class RegionAccess:
         self, service_url: str, access: PulsarAccess, operator: StackOperator, gateways: Sequence[str]
     ) -> tuple[EnrolmentBroker, DaemonProcess]:
         """Writes the daemon's settings and the brokers' first files; the two servers, not started."""
-        from gateway.access.daemon import AccessDaemon  # noqa: PLC0415 - an insecure stack has none
+        # Where a stack starts: a command that only looks at one needs neither.
+        from gateway.access import AccessSettings  # noqa: PLC0415
+        from gateway.access.daemon import AccessDaemon  # noqa: PLC0415
 
         server = self._authority.server(principal(PrincipalKind.BROKER, self.region), self.region)
         port = self._ports.port(f"access-{self.region}")

@@ -53,7 +53,7 @@ class BrokerFiles:
         return running_broker(self._settings)
 
     def reload(self) -> BrokerProcess:
-        """Tell the broker to read its files. Raises BrokerUnreachable."""
+        """Have the broker read its files. Raises BrokerUnreachable."""
         return reload_broker(self._settings)
 
     def _rules(self, version: int, denied: frozenset[str]) -> bytes:

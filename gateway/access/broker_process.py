@@ -35,7 +35,7 @@ def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
 
 
 def reload_broker(place: BrokerProcessPlace) -> BrokerProcess:
-    """Tell a broker to read its files. Raises BrokerUnreachable."""
+    """Have a broker read its files. Raises BrokerUnreachable."""
     process = running_broker(place)
     # Before it handles the signal, a broker that is starting would end by it.
     if not _handles_hangup(process.pid):
