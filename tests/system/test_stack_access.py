@@ -13,7 +13,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from deploy.local import LocalStack
+from deploy.demo.guarding import lock_out
+from deploy.local import LocalStack, TlsFiles
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
 from identity.device_cli import app
@@ -152,3 +153,17 @@ def test_an_operator_sees_whom_the_brokers_refused(stack: LocalStack, device: Co
         return bool(counted["devices"].get("no-certificate") and counted["claims"].get("not-authorised"))
 
     wait_until(refused, 10, said=lambda: httpx.get(url).text)
+
+
+def test_the_demos_thief_loses_the_session_and_is_refused_in_both_regions(
+    stack: LocalStack, device: Command, tmp_path: Path
+) -> None:
+    config = agent_file(stack, tmp_path / "agent", "taken", expected(device, tmp_path, "taken"))
+    code, said = ended(start_enrol(config))
+    assert code == 0, said
+    folder = certificate_folder(load(AgentSettings, config))
+    held = folder.newest() if folder else None
+    assert held is not None
+    files = TlsFiles(ca=stack.folder / "access/authority.pem", certificate=held.path, key=held.path)
+    found = lock_out(stack, f"{TENANT}/taken", "eu", files)
+    assert found.holds, found.found
