@@ -26,9 +26,13 @@ from deploy.local import (
     wait_all,
 )
 from identity import sign_push
+from identity.registry import suspend
+from identity.registry_publisher import RegistryPublisher
+from identity.registry_signing import signed_by
 from telemetry import Batch, Canary, IntervalSet, Record, encode
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.identity.operators import operator, operators_file
+from tests.identity.registry_strategies import active, change
 from tests.system.batches_in_turn import InTurn, firsts_of
 from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
 from tests.system.vehicle_agent import running, stored, vehicle  # noqa: F401 - a fixture
@@ -163,6 +167,28 @@ def test_a_damaged_batch_and_one_of_another_device_are_dead_letters_and_the_send
     assert refused["checksum"][0] == damaged
     assert refused["wrong-device"][1]["topic"] == "waybill/1/liar/liar-1/batch"
     assert region.persisted("liar").keys() == {"liar-0"}
+
+
+def test_batches_of_devices_that_the_registry_does_not_let_send_are_refused_and_their_senders_answered(
+    region: PulsarRegion, devices: Callable[..., Devices], tmp_path: Path
+) -> None:
+    admin, anna = f"{region.pulsar.admin_url}/admin/v2", operator("anna", tenants=("known",), kinds=("device",))
+    httpx.put(f"{admin}/namespaces/fleet/reference", json={}).raise_for_status()
+    with RegistryPublisher(region.pulsar.service_url, region.pulsar.access, sign=signed_by(anna.key)) as publisher:
+        publisher.publish(active("known", "known-0"))
+        publisher.publish(suspend(active("known", "known-1"), change()))
+    with RegistryPublisher(region.pulsar.service_url, region.pulsar.access) as stranger:
+        stranger.publish(active("known", "known-2"))
+    fleet, trusted = devices("known", 3, 1), operators_file(tmp_path / "operators.toml", anna)
+    registry = f'[registry]\nservice_url = "{region.pulsar.service_url}"\noperators = "{trusted}"'
+    with region.gateway("known-1", more=registry) as gateway:
+        wait_until(lambda: gateway.status().registry_current is True, 20)
+        fleet.send_unacknowledged()
+        wait_until(lambda: len(fleet.acks) == 3, 10)
+        status = gateway.status()
+    refused = {(device, ack.refusal) for device, ack in fleet.acks}
+    assert refused == {("known-0", ""), ("known-1", "device-not-active"), ("known-2", "unknown-device")}
+    assert (status.registry_devices, status.registry_entries_refused_by) == (2, {"unsigned": 1})
 
 
 def test_a_hostile_neighbour_stops_silences_and_fills_nothing(
