@@ -11,7 +11,7 @@ from typing import Final
 
 from runtime.durable_file import replace_durably
 
-PROJECT_PACKAGES: Final = ("cloud_jobs", "geo", "runtime", "settings", "telemetry", "waybill")
+PROJECT_PACKAGES: Final = ("cloud_jobs", "geo", "identity", "runtime", "settings", "telemetry", "waybill")
 """What the jobs import of the project, on the driver and on executors."""
 
 _LEFT_OUT: Final = ("__pycache__", ".pyc")

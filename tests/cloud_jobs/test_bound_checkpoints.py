@@ -145,7 +145,12 @@ def test_no_job_begins_with_the_checkpoints_of_another_lake_and_the_ingest_begin
     checkpoints: BoundCheckpoints, tmp_path: Path
 ) -> None:
     def settings(lake: str) -> CloudSettings:
-        document = {"lake": tmp_path / lake, "checkpoints": checkpoints.folder, "clusters": [CLUSTER]}
+        document = {
+            "lake": tmp_path / lake,
+            "checkpoints": checkpoints.folder,
+            "clusters": [CLUSTER],
+            "reference": {"unsigned": True},
+        }
         return CloudSettings.model_validate(document)
 
     with pytest.raises(OtherLake, match="elsewhere"):
