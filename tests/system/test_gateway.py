@@ -1,5 +1,7 @@
 """The gateway between a real Mosquitto and a real Pulsar: what a device's acknowledgements name is in Pulsar."""
 
+# ruff: noqa: F811 - a fixture is asked for by its name
+
 from __future__ import annotations
 
 import itertools
@@ -7,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +23,7 @@ from deploy.local import (
     LocalAuthority,
     MosquittoBroker,
     MosquittoSecurity,
-    PulsarCluster,
     free_port,
-    wait_all,
 )
 from identity import sign_push
 from identity.registry import suspend
@@ -34,46 +34,12 @@ from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors
 from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
 from tests.system.batches_in_turn import InTurn, firsts_of
-from tests.system.gateway_region import NAMESPACE, RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
+from tests.system.gateway_region import RECORDS, Devices, GatewayProcess, PulsarRegion, assert_safe
+from tests.system.gateway_servers import devices, region  # noqa: F401 - fixtures
 from tests.system.vehicle_agent import running, stored, vehicle  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarRegion]:
-    """A Pulsar and a Mosquitto of our own: these tests stop and kill them."""
-    folder = tmp_path_factory.mktemp("region")
-    region = PulsarRegion(PulsarCluster("eu", folder / "pulsar"), MosquittoBroker("eu", folder / "mqtt"), folder)
-    servers = (region.pulsar, region.broker)
-    try:
-        for server in servers:
-            server.start()
-        wait_all(servers, 120)
-        admin = f"{region.pulsar.admin_url}/admin/v2"
-        wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
-        httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
-        retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
-        httpx.put(f"{admin}/namespaces/{NAMESPACE}", json=retention).raise_for_status()
-        httpx.put(f"{admin}/persistent/{NAMESPACE}/batches/partitions", json=2).raise_for_status()
-        yield region
-    finally:
-        for server in servers:
-            server.stop()
-
-
-@pytest.fixture
-def devices(region: PulsarRegion) -> Iterator[Callable[..., Devices]]:
-    made: list[Devices] = []
-
-    def make(tenant: str, count: int, batches: int) -> Devices:
-        made.append(Devices(region.broker, tenant, count, batches))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def test_every_device_gets_an_acknowledgement_of_every_record_and_pulsar_has_them_all(
@@ -308,7 +274,7 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
 
 def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_stored_data_stay_as_they_are(
     region: PulsarRegion,
-    vehicle: VehicleSensors,  # noqa: F811
+    vehicle: VehicleSensors,
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "pushes" / "push" / f"{DEVICE}.toml"
@@ -366,7 +332,7 @@ def test_settings_pushed_by_the_gateway_are_tried_answered_and_counted_and_store
 
 def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_the_rest_is_delivered(
     region: PulsarRegion,
-    vehicle: VehicleSensors,  # noqa: F811
+    vehicle: VehicleSensors,
     tmp_path: Path,
 ) -> None:
     agent = AgentProcess(tmp_path, vehicle.port, {"eu": region.broker.port}, tenant="poison")

@@ -13,7 +13,7 @@ from edge_agent.config import AgentSettings
 from telemetry import Header, read_header
 from tests.edge_agent.process import DEVICE, VehicleSensors
 from tests.system.gateway_region import PulsarRegion
-from tests.system.test_gateway import region  # noqa: F401 - a fixture
+from tests.system.gateway_servers import region  # noqa: F401 - a fixture
 from tests.system.vehicle_agent import vehicle  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
