@@ -83,7 +83,7 @@ def lock_out(stack: LocalStack, name: str, region: str, certificate: TlsFiles) -
     with (
         ThreadPoolExecutor(max_workers=1) as pool,
         _registry(stack) as registry,
-        _session(stack.brokers[region].port, certificate) as session,
+        open_session(stack.brokers[region].port, tls_context(certificate)) as session,
     ):
         entry = registry.get(name)
         assert entry is not None, "it was enrolled"
@@ -101,11 +101,11 @@ def _registry(stack: LocalStack) -> RegistrySession:
     return RegistrySession(read_operator_settings(stack.folder / OPERATOR_SETTINGS))
 
 
-def _session(port: int, files: TlsFiles) -> ssl.SSLSocket:
+def open_session(port: int, context: ssl.SSLContext, timeout_s: float = _END_S) -> ssl.SSLSocket:
     """A session with a certificate: an MQTT 5 CONNECT and its CONNACK. Raises OSError where it is refused."""
-    plain = socket.create_connection(("127.0.0.1", port), timeout=_END_S)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
     try:
-        session = tls_context(files).wrap_socket(plain, server_hostname="127.0.0.1")
+        session = context.wrap_socket(plain, server_hostname="127.0.0.1")
         body = b"\x00\x04MQTT\x05\x02" + struct.pack(">H", 600) + b"\x00\x00\x00"
         session.sendall(b"\x10" + bytes([len(body)]) + body)
         answer = session.recv(100)
@@ -135,7 +135,7 @@ def _is_refused(port: int, files: TlsFiles) -> bool:
     ends = time.monotonic() + _TRY_S
     while time.monotonic() < ends:
         with contextlib.suppress(OSError):
-            _session(port, files).close()
+            open_session(port, tls_context(files)).close()
             time.sleep(0.1)
             continue
         return True

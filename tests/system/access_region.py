@@ -9,13 +9,13 @@ import shutil
 import signal
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from deploy.demo.guarding import open_session
 from deploy.local import free_port
 from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus, read_access_status
@@ -120,7 +120,7 @@ class AccessRegion:
 
     def connect(self, context: ssl.SSLContext) -> socket.socket:
         """A session of a device. Raises OSError if it is refused."""
-        return open_session(self.port, context)
+        return open_session(self.port, context, 10)
 
     def is_refused(self, context: ssl.SSLContext) -> bool:
         return is_refused_at(self.port, context)
@@ -151,26 +151,9 @@ class AccessRegion:
         )
 
 
-def open_session(port: int, context: ssl.SSLContext) -> socket.socket:
-    """A session at a broker with a certificate. Raises OSError if it is refused."""
-    plain = socket.create_connection(("127.0.0.1", port), timeout=10)
-    try:
-        session = context.wrap_socket(plain, server_hostname="127.0.0.1")
-        body = b"\x00\x04MQTT\x05\x02" + struct.pack(">H", 600) + b"\x00\x00\x00"
-        session.sendall(b"\x10" + bytes([len(body)]) + body)
-        answer = session.recv(100)
-    except OSError:
-        plain.close()
-        raise
-    if len(answer) < 4 or answer[3]:
-        session.close()
-        raise ConnectionRefusedError(f"CONNACK {answer[:6]!r}")
-    return session
-
-
 def is_refused_at(port: int, context: ssl.SSLContext) -> bool:
     try:
-        open_session(port, context).close()
+        open_session(port, context, 10).close()
     except OSError:
         return True
     return False

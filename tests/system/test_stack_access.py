@@ -13,7 +13,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from deploy.demo.guarding import lock_out
+from deploy.demo.guarding import lock_out, open_session
 from deploy.local import LocalStack, TlsFiles
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
@@ -21,7 +21,7 @@ from identity.device_cli import app
 from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
 from identity.registry_session import RegistrySession
 from settings import load
-from tests.system.access_region import has_ended, is_refused_at, open_session
+from tests.system.access_region import has_ended, is_refused_at
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -99,9 +99,9 @@ def test_a_device_enrols_by_its_token_and_is_locked_out_of_both_regions(
     assert code == 0, said
     context, ports = certificate_of(config, stack), [broker.port for broker in stack.brokers.values()]
     for port in ports:
-        open_session(port, context).close()
+        open_session(port, context, 10).close()
     # One session at a time: a device has one name, and two regions.
-    sessions = [open_session(port, context) for port in ports]
+    sessions = [open_session(port, context, 10) for port in ports]
     began = time.monotonic()
     code, said = device("revoke", f"{TENANT}/{name}", *BECAUSE, "--wait", "30")
     assert (code, "confirmed: eu, us" in said) == (0, True), said
