@@ -6,9 +6,10 @@ import re
 import subprocess
 
 from deploy.local.jvm import java, pulsar_home
+from runtime.pulsar_client import PulsarAccess
 
 
-def perf_rate(service_url: str, topic: str, size: int, seconds: int) -> float:
+def perf_rate(service_url: str, access: PulsarAccess, topic: str, size: int, seconds: int) -> float:
     """Messages a second of that size, as many as go, with Pulsar's own settings for batching."""
     home = pulsar_home()
     packages = ("java.base/java.nio", "java.base/jdk.internal.misc")
@@ -20,9 +21,17 @@ def perf_rate(service_url: str, topic: str, size: int, seconds: int) -> float:
         str(size),
         "--rate",
         "1000000",
+        # Without a bound it takes more messages than its memory holds, and stands still for ever.
+        "--max-outstanding",
+        "1000",
         "--test-duration",
         str(seconds),
     ]
+    if access.token_file is not None:
+        arguments += ["--auth-plugin", "org.apache.pulsar.client.impl.auth.AuthenticationToken"]
+        arguments += ["--auth-params", access.token_file.as_uri()]
+    if access.tls_ca is not None:
+        arguments += ["--trust-cert-file", str(access.tls_ca)]
     done = subprocess.run(
         [
             *(java(), "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", *opened),

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from benchmarks.gateway.certificates import Certificates
+from benchmarks.gateway.access import RegionCredentials
 from deploy.local import (
     DaemonProcess,
     MosquittoBroker,
@@ -22,6 +22,7 @@ from deploy.local import (
     free_port,
     http_health,
 )
+from identity import PrincipalKind, principal
 
 PARTITIONS = 2
 REGION = "eu"
@@ -34,26 +35,23 @@ class Region:
     folder: Path
     mqtt: MosquittoBroker
     pulsar: PulsarCluster
-    certificates: Certificates | None
+    credentials: RegionCredentials
     gateways: list[Gateway] = field(default_factory=list)
 
     def new_topic(self, name: str, tenant: str = "fleet") -> str:
         """A topic of as many partitions as a region's batches have."""
         path = f"persistent/{tenant}/telemetry-{REGION}/{name}/partitions"
-        answer = httpx.put(f"{self.pulsar.admin_url}/admin/v2/{path}", json=PARTITIONS, timeout=20)
-        assert answer.is_success, answer.text
+        self.credentials.put(f"{self.pulsar.admin_url}/admin/v2/{path}", PARTITIONS)
         return f"persistent://{tenant}/telemetry-{REGION}/{name}"
 
     def files_of(self, name: str) -> tuple[str, str, str]:
-        """Paths of CA, certificate and key of that name; empty without TLS."""
-        if self.certificates is None:
-            return "", "", ""
-        files = self.certificates.issue(name)
+        """Paths of CA, certificate and key of that name."""
+        files = self.credentials.authority.client(name, REGION)
         return str(files.ca), str(files.certificate), str(files.key)
 
     def new_tenant(self, tenant: str) -> None:
         """A Pulsar tenant with the region's topics."""
-        _make_namespace(self.pulsar, tenant)
+        _make_namespace(self.credentials, self.pulsar, tenant)
         for name in ("batches", "refused"):
             self.new_topic(name, tenant)
 
@@ -77,11 +75,12 @@ class Gateway:
         port = free_port()
         config = region.folder / f"{name}.toml"
         text = f'name = "{name}"\nregion = "{REGION}"\n[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
+        text += f'token_file = "{region.credentials.gateway.token_file}"\n'
+        text += f'tls = {{ ca = "{region.credentials.gateway.tls_ca}" }}\n'
         text += tenants or 'tenant = "fleet"\n'
         text += f'[status]\nport = {port}\n[mqtt]\nhost = "127.0.0.1"\nport = {region.mqtt.port}\n'
-        ca, certificate, key = region.files_of(f"gateway:{name}")
-        if ca:
-            text += f'[mqtt.tls]\nca = "{ca}"\ncertificate = "{certificate}"\nkey = "{key}"\n'
+        ca, certificate, key = region.files_of(principal(PrincipalKind.GATEWAY, name))
+        text += f'[mqtt.tls]\nca = "{ca}"\ncertificate = "{certificate}"\nkey = "{key}"\n'
         config.write_text(text)
         self._url = f"http://127.0.0.1:{port}"
         self.process = DaemonProcess.python(
@@ -100,38 +99,34 @@ class Gateway:
 
 
 @contextmanager
-def region(folder: Path, *, encrypted: bool = True) -> Iterator[Region]:
-    """The servers, started; with mutual TLS at the broker unless `encrypted` is False."""
-    certificates = Certificates(folder / "certificates") if encrypted else None
+def region(folder: Path) -> Iterator[Region]:
+    """The servers, started: mutual TLS at the broker; TLS, tokens and rights at Pulsar."""
+    credentials = RegionCredentials(folder / "access", REGION)
     mqtt = MosquittoBroker(
-        REGION,
-        folder / "mqtt",
-        security=MosquittoSecurity(tls=certificates.issue("localhost")) if certificates else None,
+        REGION, folder / "mqtt", security=MosquittoSecurity(tls=credentials.server(PrincipalKind.BROKER))
     )
     # 768 MB and the whole compiler: the same cluster serves pulsar-perf.
     settings = PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)
-    pulsar = PulsarCluster(REGION, folder / "pulsar", settings=settings)
-    servers: list[Server] = [mqtt, pulsar]
+    pulsar = PulsarCluster(REGION, folder / "pulsar", settings=settings, security=credentials.of_cluster())
+    servers: list[Server] = [credentials.key_server, mqtt, pulsar]
     with ExitStack() as stack:
         for server in servers:
             server.start()
             stack.callback(server.stop)
         for server in servers:
             server.wait()
-        _make_namespace(pulsar)
-        made = Region(folder, mqtt, pulsar, certificates)
+        _make_namespace(credentials, pulsar)
+        made = Region(folder, mqtt, pulsar, credentials)
         made.new_topic("batches")
         yield made
 
 
-def _make_namespace(pulsar: PulsarCluster, tenant: str = "fleet") -> None:
+def _make_namespace(credentials: RegionCredentials, pulsar: PulsarCluster, tenant: str = "fleet") -> None:
     admin = f"{pulsar.admin_url}/admin/v2"
-    for path, body in (
-        (f"tenants/{tenant}", {"allowedClusters": [REGION]}),
-        (f"namespaces/{tenant}/telemetry-{REGION}", {"bundles": {"numBundles": 1}}),
-    ):
-        answer = httpx.put(f"{admin}/{path}", json=body, timeout=20)
-        assert answer.is_success, answer.text
+    namespace = f"namespaces/{tenant}/telemetry-{REGION}"
+    credentials.put(f"{admin}/tenants/{tenant}", {"allowedClusters": [REGION]})
+    credentials.put(f"{admin}/{namespace}", {"bundles": {"numBundles": 1}})
+    credentials.put(f"{admin}/{namespace}/permissions/{credentials.role}", ["produce"], method="POST")
 
 
 @dataclass(frozen=True, slots=True)

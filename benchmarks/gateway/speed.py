@@ -151,7 +151,9 @@ def main() -> None:
             two = measure(place, gateways, "2 kB, two processes", batch_bytes=SMALL, warm_up_s=3)
             print(line(two), flush=True)
         perf = {
-            size: perf_rate(place.pulsar.service_url, place.new_topic(f"perf-{size}"), size, PERF_S)
+            size: perf_rate(
+                place.pulsar.service_url, place.credentials.gateway, place.new_topic(f"perf-{size}"), size, PERF_S
+            )
             for size in (SMALL, LARGE)
         }
     for size, one in ((SMALL, full), (LARGE, large)):
