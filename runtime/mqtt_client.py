@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
@@ -106,7 +107,7 @@ class MqttClient(Client):
         self.messages: list[MqttMessage] = []
         self.on_answer: Callable[[int, ReasonCode], None] = lambda _, __: None
         self._publications = Publications()
-        self._publication_mid = 0
+        self._last_id = 0
         self._has_repeated = False
         self._is_partial = False
         self._longest_short = min(SHORT_BYTES, options.max_packet_bytes)
@@ -124,8 +125,9 @@ class MqttClient(Client):
         self._tls = None if broker.tls is None else tls_context(broker.tls)
         if self._tls is not None:
             self.tls_set_context(self._tls)
-        # With these callbacks paho takes it that an event loop is there, and queues packets instead of writing each.
-        self.on_socket_register_write = lambda *_: None
+        # So paho queues its packets and has each of them fetched at once. Fetched later they would come after what
+        # passes paho by: a SUBSCRIBE after the PUBLISH whose answer it is for, which the broker would drop.
+        self.on_socket_register_write = lambda *_: self.loop_write()
         self.on_socket_unregister_write = lambda *_: None
 
     def start(self) -> None:
@@ -192,19 +194,18 @@ class MqttClient(Client):
 
     def publish_qos_1(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
         """Queues a publication; its id, under which `on_answer` is called. Without a connection it waits for one."""
-        mid = self._publication_mid % MAX_MID + 1
-        while not self._publications.is_free(mid):
-            mid = mid % MAX_MID + 1
-        self._publication_mid = mid
+        mid = self._mid_generate()
         packet = self._publications.add(mid, topic, payload, retain=retain)
         if self._has_repeated:
             self._outgoing += packet
         return mid
 
+    def publish(self, *_: Any, **__: Any) -> NoReturn:
+        """Not to be used: paho never sees the PUBACK, and would keep the message for ever."""
+        raise NotImplementedError("publish by publish_qos_1")
+
     def flush(self) -> None:
         """Sends what the socket takes now."""
-        if self.want_write():
-            self.loop_write()
         try:
             if self.socket() is not None:
                 self._send_outgoing()
@@ -220,12 +221,20 @@ class MqttClient(Client):
     @property
     def has_outgoing(self) -> bool:
         """Whether bytes wait to be sent."""
-        return bool(self._outgoing) or self.want_write()
+        return bool(self._outgoing)
 
     @property
     def unanswered(self) -> int:
         """Publications that were sent, by this connection or an earlier one, and have no PUBACK."""
         return len(self._publications)
+
+    def _mid_generate(self) -> int:
+        """An id that no publication has: paho's packets and ours are of one row (2.2.1)."""
+        mid = self._last_id % MAX_MID + 1
+        while not self._publications.is_free(mid):
+            mid = mid % MAX_MID + 1
+        self._last_id = mid
+        return mid
 
     def _try_read_short(self, on_message: Callable[[MqttMessage], None] | None) -> bool:
         """Reads a PUBLISH or PUBACK from the buffer, or more bytes of it. False: what comes next is paho's to read."""

@@ -65,7 +65,7 @@ class EnrolmentDoor:
         """Publishes an answer; lost where there is no connection: who asks, asks again."""
         # Not kept for later: by then the device asks with another nonce.
         if self._client is not None and self.is_open:
-            self._client.publish(enrolment_topic(sender, EnrolmentChannel.ANSWER), payload, qos=1)
+            self._client.publish_qos_1(enrolment_topic(sender, EnrolmentChannel.ANSWER), payload)
 
     def close(self) -> None:
         """Ends the connection."""

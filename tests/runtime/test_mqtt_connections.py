@@ -127,6 +127,45 @@ def test_what_waits_is_sent_before_the_goodbye_and_the_goodbye_is_sent(listener:
     other.close()
 
 
+def packets_of(sent: bytes) -> Iterator[tuple[int, int]]:
+    """The kind of each packet, all of them short, and the id that it has."""
+    while sent:
+        at = 4 + int.from_bytes(sent[2:4], "big") if sent[0] >> 4 == 3 else 2
+        yield sent[0] >> 4, int.from_bytes(sent[at : at + 2], "big")
+        sent = sent[2 + sent[1] :]
+
+
+def test_packets_go_out_in_the_order_in_which_they_were_asked_for_and_no_two_of_ours_have_one_id(
+    listener: Listener,
+) -> None:
+    """Where a PUBLISH goes before the SUBSCRIBE to its answer, the broker drops the answer."""
+    owner = Owner(listener.port)
+    other = owner.start(listener)
+    for _ in range(3):
+        owner.client.subscribe("answers")
+        owner.client.publish_qos_1("questions", b"?")
+        owner.client.acknowledge(900)
+        owner.client.unsubscribe("answers")
+        owner.client.publish_qos_1("questions", b"?")
+    owner.client.disconnect()
+    owner.client.flush()
+    sent = b""
+    while piece := other.recv(4096):
+        sent += piece
+    *packets, (last, _) = packets_of(sent)
+    assert [kind for kind, _ in packets] == [8, 3, 4, 10, 3] * 3
+    assert last == 14
+    ids = [number for kind, number in packets if kind != 4]
+    assert len(set(ids)) == len(ids)
+    other.close()
+
+
+def test_paho_publishes_nothing_as_it_would_never_see_the_answer(listener: Listener) -> None:
+    owner = Owner(listener.port)
+    with pytest.raises(NotImplementedError, match="publish_qos_1"):
+        owner.client.publish("t", b"x", qos=1)
+
+
 def publish_packet(qos: int, mid: int, topic: bytes = b"t", payload: bytes = b"ab") -> bytes:
     body = len(topic).to_bytes(2, "big") + topic + (mid.to_bytes(2, "big") if qos else b"") + b"\x00" + payload
     return bytes([0x30 | qos << 1, len(body)]) + body

@@ -77,7 +77,7 @@ def client_of(data: bytes, options: MqttSessionOptions) -> MqttClient:
     client = MqttClient(BrokerSettings(host="127.0.0.1"), options)
     stand_in: Any = ReceivingSocket(data)
     client._sock = stand_in
-    client.publish("t", b"x", qos=1)
+    client.publish_qos_1("t", b"x")
     return client
 
 
