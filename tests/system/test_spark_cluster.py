@@ -278,8 +278,8 @@ def test_all_jobs_give_the_same_rows_in_an_object_store_as_in_a_folder(
 def killing(mark: Path, *, after_writing: bool) -> Callable[..., Any]:
     """`write_parts` whose first task takes its whole executor down, before or after its files are written."""
 
-    def write_parts_or_die(*arguments: Any) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-        write = write_parts(*arguments)
+    def write_parts_or_die(*arguments: Any, **named: Any) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+        write = write_parts(*arguments, **named)
 
         def written_or_dead(batches: Batches) -> Iterator[pa.RecordBatch]:
             if not after_writing:
