@@ -92,10 +92,12 @@ class SharedRate(Paced):
     def charge(self, child: Paced, cost_s: float, now_s: float) -> None:
         """The child pays for its share while there is a debt or anybody waits, and waits itself until it has paid."""
         if self.debt_s(now_s) > 0 or self._waiting:
-            child.paid_until_s = max(child.paid_until_s, now_s) + cost_s
+            # Nobody is back the moment its pause ends: who waited for its share has what the way took of it as well.
+            least_s = now_s - BURST_S if child.waits_until > now_s else now_s
+            child.paid_until_s = max(child.paid_until_s, least_s) + cost_s
             # One that its own rates hold back more leaves its share to the others.
             if child.paid_until_s >= child.own_until_s:
-                self.wait(child, child.paid_until_s + _GRACE_S, now_s)
+                self.wait(child, max(child.paid_until_s, now_s) + _GRACE_S, now_s)
 
     def wait(self, child: Paced, until_s: float, now_s: float) -> None:
         """Count the child among those that wait, until then."""

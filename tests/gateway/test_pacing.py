@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Drain, SendRates, TenantSettings
@@ -60,14 +60,15 @@ def of_tenants(taken: Counter[Sender]) -> Counter[str]:
 
 @settings(max_examples=15, deadline=None)
 @given(rate=st.integers(20, 400), devices=st.integers(2, 60), seed=st.integers(0, 9))
+@example(rate=232, devices=12, seed=2)  # a little less than they would take without a pause
 def test_devices_of_a_tenant_have_its_rate_in_equal_parts(rate: int, devices: int, seed: int) -> None:
     tenants = {"a": TenantSettings(max_batches_per_s=rate)}
     taken = run(tenants, {"a": devices}, 80, from_s=20, seed=seed)
     wanted = min(rate, devices / 0.05) * 60 / devices
     assert len(taken) == devices
-    assert min(taken.values()) >= 0.5 * wanted - 2
-    assert max(taken.values()) <= 1.6 * wanted + 2
-    assert 0.85 * wanted * devices <= sum(taken.values()) <= 60 * rate + 3 * rate
+    assert min(taken.values()) >= 0.9 * wanted - 2
+    assert max(taken.values()) <= 1.1 * wanted + 2
+    assert 0.97 * wanted * devices <= sum(taken.values()) <= 60 * rate + 3 * rate
 
 
 @settings(max_examples=10, deadline=None)
