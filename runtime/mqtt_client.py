@@ -24,7 +24,6 @@ from paho.mqtt.reasoncodes import ReasonCode
 from runtime.broker_settings import BrokerSettings, read_password
 from runtime.mqtt_packets import (
     LARGEST_PACKET,
-    MAX_MID,
     MqttMessage,
     Publications,
     publish_fault,
@@ -107,7 +106,6 @@ class MqttClient(Client):
         self.messages: list[MqttMessage] = []
         self.on_answer: Callable[[int, ReasonCode], None] = lambda _, __: None
         self._publications = Publications()
-        self._last_id = 0
         self._has_repeated = False
         self._is_partial = False
         self._longest_short = min(SHORT_BYTES, options.max_packet_bytes)
@@ -194,7 +192,7 @@ class MqttClient(Client):
 
     def publish_qos_1(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
         """Queues a publication; its id, under which `on_answer` is called. Without a connection it waits for one."""
-        mid = self._mid_generate()
+        mid = self._publications.take_id()
         packet = self._publications.add(mid, topic, payload, retain=retain)
         if self._has_repeated:
             self._outgoing += packet
@@ -229,12 +227,8 @@ class MqttClient(Client):
         return len(self._publications)
 
     def _mid_generate(self) -> int:
-        """An id that no publication has: paho's packets and ours are of one row (2.2.1)."""
-        mid = self._last_id % MAX_MID + 1
-        while not self._publications.is_free(mid):
-            mid = mid % MAX_MID + 1
-        self._last_id = mid
-        return mid
+        # Packets of paho's, and those that pass it by, have ids of one row (2.2.1).
+        return self._publications.take_id()
 
     def _try_read_short(self, on_message: Callable[[MqttMessage], None] | None) -> bool:
         """Reads a PUBLISH or PUBACK from the buffer, or more bytes of it. False: what comes next is paho's to read."""

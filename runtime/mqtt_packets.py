@@ -12,7 +12,6 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 __all__ = [
     "LARGEST_PACKET",
-    "MAX_MID",
     "MqttMessage",
     "Publications",
     "publish_fault",
@@ -23,7 +22,7 @@ __all__ = [
 
 LARGEST_PACKET = 0xFFFFFFF
 """Of MQTT itself, in bytes (1.5.5)."""
-MAX_MID = 0xFFFF
+_MAX_MID = 0xFFFF
 _LENGTH = struct.Struct(">H")
 _QOS_1, _RETAIN, _DUP = 0x32, 1, 8
 
@@ -47,21 +46,26 @@ class Publications:
 
     def __init__(self) -> None:
         self._packets: dict[int, bytes] = {}
+        self._last_id = 0
 
     def __len__(self) -> int:
         return len(self._packets)
 
     def add(self, mid: int, topic: str, payload: bytes, *, retain: bool) -> bytes:
-        """The packet of a new publication under an id that `is_free`."""
+        """The packet of a new publication under an id that was taken for it."""
         name = topic.encode()
         rest = b"".join((_LENGTH.pack(len(name)), name, _LENGTH.pack(mid), b"\0", payload))
         packet = bytes((_QOS_1 | _RETAIN if retain else _QOS_1, *_digits(len(rest)))) + rest
         self._packets[mid] = packet
         return packet
 
-    def is_free(self, mid: int) -> bool:
-        """Whether no publication waits under this id."""
-        return mid not in self._packets
+    def take_id(self) -> int:
+        """The next id under which no publication waits."""
+        mid = self._last_id % _MAX_MID + 1
+        while mid in self._packets:
+            mid = mid % _MAX_MID + 1
+        self._last_id = mid
+        return mid
 
     def try_answer(self, mid: int) -> bool:
         """The broker answered; whether a publication of this id waited for it."""
