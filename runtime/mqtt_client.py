@@ -123,9 +123,8 @@ class MqttClient(Client):
         self._tls = None if broker.tls is None else tls_context(broker.tls)
         if self._tls is not None:
             self.tls_set_context(self._tls)
-        # So paho queues its packets and has each of them fetched at once. Fetched later they would come after what
-        # passes paho by: a SUBSCRIBE after the PUBLISH whose answer it is for, which the broker would drop.
-        self.on_socket_register_write = lambda *_: self.loop_write()
+        # So paho queues its packets, and tells of each.
+        self.on_socket_register_write = self._fetch_packet
         self.on_socket_unregister_write = lambda *_: None
 
     def start(self) -> None:
@@ -225,6 +224,10 @@ class MqttClient(Client):
     def unanswered(self) -> int:
         """Publications that were sent, by this connection or an earlier one, and have no PUBACK."""
         return len(self._publications)
+
+    def _fetch_packet(self, *_: Any) -> None:
+        # At once: later it would come after what passes paho by, a SUBSCRIBE after the PUBLISH whose answer it is for.
+        self.loop_write()
 
     def _mid_generate(self) -> int:
         # Packets of paho's, and those that pass it by, have ids of one row (2.2.1).
