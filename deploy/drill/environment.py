@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,10 +102,8 @@ class DrillEnvironment:
         """
         # One that was killed is not asked: each look would try it three times in vain.
         clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
-        fleet = self.settings.fleet
-        messages_per_s = len(self.topology.regions) * fleet.records_per_s / fleet.records_per_batch
-        close = messages_per_s * (2 * batch_s + self.settings.snapshot_period_s)
-        return cursor_follows(observe(self.topology, clients, time.time), cluster, read, close)
+        close_s = 2 * batch_s + self.settings.snapshot_period_s
+        return cursor_follows(observe(self.topology, clients, time.time), cluster, read, close_s)
 
     def wait_for_moment(self) -> None:
         """Returns at the moment of the settings, or after a while when no micro-batch comes by."""
@@ -145,8 +144,8 @@ _FEW_MESSAGES = 50
 _BATCHES = "/batches-partition-"
 
 
-def cursor_follows(seen: Observation, cluster: str, read: str, close: float) -> bool:
-    """Whether the cursor in `cluster` waits for at most `close` messages more than that in the cluster that is `read`.
+def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float) -> bool:
+    """Whether on each partition what waits for the cursor in `cluster` is at most `close_s` older than in `read`.
 
     That it moved is not enough: a cluster that comes back first hears of positions from before it was lost. Every link
     to it must be connected and nearly empty, or what it lacks does not count as waiting there.
@@ -154,11 +153,13 @@ def cursor_follows(seen: Observation, cluster: str, read: str, close: float) -> 
     links = [one for one in seen.links if one.target == cluster and one.source not in seen.unreachable]
     if not all(one.connected and one.backlog is not None and one.backlog <= _FEW_MESSAGES for one in links):
         return False
-    mine, theirs = _waiting(seen, cluster), _waiting(seen, read)
-    return mine is not None and theirs is not None and mine - theirs <= close
+    mine, theirs = _waiting_s(seen, cluster), _waiting_s(seen, read)
+    return bool(mine) and mine.keys() == theirs.keys() and all(mine[one] - theirs[one] <= close_s for one in mine)
 
 
-def _waiting(seen: Observation, cluster: str) -> int | None:
-    """Messages before the cursor in a cluster, over all partitions; None where there is no cursor."""
-    backlogs = [one.backlog for one in seen.cursors if one.cluster == cluster and _BATCHES in one.topic]
-    return sum(backlogs) if backlogs else None
+def _waiting_s(seen: Observation, cluster: str) -> dict[str, float]:
+    """Each partition -> the age of the oldest entry before the cursor in a cluster; where that is not known no number,
+    which is never at most another.
+    """
+    cursors = [one for one in seen.cursors if one.cluster == cluster and _BATCHES in one.topic]
+    return {one.topic: math.nan if one.waiting_s is None else one.waiting_s for one in cursors}

@@ -205,7 +205,10 @@ def _topic(admin: AdminClient, topic: str, partitions: int) -> TopicState | None
     return TopicState(partitions=partitions, subscriptions=replicated, missing=missing)
 
 
-def topic_stats(admin: AdminClient, namespace: str) -> dict[str, TopicStats | None]:
-    """The statistics of every topic of a namespace, a partition being a topic of its own; None of one that is gone."""
+def topic_stats(admin: AdminClient, namespace: str, **asked: bool) -> dict[str, TopicStats | None]:
+    """The statistics of every topic of a namespace, a partition being a topic of its own; None of one that is gone.
+
+    `asked`: what Pulsar is to say beyond what it says by itself.
+    """
     topics = [part for name, partitions in topic_names(admin, namespace).items() for part in parts(name, partitions)]
-    return {topic: admin.get(f"{topic_path(topic)}/stats", STATS) for topic in topics}
+    return {topic: admin.get(f"{topic_path(topic)}/stats", STATS, **asked) for topic in topics}

@@ -14,6 +14,8 @@ __all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_sta
 
 _Space = dict[str, dict[str, TopicStats | None]]
 """By namespace and topic."""
+# The estimate of a backlog that Pulsar gives otherwise may be wrong for ever.
+_ASKED = {"getPreciseBacklog": True, "getEarliestTimeInBacklog": True}
 
 
 class LinkState(Settings):
@@ -40,6 +42,10 @@ class CursorState(Settings):
     `age_s`: since its position last moved; `behind_s`: how long before the furthest cluster's it last moved. Where
     nobody consumes, a position moves only when a snapshot arrives, so there `age_s` is the age of the last cursor
     snapshot that was of use. None: it never moved.
+
+    `waiting_s`: since the oldest entry behind its position was published, 0 where there is none; None: the broker does
+    not say. Compare clusters by this, not by `backlog`: that has the markers of cursor snapshots, often more than there
+    are messages, where nobody consumes, and does not have them where somebody does.
     """
 
     topic: str
@@ -48,6 +54,7 @@ class CursorState(Settings):
     backlog: int
     age_s: float | None
     behind_s: float | None
+    waiting_s: float | None
 
 
 class Observation(Settings):
@@ -69,7 +76,7 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
             # Also where the topology has no topic: nobody answers for a cluster that was not asked.
             admin.get("clusters", CLUSTERS)
             here = [name for name, (_, clusters) in placed.items() if admin.cluster in clusters]
-            return {name: topic_stats(admin, name) for name in here}
+            return {name: topic_stats(admin, name, **_ASKED) for name in here}
         except ReplicationError as error:
             return str(error)
 
@@ -130,6 +137,7 @@ def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState
             # The broker's clock may be ahead of ours.
             age_s=max(0.0, now_s - moved) if (moved := _moved_s(subscription)) else None,
             behind_s=furthest[topic, name] - moved if moved else None,
+            waiting_s=_waiting_s(subscription, now_s),
         )
         for topic, name, cluster, subscription in sorted(cursors, key=lambda one: one[:3])
     ]
@@ -137,6 +145,12 @@ def cursor_states(stats: Mapping[str, _Space], now_s: float) -> list[CursorState
 
 def _moved_s(subscription: SubscriptionStats) -> float:
     return subscription.moved_ms / 1000
+
+
+def _waiting_s(subscription: SubscriptionStats, now_s: float) -> float | None:
+    if subscription.backlog <= 0:
+        return 0.0
+    return max(0.0, now_s - subscription.earliest_ms / 1000) if subscription.earliest_ms > 0 else None
 
 
 def _unknown(namespace: str, source: str, target: str, problem: str) -> LinkState:

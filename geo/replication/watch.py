@@ -20,7 +20,8 @@ METRICS = {
     "waybill_replication_lag_seconds": "age of the oldest message that the target does not have yet",
     "waybill_cursor_snapshot_age_seconds": "since the replicated subscription's position last moved in this cluster",
     "waybill_cursor_snapshot_behind_seconds": "how long before the furthest cluster's the position last moved here",
-    "waybill_cursor_backlog_messages": "messages that the replicated subscription has not acknowledged in this cluster",
+    "waybill_cursor_waiting_seconds": "age of the oldest of them; 0 when nothing waits",
+    "waybill_cursor_backlog_messages": "messages and markers that the subscription has not acknowledged",
 }
 
 
@@ -79,6 +80,7 @@ def _links(seen: Observation) -> Iterator[Metric]:
 def _cursors(seen: Observation) -> Iterator[Metric]:
     age = _gauge("waybill_cursor_snapshot_age_seconds", _CURSOR)
     behind = _gauge("waybill_cursor_snapshot_behind_seconds", _CURSOR)
+    waiting = _gauge("waybill_cursor_waiting_seconds", _CURSOR)
     backlog = _gauge("waybill_cursor_backlog_messages", _CURSOR)
     for cursor in seen.cursors:
         labels = [cursor.topic, cursor.subscription, cursor.cluster]
@@ -87,4 +89,6 @@ def _cursors(seen: Observation) -> Iterator[Metric]:
             age.add_metric(labels, cursor.age_s)
         if cursor.behind_s is not None:
             behind.add_metric(labels, cursor.behind_s)
-    yield from (age, behind, backlog)
+        if cursor.waiting_s is not None:
+            waiting.add_metric(labels, cursor.waiting_s)
+    yield from (age, behind, waiting, backlog)

@@ -8,8 +8,10 @@ from geo.replication.observe import CursorState, LinkState, Observation
 TOPIC = "fleet/telemetry-eu/batches-partition-0"
 
 
-def cursor(cluster: str, backlog: int, topic: str = TOPIC) -> CursorState:
-    return CursorState(topic=topic, subscription="ingest", cluster=cluster, backlog=backlog, age_s=1, behind_s=0)
+def cursor(cluster: str, waiting_s: float | None, topic: str = TOPIC, backlog: int = 100) -> CursorState:
+    return CursorState(
+        topic=topic, subscription="ingest", cluster=cluster, backlog=backlog, age_s=1, behind_s=0, waiting_s=waiting_s
+    )
 
 
 def link(source: str, *, connected: bool = True, backlog: int = 0) -> LinkState:
@@ -22,25 +24,39 @@ def seen(*cursors: CursorState, links: tuple[LinkState, ...] = ()) -> Observatio
     return Observation(links=links, cursors=cursors, unreachable={})
 
 
-def test_a_cursor_that_waits_for_as_much_as_the_one_that_is_read_follows() -> None:
-    assert cursor_follows(seen(cursor("hq", 110), cursor("dr", 100)), "hq", "dr", close=10)
+def test_a_cursor_follows_whose_oldest_message_is_hardly_older_than_the_one_s_that_is_read() -> None:
+    assert cursor_follows(seen(cursor("hq", 6.5), cursor("dr", 1.5)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen(cursor("hq", 6.6), cursor("dr", 1.5)), "hq", "dr", close_s=5)
+
+
+def test_markers_that_a_consumer_acknowledges_as_it_reads_and_nobody_elsewhere_do_not_count() -> None:
+    assert cursor_follows(seen(cursor("hq", 4, backlog=1600), cursor("dr", 2, backlog=40)), "hq", "dr", close_s=5)
 
 
 def test_a_cursor_that_moved_to_a_place_from_before_the_loss_does_not() -> None:
-    assert not cursor_follows(seen(cursor("hq", 3207), cursor("dr", 4)), "hq", "dr", close=120)
+    assert not cursor_follows(seen(cursor("hq", 61.0), cursor("dr", 2)), "hq", "dr", close_s=5)
 
 
-def test_a_cursor_that_is_not_there_follows_nothing() -> None:
-    assert not cursor_follows(seen(cursor("dr", 4)), "hq", "dr", close=120)
+def test_one_partition_whose_cursor_stands_still_is_not_hidden_by_the_others() -> None:
+    other = TOPIC.replace("0", "1")
+    cursors = cursor("hq", 0), cursor("dr", 3), cursor("hq", 9, other), cursor("dr", 3, other)
+    assert not cursor_follows(seen(*cursors), "hq", "dr", close_s=5)
 
 
-def test_a_cluster_that_lacks_messages_is_not_close_although_its_backlog_is_small() -> None:
+def test_a_cursor_that_is_not_there_or_of_which_nobody_knows_follows_nothing_and_is_not_followed() -> None:
+    assert not cursor_follows(seen(cursor("dr", 2)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen(cursor("hq", 2)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen(cursor("hq", None), cursor("dr", 2)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen(cursor("hq", 2), cursor("dr", None)), "hq", "dr", close_s=5)
+
+
+def test_a_cluster_that_lacks_messages_is_not_close_although_nothing_waits_there() -> None:
     cursors = cursor("hq", 0), cursor("dr", 0)
-    assert not cursor_follows(seen(*cursors, links=(link("eu", connected=False),)), "hq", "dr", close=120)
-    assert not cursor_follows(seen(*cursors, links=(link("eu", backlog=500),)), "hq", "dr", close=120)
-    assert cursor_follows(seen(*cursors, links=(link("eu"), link("dr"))), "hq", "dr", close=120)
+    assert not cursor_follows(seen(*cursors, links=(link("eu", connected=False),)), "hq", "dr", close_s=5)
+    assert not cursor_follows(seen(*cursors, links=(link("eu", backlog=500),)), "hq", "dr", close_s=5)
+    assert cursor_follows(seen(*cursors, links=(link("eu"), link("dr"))), "hq", "dr", close_s=5)
 
 
 def test_cursors_of_other_topics_say_nothing() -> None:
     other = cursor("hq", 9000, "fleet/events/events-partition-0")
-    assert cursor_follows(seen(cursor("hq", 0), cursor("dr", 0), other), "hq", "dr", close=0)
+    assert cursor_follows(seen(cursor("hq", 0), cursor("dr", 0), other), "hq", "dr", close_s=0)

@@ -175,8 +175,7 @@ def test_a_replicated_message_names_the_cluster_where_it_entered_and_the_far_cur
     stack: LocalStack, spark: SparkSession, collected: DeliveredBatches, tmp_path: Path
 ) -> None:
     eu, hq = (LiveCluster.of(stack.pulsar[name], "fleet/telemetry-eu") for name in ("eu", "hq"))
-    topic = eu.new_topic(2)
-    eventually("replication", lambda: hq.http.get(f"{hq.path(topic)}/partitions").json().get("partitions") == 2)
+    topic = eu.new_topic(2, also_in=[hq])
     with running(stream(spark, hq.options, topics=topic, subscription="s"), collected, tmp_path / "checkpoint"):
         for number in range(8):
             eu.send(topic, range(number * 100, number * 100 + 100))

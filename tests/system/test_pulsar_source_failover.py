@@ -59,9 +59,7 @@ def places(stack: LocalStack) -> Iterator[dict[str, LiveCluster]]:
 
 @pytest.fixture
 def topic(places: dict[str, LiveCluster]) -> str:
-    name = places["eu"].new_topic(2)
-    eventually("the topic replicates", lambda: all(is_there(place, name) for place in places.values()))
-    return name
+    return places["eu"].new_topic(2, also_in=[places["hq"], places["dr"]])
 
 
 def centres(places: dict[str, LiveCluster]) -> dict[str, str]:
@@ -150,11 +148,6 @@ def test_a_batch_planned_on_hq_when_it_died_is_completed_after_a_restart(
     assert set(collected.numbers()) == set(sender.sent)
     assert changes(tmp_path / "checkpoint") == ["hq", "dr"]
     assert supervised.failures
-
-
-def is_there(where: LiveCluster, topic: str) -> bool:
-    response = where.http.get(f"{where.path(topic)}/partitions")
-    return response.is_success and response.json()["partitions"] == 2
 
 
 def travelled(where: LiveCluster, topic: str) -> bool:

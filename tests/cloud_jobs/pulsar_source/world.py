@@ -77,13 +77,18 @@ class LiveCluster:
         self.client.close()
         self.http.close()
 
-    def new_topic(self, partitions: int = 0, prefix: str = "topic") -> str:
-        """Creates a topic with a name of its own; returns its full name."""
+    def new_topic(self, partitions: int = 0, prefix: str = "topic", also_in: Iterable["LiveCluster"] = ()) -> str:
+        """Creates a topic with a name of its own; returns its full name.
+
+        `also_in`: the clusters that it replicates to. Brokers have no right to create a partitioned topic in another.
+        """
         name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
-        if partitions:
-            self.call("PUT", f"persistent/{self.namespace}/{name}/partitions", partitions)
-        else:
-            self.call("PUT", f"persistent/{self.namespace}/{name}")
+        for place in (self, *also_in):
+            path = f"persistent/{self.namespace}/{name}"
+            if partitions:
+                place.call("PUT", f"{path}/partitions?createLocalTopicOnly=true", partitions)
+            else:
+                place.call("PUT", path)
         return f"persistent://{self.namespace}/{name}"
 
     def call(self, method: str, path: str, body: Any = None) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 from prometheus_client import generate_latest
 
-from geo.replication import Topology, admins
+from geo.replication import AdminClient, Topology, admins
 from geo.replication.observe import Observation, cursor_states, link_state, observe
 from geo.replication.rest_types import STATS, TopicStats
 from geo.replication.watch import METRICS, ReplicationCollector
+from tests.geo.replication.brokers import FakeBroker
 
 SPACE = "fleet/telemetry-eu"
 
@@ -24,11 +28,14 @@ def with_cursors(**subscriptions: object) -> TopicStats:
     return STATS.validate_python({"replication": {}, "subscriptions": subscriptions})
 
 
-def subscription(moved_s: float, *, replicated: bool = True, backlog: int = 0) -> dict[str, object]:
+def subscription(
+    moved_s: float, *, replicated: bool = True, backlog: int = 0, oldest_s: float = 0
+) -> dict[str, object]:
     return {
         "isReplicated": replicated,
         "msgBacklog": backlog,
         "lastMarkDeleteAdvancedTimestamp": int(moved_s * 1000),
+        "earliestMsgPublishTimeInBacklog": int(oldest_s * 1000),
     }
 
 
@@ -67,6 +74,27 @@ def test_a_cursor_is_measured_against_the_furthest_cluster() -> None:
     assert (seen["hq"].age_s, seen["hq"].behind_s) == (3.0, 0.0)
     assert (seen["eu"].age_s, seen["eu"].behind_s, seen["eu"].backlog) == (4.5, 1.5, 7)
     assert (seen["dr"].age_s, seen["dr"].behind_s, seen["dr"].backlog) == (None, None, 9)
+
+
+def test_what_waits_for_a_cursor_has_the_age_of_its_oldest_none_where_nothing_does_and_none_that_is_made_up() -> None:
+    subscriptions = {
+        "behind": subscription(100.0, backlog=3, oldest_s=99.5),
+        "ahead": subscription(100.0, backlog=1, oldest_s=104.0),
+        "empty": subscription(100.0, oldest_s=99.0),
+        "silent": subscription(100.0, backlog=3),
+    }
+    seen = {
+        one.subscription: one for one in cursor_states({"hq": {SPACE: {"t": with_cursors(**subscriptions)}}}, 103.0)
+    }
+    assert {name: one.waiting_s for name, one in seen.items()} == {
+        "behind": 3.5,
+        "ahead": 0.0,
+        "empty": 0.0,
+        "silent": None,
+    }
+    text = exported(Observation(links=(), cursors=tuple(seen.values()), unreachable={}))
+    assert 'waybill_cursor_waiting_seconds{cluster="hq",subscription="behind",topic="t"} 3.5' in text
+    assert 'waybill_cursor_waiting_seconds{cluster="hq",subscription="silent"' not in text
 
 
 def exported(observation: Observation) -> str:
@@ -108,6 +136,27 @@ def test_what_a_dead_cluster_would_say_is_not_made_up() -> None:
     assert f'waybill_replication_connected{{namespace="{SPACE}",source="eu",target="hq"}} 0.0' in text
     assert "waybill_replication_backlog_messages{" not in text
     assert "waybill_replication_lag_seconds{" not in text
+
+
+def test_a_backlog_is_counted_and_not_the_estimate_that_pulsar_gives_by_itself(
+    broker: Callable[[str], FakeBroker],
+) -> None:
+    hq = broker("hq")
+    topic = f"/admin/v2/persistent/{SPACE}"
+    counted = {"replication": {}, "subscriptions": {"ingest": subscription(100.0, backlog=7, oldest_s=98.0)}}
+    hq.answers |= {
+        "/admin/v2/clusters": (200, {}, b'["hq"]'),
+        topic: (200, {}, json.dumps([f"persistent://{SPACE}/batches"]).encode()),
+        f"{topic}/partitioned": (200, {}, b"[]"),
+        f"{topic}/batches/stats?getPreciseBacklog=true&getEarliestTimeInBacklog=true": (
+            200,
+            {},
+            json.dumps(counted).encode(),
+        ),
+    }
+    with admins(nowhere()) as clients, AdminClient("hq", hq.url) as admin:
+        seen = observe(nowhere(), {**clients, "hq": admin}, lambda: 103.0)
+    assert [(cursor.backlog, cursor.waiting_s) for cursor in seen.cursors] == [(7, 5.0)]
 
 
 def test_before_the_first_look_nothing_is_exported() -> None:
