@@ -199,8 +199,12 @@ class CloudSettings(Settings):
     def source_options(self) -> dict[str, str]:
         """Where the source `pulsar` finds the clusters."""
         listed = ",".join(f"{one.name}={one.service_url}|{one.admin_url}" for one in self.clusters)
-        several = {"failoverFile": str(self.checkpoints / "reading-from")} if len(self.clusters) > 1 else {}
-        return {"clusters": listed} | several | self._access_options()
+        return {"clusters": listed, "failoverFile": str(self.checkpoints / "reading-from")} | self._access_options()
+
+    @property
+    def left_out_file(self) -> Path:
+        """Where the ingest notes the topics that it cannot read, and reads without."""
+        return self.checkpoints / "left-out-topics.json"
 
     def _access_options(self) -> dict[str, str]:
         given = {name: getattr(self.access, name) for name in self.access.model_fields_set}

@@ -11,7 +11,10 @@ class CentreLimits(Settings):
     """From when on the centre is not healthy any more."""
 
     max_lag_s: float = Field(
-        default=300, gt=0, le=86_400 * 30, description="longest time that a message may wait for the ingest"
+        default=300,
+        gt=0,
+        le=86_400 * 30,
+        description="longest time that a message may wait for the ingest, or a topic be left out",
     )
     max_behind_s: float = Field(
         default=3600, gt=0, le=86_400 * 30, description="longest time that a commit or a publication may wait for a job"

@@ -48,6 +48,8 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
         .options(**settings.source_options)
         .option("topics", ",".join(settings.batch_topics))
         .option("subscription", ingest.subscription)
+        # one tenant's topic must not hold up the others
+        .option("leftOutFile", str(settings.left_out_file))
         .option("columns", ",".join(_READ))
         .option("maxMessagesPerTrigger", str(ingest.max_messages_per_trigger))
         .options(**ingest.options)

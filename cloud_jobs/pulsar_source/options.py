@@ -119,6 +119,10 @@ class PulsarOptions(PulsarAccess):
         None, description="where the source keeps which cluster it reads (a stream with several clusters)"
     )
 
+    left_out_file: Path | None = Field(
+        None, description="a topic that cannot be read is left out, noted there and tried again, and stops no other"
+    )
+
     @field_validator("clusters", mode="before")
     @classmethod
     def _split_clusters(cls, value: Any) -> Any:
@@ -149,7 +153,7 @@ class PulsarOptions(PulsarAccess):
         except ValueError:
             raise ValueError(f"takes earliest, latest or an ISO 8601 time, not {value!r}") from None
 
-    @field_validator("failover_file", mode="before")
+    @field_validator("failover_file", "left_out_file", mode="before")
     @classmethod
     def _local(cls, value: Any) -> Any:
         if isinstance(value, str) and "://" in value:
@@ -202,6 +206,11 @@ class PulsarOptions(PulsarAccess):
         admin = self.admin_url.rstrip("/")
         return (SourceCluster(name=self.cluster, service_url=self.service_url, admin_url=admin),)
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a topic that cannot be read is left out; otherwise it stops the query."""
+        return self.left_out_file is not None
+
     def access(self) -> PulsarAccess:
         """Who we are, and how we know who they are, without the rest."""
         return PulsarAccess.model_validate(self.model_dump(include=set(PulsarAccess.model_fields)))
@@ -247,6 +256,8 @@ class PulsarOptions(PulsarAccess):
             raise OptionError("a stream with several clusters needs failoverFile, a path beside the checkpoint")
         if self.ending_position != "latest":
             raise OptionError("option endingPosition: a stream has no end; use it with spark.read")
+        if self.left_out_file and (self.failover_file is None or not self.topics):
+            raise OptionError("option leftOutFile: it is for topics by name, and needs failoverFile beside it")
 
     def subscription_name(self) -> str:
         """The subscription; OptionError where there is none."""

@@ -45,7 +45,7 @@ def status(
     from cloud_jobs.status.judging import problems
     from cloud_jobs.status.lake_facts import LakeReader
     from cloud_jobs.status.tables import status_tables
-    from cloud_jobs.status.topic_lag import topic_lags
+    from cloud_jobs.status.topic_lag import left_out_topics, topic_lags
     from runtime.signals import stop_on_signals
 
     log_to_standard_error()
@@ -55,6 +55,10 @@ def status(
         def look() -> bool:
             lags = topic_lags(settings)
             found = replace(reader.read(), lag=lags)
+            try:
+                found = replace(found, left_out=left_out_topics(settings))
+            except ValueError as error:
+                found = replace(found, errors={**found.errors, "the note of topics left out": str(error)})
             wrong = problems(found, settings.status)
             if as_json:
                 document = {"healthy": not wrong, "problems": wrong} | found.document()

@@ -54,6 +54,16 @@ class TopicLag:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicLeftOut:
+    """A topic that the ingest cannot read, and reads the others without: why, and since when."""
+
+    topic: str
+    cluster: str
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class CoverageStatus:
     """What the coverage says: device streams, those with a gap, records received, declared lost, and missing."""
 
@@ -102,6 +112,7 @@ class CentreStatus:
     tables: tuple[TableStatus, ...] = ()
     derived: tuple[DerivedStatus, ...] = ()
     lag: tuple[TopicLag, ...] = ()
+    left_out: tuple[TopicLeftOut, ...] = ()
     coverage: CoverageStatus | None = None
     newest_batch: Mapping[str, Any] | None = None
     quarantine: Mapping[str, int] | None = None
@@ -118,7 +129,8 @@ class CentreStatus:
     def document(self) -> dict[str, Any]:
         """As JSON has it: moments in ISO 8601, with their ages."""
         plain = asdict(self)
-        for name, moment in (("tables", "committed_at"), ("derived", "waiting_since"), ("lag", "oldest")):
+        moments = {"tables": "committed_at", "derived": "waiting_since", "lag": "oldest", "left_out": "since"}
+        for name, moment in moments.items():
             for row in plain[name]:
                 row["age_s"] = self.age_s(row[moment])
         for held in (plain["maintenance"], *([plain["newest_batch"]] if plain["newest_batch"] else [])):

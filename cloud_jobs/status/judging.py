@@ -21,6 +21,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
         *(f"{name} cannot be read: {error}" for name, error in status.errors.items()),
         *_of_clock(status),
         *(problem for lag in status.lag for problem in _of_lag(status, lag, limits.max_lag_s)),
+        *_of_left_out(status, limits.max_lag_s),
         *(problem for table in status.tables for problem in _of_table(status, table)),
         *_of_rows(status),
         *_of_statements(status),
@@ -45,6 +46,13 @@ def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[s
         late = _late(status, lag.oldest, max_lag_s)
         if late:
             yield f"{lag.backlog:,} messages of {lag.topic} wait for the ingest, the oldest {late}"
+
+
+def _of_left_out(status: CentreStatus, max_lag_s: float) -> Iterator[str]:
+    """What waits there may be seen by nobody: the topic is gone, or nobody may look."""
+    for one in status.left_out:
+        if late := _late(status, one.since, max_lag_s):
+            yield f"the ingest does not read {one.topic} {late}: {one.reason}"
 
 
 def _of_table(status: CentreStatus, table: TableStatus) -> Iterator[str]:

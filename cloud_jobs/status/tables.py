@@ -70,6 +70,8 @@ def _verdict(problems: Sequence[str]) -> Text:
 def _facts(status: CentreStatus) -> Iterable[tuple[str, str]]:
     batch, coverage, reference, last = status.newest_batch, status.coverage, status.reference, status.maintenance
     fence = "" if status.fence is None else f", fence {status.fence:016x}"
+    for one in status.left_out:
+        yield "not read", f"{one.topic}, left out {_age(status.age_s(one.since))}: {one.reason}"
     yield "ingest number", f"{_number(status.ingest_number)}{fence}"
     yield "newest micro-batch", _UNKNOWN if batch is None else _batch(status, batch)
     yield (

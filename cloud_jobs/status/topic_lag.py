@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from cloud_jobs.config import CloudSettings, ClusterSettings
-from cloud_jobs.status.facts import TopicLag
+from cloud_jobs.pulsar_source.driver.left_out_note import read_left_out
+from cloud_jobs.status.facts import TopicLag, TopicLeftOut
 from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
 from geo.replication.rest_types import PARTITIONS, STATS
@@ -36,6 +37,12 @@ def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
         return tuple(TopicLag(topic, cluster.name, error=str(error)) for topic in settings.batch_topics)
     with client:
         return tuple(lag for topic in settings.batch_topics for lag in _lags(client, topic, settings))
+
+
+def left_out_topics(settings: CloudSettings) -> tuple[TopicLeftOut, ...]:
+    """The topics that the ingest reads without, as it noted them. Raises ValueError for a note that says nothing."""
+    noted = read_left_out(settings.left_out_file)
+    return tuple(TopicLeftOut(one.topic, one.cluster, one.reason, datetime.fromisoformat(one.since)) for one in noted)
 
 
 def _cluster_read(settings: CloudSettings) -> ClusterSettings:

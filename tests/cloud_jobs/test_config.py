@@ -33,7 +33,7 @@ def test_who_we_are_holds_for_what_is_read_too_and_is_shown_by_no_text() -> None
 
 def test_without_access_the_source_is_given_none() -> None:
     made = CloudSettings.model_validate({"lake": "lake", "checkpoints": "notes", "clusters": [CLUSTER]})
-    assert made.source_options.keys() == {"clusters"}
+    assert made.source_options.keys() == {"clusters", "failoverFile"}
 
 
 LEAST = """lake = "lake"

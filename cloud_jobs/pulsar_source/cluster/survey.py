@@ -4,18 +4,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeVar
 from uuid import uuid4
 
 import structlog
 
 from cloud_jobs.pulsar_source.cluster.admin import SourceAdmin
+from cloud_jobs.pulsar_source.cluster.left_out import LeftOutTopics
 from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState, SubscriptionProperties
-from cloud_jobs.pulsar_source.errors import (
-    SourceClusterUnreachable,
-    TopicMissing,
-)
+from cloud_jobs.pulsar_source.errors import AccessRefused, SourceClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.topics import TopicName
 from geo.replication.topic_naming import split_partition
@@ -27,6 +26,7 @@ _MAX_NAMED = 20
 
 _log = structlog.get_logger(__name__)
 
+_T = TypeVar("_T")
 States = Mapping[str, PartitionState]
 """Topic partition -> its state."""
 
@@ -40,20 +40,38 @@ class ClusterView:
     """One cluster's topic partitions at one moment.
 
     `created` are those where the durable subscription was missing after the query had begun, see `FailoverState`.
-    `properties`: what is kept with each subscription.
+    `properties`: what is kept with each subscription. `left_out`: topics that cannot be read, see `LeftOutTopics`; none
+    of their partitions is in `states`.
     """
 
     cluster: SourceCluster
     states: States
     created: frozenset[str] = frozenset()
     properties: Mapping[str, SubscriptionProperties] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+
+    def leaves_out(self, partition: str) -> bool:
+        """Whether the topic of a partition cannot be read."""
+        return not self.left_out.isdisjoint({partition, split_partition(partition)[0]})
+
+    def without(self, left_out: LeftOutTopics) -> "ClusterView":
+        """Without the topics that were left out since the cluster was looked at."""
+        states = {name: state for name, state in self.states.items() if name not in left_out}
+        return replace(self, states=states, left_out=frozenset(filter(left_out.__contains__, left_out.reasons())))
 
 
 class ClusterSurvey:
     """Asks one cluster about the topics of the options; keeps its connections and the list of topics."""
 
-    def __init__(self, cluster: SourceCluster, options: PulsarOptions, admin: SourceAdmin | None = None) -> None:
+    def __init__(
+        self,
+        cluster: SourceCluster,
+        options: PulsarOptions,
+        admin: SourceAdmin | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.cluster = cluster
+        self.left_out = LeftOutTopics(cluster.name, options, clock)
         self._options = options
         self._admin = admin or SourceAdmin(cluster, options, options.call_timeout_s())
         self._pool = ThreadPoolExecutor(max_workers=_PARALLEL, thread_name_prefix="pulsar-survey")
@@ -73,6 +91,8 @@ class ClusterSurvey:
         """Every topic partition as it stands now, as the options' subscription sees it; missing topics are left out."""
         topics = self._list_topics()
         try:
+            if self._options.leaves_out:
+                return self.left_out.ask_each(self._pool, topics, self._load_and_ask)
             self._load([topic for topic in topics if topic not in self._loaded])
             answers = self._pool.map(self._states_of, topics)
             return {name: state for answer in answers for name, state in answer.items()}
@@ -89,6 +109,15 @@ class ClusterSurvey:
             )
         )
         self._loaded.update(topics)
+
+    def _load_and_ask(self, topic: TopicName) -> dict[str, PartitionState]:
+        """One topic's states, in this thread."""
+        if topic not in self._loaded:
+            partitions = self._partitions_of(topic)
+            for name in partitions if len(partitions) > _LOADED_TOGETHER else ():
+                self._load_one(name)
+            self._loaded.add(topic)
+        return self._admin.partition_states(topic, self._options.subscription or "")
 
     def _partitions_of(self, topic: TopicName) -> list[str]:
         try:
@@ -117,7 +146,7 @@ class ClusterSurvey:
         stale = [
             topic for topic, key in opened.items() if topic not in self._properties or self._properties[topic][0] != key
         ]
-        for topic, properties in zip(stale, self._pool.map(self._update_properties, stale), strict=True):
+        for topic, properties in zip(stale, self._each(self._update_properties, stale), strict=True):
             self._properties.pop(topic, None)
             if properties is not None:
                 self._properties[topic] = (opened[topic], properties)
@@ -170,11 +199,23 @@ class ClusterSurvey:
         One whose creator ended before the cursor was at its start is brought there. Whether a cursor was moved.
         """
         missing = [topic for topic, state in states.items() if state.cursor is None]
-        # `list` waits for all, and raises what one of them raised.
-        list(self._pool.map(lambda topic: self._subscribe(topic, start), missing))
+        self._each(lambda topic: self._subscribe(topic, start), missing)
         begun = [topic for topic, properties in self.ensure_properties(states).items() if properties.starting]
-        list(self._pool.map(self._place, (*missing, *begun)))
+        self._each(self._place, (*missing, *begun))
         return bool(missing or begun)
+
+    def _each(self, work: Callable[[str], _T | None], partitions: Sequence[str]) -> list[_T | None]:
+        """What is done for each partition; raises what one of them raised, unless its topic is left out for it."""
+        return list(self._pool.map(lambda partition: self._alone(work, partition), partitions))
+
+    def _alone(self, work: Callable[[str], _T | None], partition: str) -> _T | None:
+        try:
+            return work(partition)
+        except (AccessRefused, SourceClusterUnreachable) as error:
+            if not self._options.leaves_out:
+                raise
+            self.left_out.on_failure(partition, error)
+            return None
 
     def _subscribe(self, topic: str, start: Start) -> None:
         options, properties = self._options, SubscriptionProperties.of_new(uuid4().hex[:12], start)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from cloud_jobs.pulsar_source.cluster.left_out import LeftOutTopics
 from cloud_jobs.pulsar_source.cluster.partition_state import SubscriptionProperties
 from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey, ClusterView, Start, States
 from cloud_jobs.pulsar_source.driver.failover import Failover
@@ -126,6 +127,10 @@ class ClusterMonitor:
         """Keeps with the subscription that batches of those openings are in Spark's log and are acknowledged."""
         self._surveys[cluster].record_acknowledged(created_times)
 
+    def left_out(self, cluster: str) -> LeftOutTopics:
+        """The topics that are left out on a cluster."""
+        return self._surveys[cluster].left_out
+
     def known_clusters(self, cluster: str) -> frozenset[str]:
         """The names of clusters that messages can come from, as one cluster knows them."""
         return self._surveys[cluster].known_clusters()
@@ -221,7 +226,7 @@ class ClusterMonitor:
         self._silent.on_answer(name)
         self.failover.on_answer(name)
         created = frozenset(self.failover.state.created.get(name, ()))
-        return ClusterView(survey.cluster, states, created, properties)
+        return ClusterView(survey.cluster, states, created, properties).without(survey.left_out)
 
     def _subscribe_missing(self, name: str, states: States, create_at: Start) -> bool:
         """Whether a cursor was moved."""

@@ -1,7 +1,7 @@
 """What the streaming reader does in Spark's driver: offsets, plans, acknowledgements."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,16 +10,22 @@ import structlog
 from cloud_jobs.pulsar_source.cluster.clients import close_clients
 from cloud_jobs.pulsar_source.cluster.survey import ClusterView, check_topics
 from cloud_jobs.pulsar_source.driver.acknowledging import Acknowledger
-from cloud_jobs.pulsar_source.driver.batch_ends import BatchEnds, newest_offset
+from cloud_jobs.pulsar_source.driver.batch_ends import BatchEnds, OnUnreadable, newest_offset
 from cloud_jobs.pulsar_source.driver.cluster_monitor import ClusterMonitor
 from cloud_jobs.pulsar_source.driver.crash_guard import CrashGuard
+from cloud_jobs.pulsar_source.driver.left_out_note import LeftOutNote
 from cloud_jobs.pulsar_source.driver.lookahead import Lookahead
-from cloud_jobs.pulsar_source.driver.losses import LossReporter, generations_of, known_positions
+from cloud_jobs.pulsar_source.driver.losses import (
+    LossReporter,
+    generations_of,
+    known_positions,
+    positions_left_out,
+)
 from cloud_jobs.pulsar_source.driver.ownership import Ownership
 from cloud_jobs.pulsar_source.driver.planning import newest_positions, start_positions
-from cloud_jobs.pulsar_source.errors import NoClusterAnswers, SourceClusterUnreachable
+from cloud_jobs.pulsar_source.errors import DataLoss, NoClusterAnswers, SourceClusterUnreachable
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
-from cloud_jobs.pulsar_source.position import LedgerPosition, Offset, ranges
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, PartitionRange, ranges
 from cloud_jobs.pulsar_source.reading.planned import PlannedRange, stream_range
 
 _log = structlog.get_logger(__name__)
@@ -51,6 +57,7 @@ class Driver:
         self._losses = losses or LossReporter(options)
         self._crash_guard = crash_guard or CrashGuard(options)
         self._ends = BatchEnds(options, self._crash_guard, lookahead)
+        self._note = LeftOutNote(options.left_out_file) if options.left_out_file else None
         self._pause = pause
         self._view: ClusterView | None = None
         self._initial: Offset | None = None
@@ -71,7 +78,9 @@ class Driver:
         """Begins a query without a checkpoint: at the cursor, created at startingPosition where there is none."""
         query = self._monitor.failover.start_query()
         view = self._claim_view(self._monitor.create_subscriptions)
-        check_topics(self._options, view.cluster, view.states)
+        if self._note is None:
+            check_topics(self._options, view.cluster, view.states)
+        self._note_left_out(view)
         begin = start_positions({}, view.states, self._options)
         self._initial = Offset(view.cluster.name, begin, {}, generations_of({}, view), query)
         return self._initial
@@ -103,25 +112,33 @@ class Driver:
 
     def _choose_end(self, start: Offset, *, limited: bool) -> Offset:
         looked_at = time.monotonic()
-        self._view = view = self._claim_view(self._monitor.look_at_active)
+        view = self._claim_view(self._monitor.look_at_active)
         self._monitor.failover.clear_abandoned(start)
         changed = self._monitor.failover.state.restarts_at_cursor(start)
-        reset_topics = self._report_losses(start, view)
+        view, reset_topics = self._report_losses(start, view)
+        self._view = view
+        left_out = positions_left_out(start, view, from_cursor=changed)
         known = known_positions(start, view, reset_topics, from_cursor=changed)
+        if self._note is not None:
+            # A topic that was left out when its batch was closed unread; see `positions_left_out`.
+            known = {topic: at for topic, at in known.items() if at != BEGINNING}
         begin = start_positions(known, view.states, self._options)
-        ends = self._ends.choose(begin, view, limited=limited)
+        ends = self._ends.choose(begin, view, limited=limited, on_unreadable=self._on_unreadable(view))
+        self._monitor.left_out(view.cluster.name).on_served(view.states)
+        self._note_left_out(view)
         # A query without a checkpoint asks again where it begins: its first batch must not depend on the answer.
         origin = _origin(begin, {} if changed or start == self._initial else known)
         restarts = start.restarts + bool(changed or reset_topics)
         advanced = {topic: view.states[topic].ledger_created_at for topic, end in ends.items() if end > begin[topic]}
         old = {topic: generation for topic, generation in start.generations.items() if topic in known}
-        self._chosen = Offset(
-            view.cluster.name, ends, origin, generations_of(advanced, view, old), start.query, restarts
-        )
+        generations = generations_of(advanced, view, old)
+        generations |= {topic: start.generations[topic] for topic in left_out if topic in start.generations}
+        self._chosen = Offset(view.cluster.name, {**left_out, **ends}, origin, generations, start.query, restarts)
         if ends == begin and not reset_topics:
             # Spark asks from `start` on, so the batch that ended there is done; it says so only with the next batch.
             self.commit(start)
-            if start.cluster == view.cluster.name and begin == newest_positions(begin, view.states):
+            caught_up = not view.left_out and begin == newest_positions(begin, view.states)
+            if start.cluster == view.cluster.name and caught_up:
                 self._monitor.failover.on_caught_up()
             self._throttle(looked_at)
             return start
@@ -143,7 +160,8 @@ class Driver:
         waiting = {
             name: state.entries_between(chosen.positions[name], state.last) for name, state in view.states.items()
         }
-        return {**newest_offset(view).to_json(), "waiting_entries": waiting}
+        named = {"left_out": sorted(view.left_out)} if view.left_out else {}
+        return {**newest_offset(view).to_json(), "waiting_entries": waiting} | named
 
     def plan(self, start: Offset, end: Offset) -> list[PlannedRange]:
         """The tasks of the batch between two offsets.
@@ -156,6 +174,10 @@ class Driver:
         view = self._claim_view(lambda: self._look_for(end, {part.topic for part in parts}))
         if view is None:
             # On disk before Spark closes the batch: afterwards nothing shows that it was not read.
+            self._monitor.failover.abandon(end)
+            return []
+        if self._note is not None and not self._readable(parts, end, view):
+            # As when the cluster is gone: the others go on at their cursors, without the topics that cannot be read.
             self._monitor.failover.abandon(end)
             return []
         self._planned = end
@@ -206,16 +228,44 @@ class Driver:
             view = active if active.cluster.name == end.cluster else None
         return view
 
-    def _report_losses(self, start: Offset, view: ClusterView) -> set[str]:
-        """Reports what is lost; returns the partitions whose position means nothing any more."""
+    def _readable(self, parts: Sequence[PartitionRange], end: Offset, view: ClusterView) -> bool:
+        """Whether each range can still be read; a topic of which one cannot is left out."""
+        left_out = self._monitor.left_out(view.cluster.name)
+        for part in parts:
+            try:
+                if view.leaves_out(part.topic):
+                    return False
+                self._losses.check_readable(part, end, view)
+            except DataLoss as loss:
+                left_out.hold(part.topic, str(loss))
+                return False
+        return True
+
+    def _on_unreadable(self, view: ClusterView) -> OnUnreadable | None:
+        return None if self._note is None else self._monitor.left_out(view.cluster.name).hold
+
+    def _note_left_out(self, view: ClusterView) -> None:
+        if self._note is not None:
+            self._note.keep(view.cluster.name, self._monitor.left_out(view.cluster.name).reasons())
+
+    def _report_losses(self, start: Offset, view: ClusterView) -> tuple[ClusterView, set[str]]:
+        """Reports what is lost; returns the partitions whose position means nothing any more.
+
+        Where one topic does not stop the others, those with a loss are left out of the view that is returned.
+        """
         losses = self._losses.find_losses(start, view)
+        if losses and self._note is not None and self._options.fail_on_data_loss and start.cluster == view.cluster.name:
+            left_out = self._monitor.left_out(view.cluster.name)
+            for topic, loss in losses.items():
+                left_out.hold(topic, str(DataLoss(view.cluster.name, topic, loss.detail)))
+            return view.without(left_out), set()
         if losses:
             self._losses.report(view.cluster.name, losses)
             self._monitor.failover.accept_created(view.cluster.name)
         reset_topics = {topic for topic, loss in losses.items() if loss.from_cursor and topic in view.states}
         if reset_topics:
             self._ends.close()
-        return reset_topics
+        return view, reset_topics
 
 
 def _origin(begin: Mapping[str, LedgerPosition], known: Mapping[str, LedgerPosition]) -> dict[str, LedgerPosition]:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -143,6 +144,11 @@ class Lookaheads:
             lookahead.close()
         self._lookaheads.clear()
 
+    def close_topic(self, topic: str) -> None:
+        """Gives the reader of one topic partition back."""
+        for key in [key for key in self._lookaheads if key[1] == topic]:
+            self._lookaheads.pop(key).close()
+
     def read_by_topic(
         self,
         cluster: SourceCluster,
@@ -158,8 +164,15 @@ class Lookaheads:
             }
         self.close()
         return {
-            part.topic: look_ahead_isolated(
-                states[part.topic], cluster, self._options, part, self._queue(states[part.topic])
+            part.topic: _when_asked(
+                partial(
+                    look_ahead_isolated,
+                    states[part.topic],
+                    cluster,
+                    self._options,
+                    part,
+                    self._queue(states[part.topic]),
+                )
             )
             for part in ranges
         }
@@ -187,6 +200,10 @@ class Lookaheads:
 
     def _queue(self, state: PartitionState) -> int:
         return queue_size(state, self._options.prefetch_bytes)
+
+
+def _when_asked(read: Callable[[], Iterable[PendingMessage]]) -> Iterator[PendingMessage]:
+    yield from read()
 
 
 def look_ahead_isolated(

@@ -33,6 +33,8 @@ class LossReporter:
         """What is lost after `start`, by topic partition; warns of topics that the options do not name any more."""
         losses: dict[str, Loss] = {}
         for topic, position in start.positions.items():
+            if view.leaves_out(topic):
+                continue
             if not self._options.asks_for(topic):
                 self._warn_once("the topic is ignored", view.cluster.name, topic, "the options do not name it any more")
             elif (
@@ -76,7 +78,7 @@ class LossReporter:
 def known_positions(
     start: Offset, view: ClusterView, reset_topics: Collection[str], *, from_cursor: bool
 ) -> dict[str, LedgerPosition]:
-    """Where the query stands, as far as its positions mean something.
+    """Where the query stands, as far as its positions mean something. See `positions_left_out` too.
 
     `from_cursor`: the batch up to `start` may be unread, so what the cursor keeps before it is read too. A cursor that
     somebody moved ahead of the query takes nothing away from it.
@@ -87,6 +89,17 @@ def known_positions(
     if not from_cursor:
         return known
     return {topic: min(at, view.states[topic].cursor or BEGINNING) for topic, at in known.items()}
+
+
+def positions_left_out(start: Offset, view: ClusterView, *, from_cursor: bool) -> dict[str, LedgerPosition]:
+    """Where the query stands in topics that cannot be read now: their reading goes on there.
+
+    `from_cursor`: as for `known_positions`; where the cursor stands nobody says, so they are at the beginning, which
+    means that cursor when they are read again.
+    """
+    if start.cluster != view.cluster.name:
+        return {}
+    return {topic: BEGINNING if from_cursor else at for topic, at in start.positions.items() if view.leaves_out(topic)}
 
 
 def loss_after(topic: str, position: LedgerPosition, read_through: str | None, view: ClusterView) -> Loss | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from cloud_jobs.pulsar_source.cluster.partition_state import PartitionState, Role, SubscriptionProperties
 from cloud_jobs.pulsar_source.cluster.survey import ClusterSurvey
 from cloud_jobs.pulsar_source.driver.acknowledging import to_whole_entry
-from cloud_jobs.pulsar_source.errors import SourceClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source.errors import PulsarSourceError, SourceClusterUnreachable, TopicMissing
 from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 from cloud_jobs.pulsar_source.reading.entries import BOUNDS, Chunk, EntryStore, LeftS, StoredEntry
@@ -43,6 +43,8 @@ class ModelCluster:
         self.name = name
         self.answers = True
         self.topics: dict[str, ModelTopic] = {}
+        self.failing: dict[str, PulsarSourceError] = {}
+        """What is answered to each question about a topic."""
         self.created: Callable[[str], None] = lambda _: None
         """Called when a subscription was created, before anything else happens to it."""
         self._ledgers = self._openings = 0
@@ -78,6 +80,8 @@ class ModelCluster:
 
     def named(self, partition: str) -> ModelTopic:
         self.check()
+        if partition in self.failing:
+            raise self.failing[partition]
         if partition not in self.topics:
             raise TopicMissing(self.name, partition)
         return self.topics[partition]
@@ -104,6 +108,8 @@ class ModelAdmin:
 
     def partition_states(self, topic: TopicName, _: str) -> dict[str, PartitionState]:
         self._cluster.check()
+        if str(topic) in self._cluster.failing:
+            raise self._cluster.failing[str(topic)]
         parts = {
             name: one for name, one in self._cluster.topics.items() if str(topic) in (name, split_partition(name)[0])
         }
@@ -288,7 +294,8 @@ class ModelWorld:
         self.bounds = BOUNDS
 
     def survey(self, cluster: SourceCluster, options: PulsarOptions) -> ClusterSurvey:
-        return ClusterSurvey(cluster, options, ModelAdmin(self.clusters[cluster.name]))  # type: ignore[arg-type]
+        admin = ModelAdmin(self.clusters[cluster.name])
+        return ClusterSurvey(cluster, options, admin, self.time)  # type: ignore[arg-type]
 
     def own(
         self, cluster: SourceCluster, _: PulsarOptions, partition: str, role: Role, token: str

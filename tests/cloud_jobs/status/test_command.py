@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from cloud_jobs.__main__ import app
 from cloud_jobs.errors import LocationError, StoreUnavailable
+from cloud_jobs.pulsar_source.driver.left_out_note import LeftOutNote
 from cloud_jobs.status.cli import _repeat
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, address
@@ -90,3 +92,24 @@ def test_it_looks_again_after_a_look_that_failed_until_the_settings_are_wrong() 
     stop.set()
     assert _repeat(look, 0, stop)
     assert len(looks) == 3
+
+
+def test_a_topic_that_the_ingest_reads_without_is_named_and_after_a_while_not_healthy(
+    tmp_path: Path, hq: FakeAdmin
+) -> None:
+    lake = new_lake(tmp_path / "lake")
+    take_in(lake, new_ingest(lake), [batch(1, 2)])
+    note_maintenance(lake)
+    now = datetime.now(UTC)
+    note = LeftOutNote(tmp_path / "checkpoints" / "left-out-topics.json", lambda: now)
+    note.keep("hq", {"persistent://zeta/t/batches": "403"})
+    shown = status(tmp_path, hq)
+    assert (shown.exit_code, "not read" in shown.stdout, "zeta/t/batches" in shown.stdout) == (0, True, True)
+    late = status(tmp_path, hq, more="[status]\nmax_lag_s = 0.001")
+    assert (late.exit_code, "the ingest does not read persistent://zeta" in late.stdout) == (1, True)
+    (found,) = json.loads(status(tmp_path, hq, "--json").stdout)["left_out"]
+    assert (found["topic"], found["reason"]) == ("persistent://zeta/t/batches", "403")
+    note.keep("hq", {})
+    assert "not read" not in status(tmp_path, hq).stdout
+    (tmp_path / "checkpoints" / "left-out-topics.json").write_text("{}")
+    assert status(tmp_path, hq).exit_code == 1

@@ -1,0 +1,238 @@
+"""A topic that cannot be read is left out and holds up no other: a driver on a cluster in memory, with two tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.pulsar_source import AccessRefused, OptionError, SourceClusterUnreachable, TopicMissing
+from cloud_jobs.pulsar_source.driver.left_out_note import read_left_out
+from cloud_jobs.pulsar_source.errors import PulsarSourceError, ReadStalled
+from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.position import Offset
+from tests.cloud_jobs.pulsar_source.driver.test_driver import Query
+from tests.cloud_jobs.pulsar_source.model import ModelWorld
+
+ACME, ZETA = "persistent://acme/telemetry/batches", "persistent://zeta/telemetry/batches"
+GONE = TopicMissing("hq", ZETA)
+REFUSED = AccessRefused("hq", "GET", "403")
+SILENT = SourceClusterUnreachable("hq", "GET", "504")
+
+
+class Ingest:
+    """A query of both topics that reads in memory; `read` is what its tasks delivered, by topic."""
+
+    def __init__(self, world: ModelWorld, folder: Path, **more: str) -> None:
+        self.world, self.folder, self.more = world, folder, more
+        self.read: dict[str, list[int]] = {ACME: [], ZETA: []}
+        self.logged: list[Offset] = []
+        self.query = self._process()
+
+    def start_process(self) -> None:
+        self.query.driver.close()
+        self.query = self._process()
+
+    def _process(self) -> Query:
+        given = {"topics": f"{ACME},{ZETA}", "leftOutFile": str(self.folder / "left-out.json"), "columns": "value"}
+        given["clusters"] = "hq=pulsar://hq:1|http://hq:2"
+        return Query(self.world, self.folder, **given, **self.more)
+
+    def begin(self) -> None:
+        self.logged = [self.query.driver.begin()]
+
+    def plan(self, *, limited: bool = False) -> Offset | None:
+        """What Spark does between two batches: the end is in its log, if there is one."""
+        end = self.query.driver.choose_end(self.logged[-1], limited=limited)
+        if end == self.logged[-1]:
+            return None
+        self.logged.append(end)
+        return end
+
+    def run(self) -> None:
+        """Spark reads the newest batch of its log."""
+        start, end = self.logged[-2:]
+        for task in self.query.driver.plan(start, end):
+            for rows in self.world.read(self.query.options, task):
+                self.read[task.topic] += [int(value) for value in rows["value"].to_pylist()]
+        self.query.driver.commit(end)
+
+    def work(self, *, limited: bool = False) -> None:
+        """Batch after batch until there is nothing to read, three times with a minute between."""
+        for _ in range(3):
+            while self.plan(limited=limited):
+                self.run()
+            self.world.time.pause(60)
+
+    def left_out(self) -> list[str]:
+        return [one.topic for one in read_left_out(self.folder / "left-out.json")]
+
+
+@pytest.fixture
+def world() -> ModelWorld:
+    made = ModelWorld()
+    for topic in (ACME, ZETA):
+        made.clusters["hq"].create(topic)
+    return made
+
+
+def send(world: ModelWorld, topic: str, *numbers: int) -> None:
+    stored = world.clusters["hq"].topics[topic]
+    stored.ledgers[max(stored.ledgers)] += [(number,) for number in numbers]
+
+
+def fails(world: ModelWorld, error: PulsarSourceError | None) -> None:
+    """Each question about one tenant's topic is answered so; None: as always."""
+    world.clusters["hq"].failing = {} if error is None else {ZETA: error}
+
+
+@pytest.mark.parametrize("error", [GONE, REFUSED, SILENT], ids=lambda error: type(error).__name__)
+def test_the_others_go_on_and_nothing_of_it_is_skipped(
+    world: ModelWorld, tmp_path: Path, error: PulsarSourceError
+) -> None:
+    ingest = Ingest(world, tmp_path)
+    ingest.begin()
+    send(world, ACME, 1)
+    send(world, ZETA, 10)
+    ingest.work()
+    send(world, ZETA, 11)
+    fails(world, error)
+    send(world, ACME, 2)
+    world.time.pause(10)
+    ingest.work()
+    assert ingest.read == {ACME: [1, 2], ZETA: [10]}
+    assert ingest.left_out() == [ZETA]
+    send(world, ZETA, 12)
+    fails(world, None)
+    ingest.work()
+    assert ingest.read == {ACME: [1, 2], ZETA: [10, 11, 12]}
+    assert ingest.left_out() == []
+
+
+def test_a_topic_that_never_was_is_waited_for(world: ModelWorld, tmp_path: Path) -> None:
+    del world.clusters["hq"].topics[ZETA]
+    ingest = Ingest(world, tmp_path)
+    ingest.begin()
+    send(world, ACME, 1)
+    ingest.work()
+    assert (ingest.read[ACME], ingest.left_out()) == ([1], [ZETA])
+    world.clusters["hq"].create(ZETA)
+    send(world, ZETA, 10)
+    ingest.work()
+    assert (ingest.read[ZETA], ingest.left_out()) == ([10], [])
+
+
+@pytest.mark.parametrize("error", [GONE, REFUSED, SILENT], ids=lambda error: type(error).__name__)
+def test_a_batch_that_was_planned_with_it_does_not_hold_up_the_others(
+    world: ModelWorld, tmp_path: Path, error: PulsarSourceError
+) -> None:
+    ingest = Ingest(world, tmp_path)
+    ingest.begin()
+    send(world, ZETA, 9)
+    ingest.work()
+    send(world, ACME, 1)
+    send(world, ZETA, 10)
+    assert ingest.plan()
+    fails(world, error)
+    world.time.pause(10)
+    ingest.start_process()
+    ingest.run()
+    ingest.work()
+    assert ingest.read == {ACME: [1], ZETA: [9]}
+    ingest.start_process()
+    fails(world, None)
+    ingest.work()
+    assert ingest.read == {ACME: [1], ZETA: [9, 10]}
+
+
+def test_a_topic_that_was_deleted_and_made_anew_waits_for_a_word_and_the_others_do_not(
+    world: ModelWorld, tmp_path: Path
+) -> None:
+    ingest = Ingest(world, tmp_path)
+    ingest.begin()
+    send(world, ZETA, 10)
+    ingest.work()
+    world.clusters["hq"].create(ZETA)
+    send(world, ZETA, 11)
+    send(world, ACME, 1)
+    ingest.work()
+    assert ingest.read == {ACME: [1], ZETA: [10]}
+    (noted,) = read_left_out(tmp_path / "left-out.json")
+    assert noted.topic == ZETA
+    assert "failOnDataLoss=false" in noted.reason
+    ingest.more = {"failOnDataLoss": "false"}
+    ingest.start_process()
+    ingest.work()
+    assert ingest.read == {ACME: [1], ZETA: [10, 11]}
+
+
+def test_one_that_is_sent_but_not_delivered_costs_the_others_a_twentieth_of_their_time(
+    world: ModelWorld, tmp_path: Path
+) -> None:
+    ingest = Ingest(world, tmp_path, maxMessagesPerTrigger="10")
+    ingest.begin()
+    stalled = Stalls(ingest.query, ZETA)
+    send(world, ACME, 1)
+    send(world, ZETA, 10)
+    ingest.work(limited=True)
+    assert ingest.read == {ACME: [1], ZETA: []}
+    assert ingest.left_out() == [ZETA]
+    stalled.is_stalled = False
+    ingest.work(limited=True)
+    assert ingest.read == {ACME: [1], ZETA: [10]}
+    assert ingest.left_out() == []
+
+
+class Stalls:
+    """One topic's look ahead finds nothing for too long."""
+
+    def __init__(self, query: Query, topic: str) -> None:
+        self.is_stalled = True
+        lookaheads: Any = query.driver._ends._lookaheads
+        open_one: Callable[..., Any] = lookaheads._open
+
+        def opened(cluster: Any, options: Any, name: str, queue: int) -> Any:
+            made = open_one(cluster, options, name, queue)
+            read = made.read_between
+
+            def read_between(*where: Any) -> Any:
+                if self.is_stalled and name == topic:
+                    raise ReadStalled("hq", name, "1:0", "1:1", 60.0)
+                yield from read(*where)
+
+            made.read_between = read_between
+            return made
+
+        lookaheads._open = opened
+
+
+def test_a_cluster_that_answers_for_no_topic_is_the_clusters_matter(world: ModelWorld, tmp_path: Path) -> None:
+    ingest = Ingest(world, tmp_path)
+    ingest.begin()
+    world.clusters["hq"].failing = {ACME: SILENT, ZETA: SILENT}
+    with pytest.raises(SourceClusterUnreachable):
+        ingest.plan()
+    assert ingest.left_out() == []
+
+
+def test_the_first_time_is_kept_over_restarts(world: ModelWorld, tmp_path: Path) -> None:
+    ingest = Ingest(world, tmp_path)
+    fails(world, REFUSED)
+    ingest.begin()
+    (first,) = read_left_out(tmp_path / "left-out.json")
+    (tmp_path / "left-out.json").write_text(
+        (tmp_path / "left-out.json").read_text().replace(first.since, "2020-01-01T00:00:00+00:00")
+    )
+    ingest.start_process()
+    ingest.work()
+    (kept,) = read_left_out(tmp_path / "left-out.json")
+    assert kept.since == "2020-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize("more", [{"topics": ACME}, {"topicsPattern": f"{ACME}.*", "failoverFile": "f"}])
+def test_without_a_failover_file_or_names_it_is_refused(more: dict[str, str]) -> None:
+    one = {"clusters": "hq=pulsar://hq:1|http://hq:2", "subscription": "s", "leftOutFile": "l"}
+    with pytest.raises(OptionError, match="leftOutFile"):
+        PulsarOptions.parse(one | more).check_stream()
