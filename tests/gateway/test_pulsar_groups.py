@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pulsar
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from gateway import Produce
 from gateway.pulsar_groups import OK, UNPROVEN, UNSENDABLE, GroupSender, SendResult
@@ -155,3 +157,76 @@ def test_while_a_group_is_under_way_the_next_one_gathers_until_its_answer_or_its
     assert side.client.flushes == 2
     side.sender.flush_due(0.0091)
     assert side.client.flushes == 3
+
+
+class Wire(Client):
+    """Sends batches: one ends when it is told to, or by itself at any place; it is persisted as a whole or not at all.
+
+    `answers`: what waits to be said of those that have a callback.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails, self.is_deaf = False, False
+        self.persisted: set[bytes] = set()
+        self.answers: list[Callable[[], None]] = []
+
+    def flush_async(self, callback: None) -> None:
+        if self.is_deaf:
+            raise RuntimeError("no connection")
+        self.end_batch()
+
+    def end_batch(self, *, is_lost: bool = False) -> None:
+        batch, self.handed = self.handed, []
+        is_lost = is_lost or self.fails
+        result = pulsar.Result.Timeout if is_lost else pulsar.Result.Ok
+        if not is_lost:
+            self.persisted.update(payload for payload, _ in batch)
+        for place, (_, answer) in enumerate(batch):
+            if answer is not None:
+                message_id = MessageId(place if len(batch) > 1 else -1)
+                self.answers.append(lambda answer=answer, about=message_id: answer(result, about))  # type: ignore[misc]
+
+
+MESSAGES = ("send", "refused")
+WHAT_MAY_HAPPEN = ("send",) * 6 + ("refused", "turn", "flush", "split", "lost", "lost", "fails", "is_deaf", "answer")
+
+
+def happen(side: Side, wire: Wire, number: int, event: str, answered: int) -> None:
+    """`refused`: a message that the client does not take. `answered`: which of the answers that wait."""
+    if event in MESSAGES:
+        if event == "refused":
+            wire.refuses[b"%d" % number] = pulsar.AlreadyClosed("closed")
+        side.send(number)
+    elif event == "turn":
+        side.sender.flush_due(number / 1000)
+    elif event == "flush":
+        side.sender.flush()
+    elif event in ("split", "lost"):
+        wire.end_batch(is_lost=event == "lost")
+    elif event != "answer":
+        setattr(wire, event, not getattr(wire, event))
+    elif wire.answers:
+        wire.answers.pop(answered % len(wire.answers))()
+
+
+@given(st.lists(st.tuples(st.sampled_from(WHAT_MAY_HAPPEN), st.integers(0, 9)), max_size=60))
+@example([("send", 0), ("send", 0), ("lost", 0), ("send", 0)])
+@settings(max_examples=200, deadline=None)
+def test_each_message_has_one_result_whatever_happens_and_ok_only_where_it_is_persisted(
+    events: list[tuple[str, int]],
+) -> None:
+    side, wire = Side(max_messages=4, max_bytes=12), Wire()
+    side.sender._producer = wire
+    for number, (event, answered) in enumerate(events):
+        happen(side, wire, number, event, answered)
+    side.sender.flush()
+    wire.end_batch()
+    for answer in wire.answers:
+        answer()
+    told = [(token, result) for tokens, result in side.results for token in tokens]
+    assert sorted(token for token, _ in told) == [n for n, (event, _) in enumerate(events) if event in MESSAGES]
+    assert {b"%d" % token for token, result in told if result == OK} <= wire.persisted
+    if not {"refused", "split", "lost", "fails", "is_deaf"} & {event for event, _ in events}:
+        assert all(result == OK for _, result in told)
+    assert not side.sender._under_way

@@ -54,6 +54,7 @@ class TestTheGatewayOverMqtt(UplinkConformance):
         )
         region.close()
         broker.stop()
+        assert region.errors == []
 
 
 class TestPulsarDirectly(UplinkConformance):
