@@ -123,7 +123,7 @@ class MqttClient(Client):
         self._tls = None if broker.tls is None else tls_context(broker.tls)
         if self._tls is not None:
             self.tls_set_context(self._tls)
-        # So paho queues its packets, and tells of each.
+        # So paho queues its packets, and reports each.
         self.on_socket_register_write = self._fetch_packet
         self.on_socket_unregister_write = lambda *_: None
 

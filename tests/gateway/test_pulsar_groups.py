@@ -160,7 +160,7 @@ def test_while_a_group_is_under_way_the_next_one_gathers_until_its_answer_or_its
 
 
 class Wire(Client):
-    """Sends batches: one ends when it is told to, or by itself at any place; it is persisted as a whole or not at all.
+    """Sends batches: one ends when it is ended, or by itself at any place; it is persisted as a whole or not at all.
 
     `answers`: what waits to be said of those that have a callback.
     """
@@ -224,9 +224,9 @@ def test_each_message_has_one_result_whatever_happens_and_ok_only_where_it_is_pe
     wire.end_batch()
     for answer in wire.answers:
         answer()
-    told = [(token, result) for tokens, result in side.results for token in tokens]
-    assert sorted(token for token, _ in told) == [n for n, (event, _) in enumerate(events) if event in MESSAGES]
-    assert {b"%d" % token for token, result in told if result == OK} <= wire.persisted
+    pairs = [(token, result) for tokens, result in side.results for token in tokens]
+    assert sorted(token for token, _ in pairs) == [n for n, (event, _) in enumerate(events) if event in MESSAGES]
+    assert {b"%d" % token for token, result in pairs if result == OK} <= wire.persisted
     if not {"refused", "split", "lost", "fails", "is_deaf"} & {event for event, _ in events}:
-        assert all(result == OK for _, result in told)
+        assert all(result == OK for _, result in pairs)
     assert not side.sender._under_way
