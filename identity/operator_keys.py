@@ -17,11 +17,12 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from identity.bounded_values import Moment
 from identity.errors import SignatureFault, SignatureRefused
 from settings import Settings
 from telemetry.record import DEVICE_PATTERN
@@ -53,12 +54,6 @@ class Scope(NamedTuple):
     is_shared: bool = False
 
 
-def _in_utc(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("a moment needs its offset, for instance 2027-01-01T00:00:00Z")
-    return moment.astimezone(UTC)
-
-
 def _raw(text: str) -> str:
     try:
         raw = base64.b64decode(text, validate=True)
@@ -69,7 +64,6 @@ def _raw(text: str) -> str:
     return text
 
 
-_Moment = Annotated[datetime, AfterValidator(_in_utc)]
 _Tenant = Annotated[str, StringConstraints(pattern=_NAME)]
 _Account = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*?$", min_length=1)]
 _Kind = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z_]{0,30})$")]
@@ -83,8 +77,8 @@ class TrustedKey(Settings):
     tenants: Annotated[tuple[_Tenant, ...], Field(min_length=1, max_length=1000)]
     kinds: Annotated[tuple[_Kind, ...], Field(min_length=1, max_length=50)] = (ANY,)
     accounts: Annotated[tuple[_Account, ...], Field(max_length=1000)] = ()
-    valid_from: _Moment | None = None
-    valid_until: _Moment | None = None
+    valid_from: Moment | None = None
+    valid_until: Moment | None = None
 
     @property
     def raw(self) -> bytes:

@@ -15,12 +15,13 @@ stricter one.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
+from identity.bounded_values import MAX_VERSION, Line, Moment, Serial, Version
 from identity.claims import PASSWORD_HASH
 from identity.errors import IdentityError
 from identity.names import device_name
@@ -41,6 +42,7 @@ __all__ = [
     "enrol",
     "expect",
     "expect_again",
+    "first_fault",
     "move",
     "precedence",
     "renew",
@@ -52,7 +54,6 @@ __all__ = [
 
 MAX_CERTIFICATES = 20
 """Of an entry: those that were issued last."""
-MAX_REASON_CHARACTERS = 500
 _CHANGED_BY_CHARACTERS = 100
 
 
@@ -102,18 +103,10 @@ class DeviceChange(NamedTuple):
     reason: str
 
 
-def _in_utc(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("a moment needs its offset, for instance 2027-01-01T00:00:00Z")
-    return moment.astimezone(UTC)
-
-
 _Name = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}$")]
 _FullName = Annotated[
     str, StringConstraints(max_length=64, pattern=rf"^{DEVICE_PATTERN.pattern}/{DEVICE_PATTERN.pattern}$")
 ]
-_Moment = Annotated[datetime, AfterValidator(_in_utc)]
-_Serial = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,40}$")]
 
 
 class Claim(Settings):
@@ -125,7 +118,7 @@ class Claim(Settings):
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     password_hash: Annotated[str, StringConstraints(pattern=rf"^{PASSWORD_HASH.pattern}$")] | None = None
-    until: _Moment | None = None
+    until: Moment | None = None
 
     @property
     def is_token(self) -> bool:
@@ -136,9 +129,9 @@ class Claim(Settings):
 class EnrolledCertificate(Settings):
     """An operational certificate that a device got when it was enrolled. `serial`: in hexadecimal digits."""
 
-    issuer: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    serial: _Serial
-    not_after: _Moment
+    issuer: Annotated[Line, StringConstraints(min_length=1, max_length=64)]
+    serial: Serial
+    not_after: Moment
 
 
 class DeviceEntry(Settings):
@@ -150,15 +143,15 @@ class DeviceEntry(Settings):
     tenant: _Name
     device: _Name
     state: DeviceState
-    version: Annotated[int, Field(ge=1, le=1 << 53)]
+    version: Version
     region: _Name
     vehicle: _FullName
     claim: Claim | None = None
     certificates: Annotated[tuple[EnrolledCertificate, ...], Field(max_length=MAX_CERTIFICATES)] = ()
     successor: _FullName | None = None
-    changed_at: _Moment
-    changed_by: Annotated[str, StringConstraints(min_length=1, max_length=_CHANGED_BY_CHARACTERS)]
-    reason: Annotated[str, StringConstraints(max_length=MAX_REASON_CHARACTERS)] = ""
+    changed_at: Moment
+    changed_by: Annotated[Line, StringConstraints(min_length=1, max_length=_CHANGED_BY_CHARACTERS)]
+    reason: Line = ""
 
     @model_validator(mode="after")
     def _has_a_name(self) -> Self:
@@ -222,18 +215,16 @@ def expect(
     name = device_name(tenant, device)
     if held is not None and held.state is not DeviceState.EXPECTED:
         raise ChangeRefused(name, held.state, "expect", f"it is known already, and {held.state}")
-    return DeviceEntry(
-        tenant=tenant,
-        device=device,
-        state=DeviceState.ACTIVE if claim is None else DeviceState.EXPECTED,
-        version=1 if held is None else held.version + 1,
-        region=region,
-        vehicle=vehicle or (name if held is None else held.vehicle),
-        claim=claim,
-        changed_at=change.at,
-        changed_by=change.by,
-        reason=change.reason,
-    )
+    facts = {
+        "tenant": tenant,
+        "device": device,
+        "state": DeviceState.ACTIVE if claim is None else DeviceState.EXPECTED,
+        "version": 1 if held is None else _next_version(held, "expect"),
+        "region": region,
+        "vehicle": vehicle or (name if held is None else held.vehicle),
+        "claim": claim,
+    }
+    return _entry(name, None if held is None else held.state, facts, change)
 
 
 def expect_again(entry: DeviceEntry, *, region: str, claim: Claim, change: DeviceChange) -> DeviceEntry:
@@ -251,7 +242,7 @@ def expect_again(entry: DeviceEntry, *, region: str, claim: Claim, change: Devic
             entry, "expect again", "it has a certificate that is good: it renews it, or replace or revoke the device"
         )
     expected = _changed(entry, DeviceState.EXPECTED, change, certificates=())
-    return DeviceEntry.model_validate(expected.model_dump() | {"region": region, "claim": claim})
+    return _entry(entry.name, entry.state, expected.model_dump() | {"region": region, "claim": claim}, change)
 
 
 def enrol(entry: DeviceEntry, certificate: EnrolledCertificate, change: DeviceChange) -> DeviceEntry:
@@ -339,19 +330,38 @@ def _changed(
     certificates: tuple[EnrolledCertificate, ...] | None = None,
     successor: str | None = None,
 ) -> DeviceEntry:
-    # Validated anew: a reason or a name may come from a command line.
     facts = entry.model_dump() | {
         "state": state,
-        "version": entry.version + 1,
-        "changed_at": change.at,
-        "changed_by": change.by,
-        "reason": change.reason,
+        "version": _next_version(entry, state),
         "successor": successor or entry.successor,
     }
     if certificates is not None:
         # The oldest go: they are renewals, and the authority's own list has every serial that it signed.
         facts["certificates"] = certificates[-MAX_CERTIFICATES:]
-    return DeviceEntry.model_validate(facts)
+    return _entry(entry.name, entry.state, facts, change)
+
+
+def _next_version(entry: DeviceEntry, to: str) -> int:
+    # At the last version a device can still be locked out: what ends it, or lets in less, holds at the same one.
+    if entry.version >= MAX_VERSION and to not in {*ENDED, DeviceState.SUSPENDED}:
+        raise _refused(entry, to, f"it is at its last version, {MAX_VERSION}: replace, move or revoke it")
+    return min(entry.version + 1, MAX_VERSION)
+
+
+def _entry(name: str, state: DeviceState | None, facts: dict[str, Any], change: DeviceChange) -> DeviceEntry:
+    # Validated anew: a reason, a name or a region may come from a command line.
+    made = {"changed_at": change.at, "changed_by": change.by, "reason": change.reason}
+    try:
+        return DeviceEntry.model_validate(facts | made)
+    except ValidationError as error:
+        raise ChangeRefused(name, state, "change", first_fault(error)) from error
+
+
+def first_fault(error: ValidationError) -> str:
+    """Where a model is not what it is to be, and why: the first fault is enough to find it."""
+    # An attacker may have made thousands.
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'entry'}: {first['msg']}"
 
 
 def _refused(entry: DeviceEntry, change: str, why: str = "") -> ChangeRefused:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from identity.errors import IdentityError, SignatureRefused
 from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
-from identity.registry import DeviceEntry, Precedence, precedence
+from identity.registry import DeviceEntry, Precedence, first_fault, precedence
 from telemetry import InvalidJson, parse_json
 
 __all__ = [
@@ -93,10 +93,7 @@ def read_entry(
     except InvalidJson as error:
         raise EntryRefused(key, str(error)) from error
     except ValidationError as error:
-        # One is enough to find it; an attacker may have made thousands.
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise EntryRefused(key, f"{where or 'entry'}: {first['msg']}") from error
+        raise EntryRefused(key, first_fault(error)) from error
     # Compaction goes by the key, everybody else by the body.
     if entry.name != key:
         raise EntryRefused(key, f"its body is of {entry.name}")

@@ -87,8 +87,5 @@ def _is_enroller(keys: OperatorKeys, signer: str) -> bool:
 
 
 def _reason(entry: DeviceEntry) -> str:
-    try:
-        return checked_reason(entry.reason)
-    except ValueError:
-        # The entry may say anything or nothing; a signature needs a line.
-        return str(entry.state)
+    # An entry may give none; a signature needs a line.
+    return checked_reason(entry.reason or str(entry.state))

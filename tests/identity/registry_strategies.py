@@ -36,6 +36,6 @@ changes = st.builds(
     lambda seconds, by, reason: DeviceChange(MOMENT + timedelta(seconds=seconds), by, reason),
     st.integers(0, 10**8),
     st.sampled_from(["anna", "ben", "access@eu"]),
-    st.text(max_size=20),
+    st.text("äb %\x27", max_size=20),
 )
 random_bits = st.integers(0, (1 << RANDOM_BITS) - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from identity.bounded_values import MAX_VERSION
 from identity.publication_id import PROPERTY
 from identity.registry import Claim, DeviceChange, DeviceEntry, expect, resume, revoke, suspend
 from identity.registry_messages import EntryRefused, entry_body, read_entry
@@ -36,7 +37,7 @@ def judge(data: bytes) -> None:
         check_refusal(error)
         return
     assert read(entry.name, entry_body(entry)) == entry
-    if entry.may_connect and entry.version < 1 << 52:
+    if entry.may_connect and entry.version < MAX_VERSION - 1:
         assert resume(suspend(entry, CHANGE), CHANGE).name == entry.name
 
 
