@@ -2,8 +2,10 @@
 
 GatewayError
 ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
+│   └── SessionNotEnded  it answers, and does not let one session be taken over
 ├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
 ├── AddressTaken         metrics and status cannot be served at their address
+├── ClockSetBack         what was forgotten by the clock of before has to be read again
 ├── NoAnswer             no gateway answers at the address of its status
 └── ThreadEnded          a thread of this process ended by itself
 """
@@ -23,12 +25,20 @@ class BrokerUnreachable(GatewayError):
     """No session with the MQTT broker now; it is tried again."""
 
 
+class SessionNotEnded(BrokerUnreachable):
+    """Of one device: the sessions of others may end."""
+
+
 class PulsarUnreachable(GatewayError):
     """No producer now; it is tried again, and nothing is taken until there is one."""
 
 
 class AddressTaken(GatewayError):
     """Another process listens there; give this gateway another `status.port`."""
+
+
+class ClockSetBack(GatewayError):
+    """The process ends, and whoever supervises it starts it again."""
 
 
 class NoAnswer(GatewayError):

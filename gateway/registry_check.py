@@ -42,9 +42,10 @@ class RegistryCheck:
 
     @property
     def problem(self) -> str:
-        """Why the registry is not read to its end now; empty while it is. What was read before holds meanwhile."""
+        """Why the registry is not known to its end now; empty while it is. What was read before holds meanwhile."""
         standing = self.reader.standing
-        return "" if standing.is_current else f"device registry: {standing.problem}"
+        problem = standing.last_unhandled if standing.is_current else standing.problem
+        return f"device registry: {problem}" if problem else ""
 
 
 def judge(

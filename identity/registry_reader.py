@@ -86,7 +86,8 @@ class DeviceRegistry(Generic[T]):
         """What became of a message; None: nothing, since it was taken before, or there is no room for it."""
         try:
             made = read_entry(message.key, message.body, message.properties, message.published_ms, check_signed)
-        except EntryRefused as refused:
+        except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
+            refused = error if isinstance(error, EntryRefused) else EntryRefused(message.key or "", repr(error)[:200])
             self.counts.refused_by[refused.reason] += 1
             self.last_refused = str(refused)
             return refused

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 
 __all__ = ["CompactedTopicReader", "TopicMessage", "TopicStanding"]
 
@@ -26,6 +26,8 @@ _RECEIVER_QUEUE: Final = 1000
 """Messages that the client holds for us: with the largest that a topic takes, the bound of its memory."""
 _OPERATION_S: Final = 5
 _CLOSE_S: Final = 5.0
+STUCK_S: Final = 30.0
+"""A turn of the loop takes half a second, and a question to the broker at most `_OPERATION_S`."""
 
 
 class TopicMessage(NamedTuple):
@@ -42,7 +44,8 @@ class TopicStanding(NamedTuple):
 
     `is_current`: it has read to the end, and is connected, so nothing is there that it does not know, but what is on
     its way. `unreachable_since_s`: the wall clock when it lost the topic, None while it has it. `messages`: read since
-    the start. `problem`: why it is not connected.
+    the start. `problem`: why it is not connected. `unhandled`: messages that its owner raised for, `last_unhandled` the
+    last of them.
     """
 
     is_current: bool = False
@@ -50,6 +53,8 @@ class TopicStanding(NamedTuple):
     unreachable_since_s: float | None = None
     messages: int = 0
     problem: str = ""
+    unhandled: int = 0
+    last_unhandled: str = ""
 
 
 class CompactedTopicReader:
@@ -57,7 +62,8 @@ class CompactedTopicReader:
 
     With `is_compacted=False` it reads all that is still there of each key, not only the last.
 
-    Both are called in the reader's thread, which ends if they raise; `is_running` says so. `start` begins.
+    Both are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
+    no message ends a reader. A reader whose thread has ended or hangs is not current, whatever it read. `start` begins.
     """
 
     def __init__(
@@ -78,7 +84,8 @@ class CompactedTopicReader:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reads {topic.rpartition('/')[2]}", daemon=True)
         self._last: Any = None
-        self.standing = TopicStanding(unreachable_since_s=time.time(), problem="not connected yet")
+        self._turned_s = self._turned_at_s = 0.0
+        self._noted = TopicStanding(unreachable_since_s=time.time(), problem="not connected yet")
 
     def start(self) -> None:
         """Begin to read."""
@@ -88,6 +95,19 @@ class CompactedTopicReader:
     def is_running(self) -> bool:
         """Whether its thread runs."""
         return self._thread.is_alive()
+
+    @property
+    def standing(self) -> TopicStanding:
+        """How far the reading is; asked of the thread, so that one that is no more does not go on to be current."""
+        noted = self._noted
+        if not noted.is_current:
+            return noted
+        problem = "" if self.is_running else "the thread that reads it has ended"
+        if time.monotonic() - self._turned_s > STUCK_S:
+            problem = problem or f"the thread that reads it has hung for more than {STUCK_S:g} s"
+        if not problem:
+            return noted
+        return noted._replace(is_current=False, unreachable_since_s=self._turned_at_s, problem=problem)
 
     def close(self) -> None:
         """Stop reading; what the client takes longer for is left to the end of the process."""
@@ -100,7 +120,7 @@ class CompactedTopicReader:
         while not self._stop.is_set():
             try:
                 self._follow(pulsar)
-            except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - of many kinds, and none of them is the last word
                 self._note_lost(f"{type(error).__name__}: {error}")
                 self._stop.wait(self._backoff.take_delay_s())
 
@@ -120,10 +140,11 @@ class CompactedTopicReader:
                 client.close()
 
     def _look(self, pulsar: Any, reader: Any) -> None:
+        self._turned_s, self._turned_at_s = time.monotonic(), time.time()
         if not reader.is_connected():
             self._note_lost("the connection to the cluster is lost")
         # Asked until it is current: the question goes to the broker, and each message would wait for it.
-        elif not self.standing.is_current and not reader.has_message_available():
+        elif not self._noted.is_current and not reader.has_message_available():
             self._note_current()
         try:
             message = reader.read_next(_WAIT_MS)
@@ -131,19 +152,24 @@ class CompactedTopicReader:
             return
         # Before it is handed over: one that its owner cannot handle must not come again for ever.
         self._last = message.message_id()
-        self.standing = self.standing._replace(messages=self.standing.messages + 1)
-        self._on_message(_read(message))
+        self._noted = self._noted._replace(messages=self._noted.messages + 1)
+        try:
+            self._on_message(_read(message))
+        except Exception as error:  # noqa: BLE001 - whatever one message does, the next one is read
+            said = f"message {self._noted.messages} of {self.topic}: {type(error).__name__}: {error!s:.200}"
+            self._noted = self._noted._replace(unhandled=self._noted.unhandled + 1, last_unhandled=said)
+            _LOG.error("a message cannot be handled", topic=self.topic, problem=said)
 
     def _note_current(self) -> None:
-        self._note(TopicStanding(True, True, None, self.standing.messages, ""))
+        self._note(self._noted._replace(is_current=True, was_current=True, unreachable_since_s=None, problem=""))
 
     def _note_lost(self, problem: str) -> None:
-        before = self.standing
+        before = self._noted
         since_s = before.unreachable_since_s or time.time()
         self._note(before._replace(is_current=False, unreachable_since_s=since_s, problem=problem))
 
     def _note(self, standing: TopicStanding) -> None:
-        before, self.standing = self.standing, standing
+        before, self._noted = self._noted, standing
         if before.is_current != standing.is_current or before.problem != standing.problem:
             _LOG.info("topic", topic=self.topic, current=standing.is_current, problem=standing.problem)
             self._on_standing(standing)

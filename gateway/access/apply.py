@@ -16,7 +16,7 @@ from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
 from gateway.access.publisher import AccessPublisher
 from gateway.access.revocation import RevocationList
-from gateway.errors import BrokerUnreachable
+from gateway.errors import BrokerUnreachable, SessionNotEnded
 
 __all__ = ["StepRunner"]
 
@@ -50,20 +50,21 @@ class StepRunner:
         except BrokerUnreachable:
             return False
 
-    def run(self, step: BrokerStep) -> None:
-        """Make the broker have what a step says."""
+    def run(self, step: BrokerStep) -> BrokerStep | None:
+        """Make the broker have what a step says. What is left of it: sessions that the broker does not end."""
         is_changed = self._files.write_rules(step.denied)
         own = self.own_list.update(step.revoked, self._now())
         is_changed |= self._files.write_lists([own, *step.lists])
         if is_changed or self.is_other_broker:
             self._reload()
         # After the reload: who connects again at once meets the new rules.
-        for name in step.end:
-            self._guard.end(name)
-            self._metrics.sessions_ended.inc()
+        left = [name for name in step.end if not self._is_ended(name)]
         self._publish_list()
-        if step.confirm:
-            self._publisher.confirm(step.confirm, self._clock())
+        if confirmed := [one for one in step.confirm if one.device not in left]:
+            self._publisher.confirm(confirmed, self._clock())
+        if not left:
+            return None
+        return step._replace(end=tuple(left), confirm=tuple(one for one in step.confirm if one.device in left))
 
     def renew(self) -> None:
         """Renew the region's own list where it is time, with what it has: the registry need not be reachable."""
@@ -76,6 +77,11 @@ class StepRunner:
             self._reload()
         self._publish_list()
 
+    def publish_list_again(self) -> None:
+        """The region's own list, behind one on the topic that does not hold: compaction keeps the last."""
+        if (own := self.own_list.current) is not None and own.certificate_pem:
+            self._publisher.publish_list(own)
+
     def look(self, names: list[str]) -> list[str]:
         """Those of these devices that are there again; their sessions are ended once more."""
         again = [name for name in names if self._guard.was_there(name)]
@@ -84,6 +90,16 @@ class StepRunner:
             self._metrics.sessions_came_back.inc()
             _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
         return again
+
+    def _is_ended(self, name: str) -> bool:
+        try:
+            self._guard.end(name)
+        except SessionNotEnded as error:
+            # Of this one alone: those of the others end.
+            _LOG.error("a session is not ended", device=name, problem=str(error))
+            return False
+        self._metrics.sessions_ended.inc()
+        return True
 
     def _reload(self) -> None:
         # Forgotten first: a signal that fails is sent again, though the files are written by then.

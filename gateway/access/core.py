@@ -9,7 +9,7 @@ the middle of a step makes the whole of it again. Nothing is denied or allowed b
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from cryptography.x509 import ReasonFlags
 from gateway.access.revocation import MAX_LISTS, RevocationList
 from identity import Revoked
 from identity.broker_rules import MAX_DENIED
-from identity.registry import DeviceEntry, DeviceState
+from identity.registry import DeviceState
 from identity.registry_messages import DevicePublication
 
 __all__ = ["MAX_CONFIRMED", "AccessCore", "BrokerStep", "Confirmation", "KnownDevice"]
@@ -29,6 +29,8 @@ MAX_CONFIRMED: Final = 1000
 MAX_ENDED: Final = 2000
 """Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
 MAX_LOOKS: Final = 10_000
+MAX_SERIAL_BITS: Final = 159
+"""What a list can have (RFC 5280, 4.1.2.2)."""
 _PRUNE_S: Final = 3600.0
 SETTLE_AT_MOST: Final = 5
 """Changes that keep coming are put together for so many times the settling time, and no longer."""
@@ -82,10 +84,12 @@ class CoreSettings:
 class AccessCore:
     """What one region's broker is to have. Times are seconds since 1970."""
 
-    def __init__(self, settings: CoreSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: CoreSettings, may_connect: Callable[[str], bool] = lambda _: False) -> None:
+        """`may_connect`: whether the registry knows a device, and lets it in."""
+        self._settings, self._may_connect = settings, may_connect
         self._closed: dict[str, KnownDevice] = {}
         self._issued: dict[str, dict[int, float]] = {}
+        self._owner: dict[int, str] = {}
         self._revoked: dict[int, Revoked] = {}
         self._lists: dict[str, RevocationList] = {}
         self._to_end: dict[str, None] = {}
@@ -125,7 +129,13 @@ class AccessCore:
         else:
             self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp())
             self._to_end[name] = None
-        self._put_on_list(name, entry)
+        # Beside what the authority's folder has: a folder that was restored may be without the newest ones.
+        for one in entry.certificates:
+            serial = int(one.serial, 16)
+            is_ours = one.issuer == self._settings.own_issuer and 0 < serial < 1 << MAX_SERIAL_BITS
+            if is_ours and self._owner.setdefault(serial, name) == name:
+                self._issued.setdefault(name, {})[serial] = one.not_after.timestamp()
+        self._put_on_list(name)
         self._to_confirm[name] = publication.publication_id
         self._to_confirm.move_to_end(name)
         if len(self._to_confirm) > MAX_CONFIRMED:
@@ -136,12 +146,23 @@ class AccessCore:
         """The region's authority signed a certificate for a device."""
         if not_after_s <= now_s:
             return
-        # By name: a revocation names a device, and a list its serials.
+        # By name: a revocation names a device, and a list its serials. Whose it is says the authority, nobody else.
+        if (former := self._owner.get(serial, name)) != name:
+            del self._issued[former][serial]
+        self._owner[serial] = name
         self._issued.setdefault(name, {})[serial] = not_after_s
         # Signed while it was revoked, or found after a start: it goes on the list at once.
         if name in self._closed:
-            self._put_on_list(name, None)
+            self._put_on_list(name)
             self._change(now_s)
+
+    def on_own_list(self, found: RevocationList, now_s: float) -> None:
+        """A list that the region's authority had before: what is on it stays until its device is let in, or it ends."""
+        at = datetime.fromtimestamp(int(now_s), UTC)
+        for serial in found.serials - self._revoked.keys():
+            if not self._may_connect(self._owner.get(serial, "")):
+                self._revoked[serial] = Revoked(serial, at)
+        self._change(now_s)
 
     def on_list(self, found: RevocationList, now_s: float) -> bool:
         """Another region's list; whether it is taken: a later one of its issuer holds, and there is room for so many.
@@ -236,17 +257,15 @@ class AccessCore:
             return None
         return self._closed[denied[-1]].changed_s + self._settings.deny_for_s
 
-    def _put_on_list(self, name: str, entry: DeviceEntry | None) -> None:
+    def _put_on_list(self, name: str) -> None:
         """Puts a device's certificates on the region's own list, or takes them from it."""
-        issued = self._issued.get(name, {})
         known = self._closed.get(name)
         # Taken off first: its reason may be another one now.
-        for serial in issued:
+        for serial in self._issued.get(name, ()):
             self._revoked.pop(serial, None)
             if known is not None:
                 at = datetime.fromtimestamp(int(known.changed_s), UTC)
                 self._revoked[serial] = Revoked(serial, at, _REASONS[known.state])
-        assert entry is None or entry.may_connect == (known is None)
 
     def _prune(self, now_s: float) -> None:
         """What has ended needs no list. It is kept on it for an hour more, for brokers with a slow clock."""
@@ -254,10 +273,10 @@ class AccessCore:
         if self._pruned_s > before_s:
             return
         self._pruned_s = now_s
-        for name in [name for name, issued in self._issued.items() if min(issued.values()) < before_s]:
+        for name in [name for name, issued in self._issued.items() if min(issued.values(), default=0) < before_s]:
             issued = self._issued[name]
             for serial in [serial for serial, end_s in issued.items() if end_s < before_s]:
-                del issued[serial]
+                del issued[serial], self._owner[serial]
                 self._revoked.pop(serial, None)
             if not issued:
                 del self._issued[name]

@@ -26,7 +26,7 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.revocation import LISTS_TOPIC, ListRefused, RevocationList, read_list_message
 from gateway.access.status import AccessStatus, RefusedEnrolment
-from gateway.errors import AddressTaken, BrokerUnreachable, ThreadEnded
+from gateway.errors import AddressTaken, ClockSetBack, GatewayError, ThreadEnded, last_line
 from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
@@ -39,6 +39,7 @@ MAX_QUEUED = 10_000
 _TICK_S = 1.0
 _RETRY_S = 0.5
 _DAY_S = 86_400.0
+_CLOCK_BACK_S = 3600.0
 _LOG = structlog.get_logger("access")
 
 
@@ -64,6 +65,7 @@ class AccessDaemon:
         self._root = x509.load_pem_x509_certificate(self._own.folder.root_pem)
         self._publisher = AccessPublisher(settings.registry, settings.region)
         guard = open_guard(settings.broker, settings.region)
+        registry, reading = DeviceRegistry(self._keep, settings.registry.max_devices), settings.registry
         self._runner = StepRunner(self._files, guard, self._publisher, self.metrics, own_list=self._own, clock=clock)
         self._core = AccessCore(
             CoreSettings(
@@ -71,12 +73,17 @@ class AccessDaemon:
                 deny_for_s=settings.deny_for_days * _DAY_S,
                 settle_s=settings.settle_ms / 1000,
                 look_after_s=settings.look_after_s,
-            )
+            ),
+            lambda name: (kept := registry.get(name)) is not None and not kept.is_closed,
         )
         # As the broker has them: those of other regions hold until their topic is read.
         for one in self._files.lists.values():
             self._core.on_list(one, clock())
-        registry, reading = DeviceRegistry(self._keep, settings.registry.max_devices), settings.registry
+        # Before the registry: whose the certificates are that are on our list.
+        self._read_issued(clock())
+        if self._own.current is not None:
+            self._core.on_own_list(self._own.current, clock())
+        self._ahead: dict[str, RevocationList] = {}
         self._reader = RegistryReader(
             reading.service_url,
             reading.access,
@@ -93,6 +100,8 @@ class AccessDaemon:
         )
         self._logs = dict(_logs(settings))
         self._problem, self._retry_at_s, self._tick_at_s = "starting", 0.0, 0.0
+        self._not_applied, self._is_displaced = "", False
+        self._clock_ahead_s = clock() - time.monotonic()
         self._first = AccessStatus(
             region=settings.region, pid=os.getpid(), started_at=datetime.now(UTC).isoformat(timespec="seconds")
         )
@@ -109,7 +118,7 @@ class AccessDaemon:
             self._enrolment.prepare()
 
     def run(self, stop: Event) -> None:
-        """Serve until `stop` is set. Raises AddressTaken, ThreadEnded."""
+        """Serve until `stop` is set. Raises AddressTaken, ClockSetBack, ThreadEnded."""
         # First, because the broker may be waiting for its files.
         self.prepare()
         with self._serve() as server:
@@ -145,17 +154,20 @@ class AccessDaemon:
         step = self._core.take_step(now_s)
         try:
             if step is not None:
-                self._runner.run(step)
+                step = self._runner.run(step)
                 self.metrics.step_s.observe(self._clock() - now_s)
             self._runner.look(self._core.take_looks(self._clock()))
             self._problem = ""
-        except (OSError, BrokerUnreachable) as error:
+            if step is not None:
+                self._problem = f"sessions that are not ended: {', '.join(step.end)[:500]}"
+                self._retry_at_s = now_s + _RETRY_S
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again: what the broker has is old, not wrong
             self.metrics.steps_failed.inc()
-            self._problem = str(error)
+            self._problem = str(error) if isinstance(error, OSError | GatewayError) else last_line(error)
             # A broker that is down must not make a loop that does nothing else.
             self._retry_at_s = now_s + _RETRY_S
-            if step is not None:
-                self._core.on_failed(step, now_s)
+        if step is not None and self._problem:
+            self._core.on_failed(step, now_s)
 
     def _take_events(self) -> None:
         now_s = self._clock()
@@ -172,16 +184,23 @@ class AccessDaemon:
             return
 
     def _take(self, event: _Event) -> None:
+        try:
+            self._apply(event)
+        except Exception as error:  # noqa: BLE001 - what one entry does must not keep the others from being applied
+            self._not_applied = f"{_name_of(event)} is not applied: {last_line(error)}"
+            _LOG.error("a change cannot be applied", problem=self._not_applied)
+
+    def _apply(self, event: _Event) -> None:
         now_s = self._clock()
         if isinstance(event, DevicePublication):
+            self._core.on_device(event, now_s)
             # Looked at before the step: a certificate may have been signed a moment ago.
             if not event.entry.may_connect:
                 self._read_issued(now_s)
-            self._core.on_device(event, now_s)
         elif isinstance(event, TopicStanding):
             if event.was_current:
-                self._read_issued(now_s)
                 self._core.on_ready(now_s)
+                self._read_issued(now_s)
                 if self._enrolment is not None:
                     self._enrolment.start()
         elif isinstance(event, TopicMessage):
@@ -193,11 +212,31 @@ class AccessDaemon:
         except ListRefused as refused:
             self.metrics.lists.labels("refused").inc()
             _LOG.warning("revocation list refused", problem=str(refused))
+            self._is_displaced |= message.key == self._own.issuer
             return
-        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one.
         if found.issuer == self._own.issuer:
-            self._own.follow(found)
+            self._take_own_list(found, now_s)
+            return
+        # A broker refuses everybody of an issuer whose list begins later: it waits for its time, on whichever side
+        # the clock is wrong.
+        if found.this_update.timestamp() > now_s:
+            _LOG.warning("a revocation list begins in the future, and waits", issuer=found.issuer, at=found.this_update)
+            self._ahead[found.issuer] = found
+            self.metrics.lists.labels("ahead").inc()
+            return
         self.metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
+
+    def _take_own_list(self, found: RevocationList, now_s: float) -> None:
+        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one.
+        if self._own.follow(found):
+            self._core.on_own_list(found, now_s)
+        elif self._own.current is not None and self._own.current.is_later(found):
+            # Sent again by somebody, or one of ours on its way: compaction would keep that one.
+            self._is_displaced = True
+
+    def _take_due_lists(self, now_s: float) -> None:
+        for issuer in [one.issuer for one in self._ahead.values() if one.this_update.timestamp() <= now_s]:
+            self._core.on_list(self._ahead.pop(issuer), now_s)
 
     def _read_issued(self, now_s: float) -> None:
         for one in self._issued.read_new():
@@ -211,9 +250,11 @@ class AccessDaemon:
     def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, Taken):
             # Before the loop hears of it: who is locked out gets no certificate meanwhile.
-            if self._enrolment is not None:
-                self._enrolment.take(became.publication)
-            self._events.put(became.publication)
+            try:
+                if self._enrolment is not None:
+                    self._enrolment.take(became.publication)
+            finally:
+                self._events.put(became.publication)
             return
         # What nobody signed who may counts for nothing, but compaction would keep it instead of what holds.
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
@@ -224,18 +265,30 @@ class AccessDaemon:
             self._publisher.publish_again(kept.message)
 
     def _tick(self, now_s: float) -> None:
+        ahead_s = now_s - time.monotonic()
+        # What ended by the former clock was forgotten: a start knows all of it again.
+        if ahead_s < self._clock_ahead_s - _CLOCK_BACK_S:
+            raise ClockSetBack("the clock was set back by more than an hour: everything is read again after a start")
+        self._clock_ahead_s = ahead_s
         try:
             self._read_issued(now_s)
             self._runner.renew()
+            self._take_due_lists(now_s)
+            if self._is_displaced:
+                self._is_displaced = False
+                self._runner.publish_list_again()
             if self._core.is_ready and self._runner.is_other_broker:
                 self._core.on_broker(now_s)
-        except (OSError, BrokerUnreachable) as error:
-            self._problem = str(error)
+        except Exception as error:  # noqa: BLE001 - see _turn
+            self._problem = str(error) if isinstance(error, OSError | GatewayError) else last_line(error)
         self._report()
 
     def _report(self) -> None:
         standing, counts, metrics = self._reader.standing, self._reader.registry.counts, self.metrics
+        topic = self._lists.standing
         problem = self._problem or (f"registry: {standing.problem}" if not standing.is_current else "")
+        problem = problem or (f"revocation lists: {topic.problem}" if not topic.is_current else "")
+        problem = problem or self._not_applied or standing.last_unhandled or topic.last_unhandled
         problem = problem or self._publisher.problem
         asked = self._enrolment
         problem = problem or "; ".join(asked.problems if asked is not None else ())
@@ -293,6 +346,12 @@ class AccessDaemon:
             return StatusServer(where.host, where.port, routes)
         except OSError as error:
             raise AddressTaken(f"{where.host}:{where.port}: {error.strerror}; change status.port") from error
+
+
+def _name_of(event: _Event) -> str:
+    if isinstance(event, DevicePublication):
+        return event.entry.name
+    return f"a list of {event.key!r:.100}" if isinstance(event, TopicMessage) else "the registry"
 
 
 def _logs(settings: AccessSettings) -> Iterator[tuple[str, BrokerLog]]:

@@ -325,7 +325,7 @@ def may_log_in(entry: DeviceEntry, region: str, now: datetime) -> bool:
         return False
     if entry.state is DeviceState.EXPECTED:
         return claim.until is None or now < claim.until
-    return entry.state is DeviceState.ACTIVE and now < entry.changed_at + REPEAT_WITHIN
+    return entry.state is DeviceState.ACTIVE and now - REPEAT_WITHIN < entry.changed_at
 
 
 def _grant(sender: str, nonce: str, issued: Issued) -> SendAnswer:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.errors import BrokerUnreachable
+from gateway.errors import BrokerUnreachable, SessionNotEnded
 
 __all__ = ["SessionGuard"]
 
@@ -55,9 +55,9 @@ class SessionGuard:
         except OSError as error:
             raise BrokerUnreachable(f"the broker's socket {self._path}: {error}") from error
         if len(answer) < 4 or answer[0] != _CONNACK:
-            raise BrokerUnreachable(f"the broker's socket {self._path} answers {answer[:8]!r}")
+            raise SessionNotEnded(f"the broker's socket {self._path} answers {answer[:8]!r}")
         if answer[3]:
-            raise BrokerUnreachable(f"the broker refuses {self._user} at {self._path}: reason {answer[3]:#x}")
+            raise SessionNotEnded(f"the broker refuses {self._user} at {self._path}: reason {answer[3]:#x}")
         return bool(answer[2] & 1)
 
     def _packet(self, client_id: str, *, clean_start: bool) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.revocation import RevocationList, next_list
 from identity import AuthorityFolder, Revoked
 
 __all__ = ["OwnList"]
+
+_FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class OwnList:
@@ -27,14 +30,18 @@ class OwnList:
         """The authority's name."""
         return self.folder.authority.name
 
-    def follow(self, other: RevocationList) -> None:
-        """A list of this authority was published that is later than ours: our disk was lost, or is an older one."""
-        if other.is_later(self.current):
+    def follow(self, other: RevocationList) -> bool:
+        """A list of this authority was published; whether it is later than ours: our disk is an older one."""
+        is_later = other.is_later(self.current)
+        if is_later:
             self.current = other
+        return is_later
 
     def is_due(self, now: datetime) -> bool:
         """Whether it is time for a new list, also with the same certificates."""
-        return self.current is None or self.current.next_update - now < self._renew
+        current = self.current
+        # One of a clock that was ahead locks out everybody: it is replaced as soon as the clock is right.
+        return current is None or current.this_update > now or current.next_update - now < self._renew
 
     def update(self, revoked: Mapping[int, Revoked] | None, now: datetime) -> RevocationList:
         """The list with these certificates; None: with those that the last one has."""
@@ -43,6 +50,11 @@ class OwnList:
             revoked = {serial: Revoked(serial, now) for serial in current.serials} if current else {}
         # One from the disk has no certificate with it, and cannot be published.
         if current is None or self.is_due(now) or current.serials != revoked.keys() or not current.certificate_pem:
-            entries = [revoked[serial] for serial in sorted(revoked)]
+            entries = [_bounded(revoked[serial], now) for serial in sorted(revoked)]
             self.current = current = next_list(self.folder.authority, entries, current, now=now, life=self._life)
         return current
+
+
+def _bounded(one: Revoked, now: datetime) -> Revoked:
+    """With a date that every list may have, whatever the entry says."""
+    return one._replace(at=min(max(one.at, _FIRST), now))

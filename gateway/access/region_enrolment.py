@@ -17,7 +17,7 @@ from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
 from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
-from gateway.errors import BrokerUnreachable
+from gateway.errors import last_line
 from gateway.registry_settings import RegistrySettings
 from identity import AuthorityFolder, PrincipalKind, principal
 from identity.claims import broker_password, is_broker_password
@@ -134,9 +134,8 @@ class RegionEnrolment:
         self._is_changed = False
         try:
             self._have_tokens_taken(datetime.fromtimestamp(now_s, UTC))
-        except (OSError, BrokerUnreachable) as error:
-            # Nobody else waits for it: who is to be locked out is so at the other broker.
-            self._files_problem, self._next_s = str(error), now_s + _RETRY_S
+        except Exception as error:  # noqa: BLE001 - nobody else waits for it: who is to be locked out is so elsewhere
+            self._files_problem, self._next_s = last_line(error), now_s + _RETRY_S
             self._is_changed, self._reloaded = True, None
         else:
             self._files_problem, self._due_s = "", now_s + PASSWORDS_EVERY_S

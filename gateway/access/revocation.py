@@ -64,8 +64,8 @@ class RevocationList(NamedTuple):
         return self.certificate_pem + self.pem
 
     def is_later(self, other: RevocationList | None) -> bool:
-        """Whether it holds against another one of its issuer."""
-        return other is None or (self.this_update, self.number) > (other.this_update, other.number)
+        """Whether it holds against another one of its issuer: by their numbers, since a clock may have been wrong."""
+        return other is None or (self.number, self.this_update) > (other.number, other.this_update)
 
 
 def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> RevocationList:
@@ -103,11 +103,12 @@ def lists_in(pem: bytes) -> dict[str, RevocationList]:
 def next_list(
     authority: Authority, revoked: Iterable[Revoked], former: RevocationList | None, *, now: datetime, life: timedelta
 ) -> RevocationList:
-    """The list after `former`: its number is one more, its `this_update` at least one second later."""
+    """The list after `former`: its number is one more, its `this_update` at least one second later, and never ahead."""
     this_update = (now - BACKDATED).replace(microsecond=0)
     number = 1
     if former is not None:
-        this_update, number = max(this_update, former.this_update + timedelta(seconds=1)), former.number + 1
+        later = max(this_update, former.this_update + timedelta(seconds=1))
+        this_update, number = min(later, now.replace(microsecond=0)), former.number + 1
     pem = sign(authority, revoked, number=number, this_update=this_update, next_update=now + life)
     return _read(pem, authority.certificate)
 

@@ -110,3 +110,14 @@ def test_there_is_room_for_so_many_devices_and_those_above_are_counted() -> None
 def test_ranks_are_compared_by_end_then_version_then_strictness() -> None:
     assert Precedence(True, 1, 0, "") > Precedence(False, 9, 9, "z")
     assert Precedence(False, 2, 0, "") > Precedence(False, 1, 9, "z")
+
+
+def test_whatever_a_message_raises_it_is_refused_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: Any) -> None:
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr("identity.registry_reader.read_entry", raises)
+    held = registry()
+    refused = held.take(message(active()), None)
+    assert isinstance(refused, EntryRefused)
+    assert (refused.key, held.counts.refused, len(held)) == (active().name, 1, 0)

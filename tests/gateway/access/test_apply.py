@@ -1,0 +1,33 @@
+"""A step on a broker: what one device does to it is done to no other."""
+
+from __future__ import annotations
+
+from unittest.mock import create_autospec
+
+from gateway.access.apply import StepRunner
+from gateway.access.broker import BrokerFiles
+from gateway.access.core import BrokerStep, Confirmation
+from gateway.access.guard import SessionGuard
+from gateway.access.metrics import AccessMetrics
+from gateway.access.own_list import OwnList
+from gateway.access.publisher import AccessPublisher
+from gateway.errors import SessionNotEnded
+
+
+def test_a_session_that_the_broker_does_not_end_holds_up_no_other_and_is_left_to_be_done_again() -> None:
+    def end(name: str) -> None:
+        if name == "acme/odd":
+            raise SessionNotEnded("reason 0x85")
+
+    guard, publisher = create_autospec(SessionGuard), create_autospec(AccessPublisher)
+    guard.end.side_effect = end
+    own = create_autospec(OwnList, current=None)
+    runner = StepRunner(create_autospec(BrokerFiles), guard, publisher, AccessMetrics(), own_list=own)
+    names = ("acme/odd", "acme/bus-1")
+    confirm = tuple(Confirmation(name, name) for name in names)
+    left = runner.run(BrokerStep(frozenset(names), {}, (), names, confirm))
+    assert [call.args[0] for call in guard.end.call_args_list] == [*names]
+    assert left is not None
+    assert (left.end, left.confirm) == (("acme/odd",), confirm[:1])
+    publisher.confirm.assert_called_once()
+    assert publisher.confirm.call_args.args[0] == [confirm[1]]

@@ -1,0 +1,111 @@
+"""No message ends a reader, and a reader that reads no more says so."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from runtime import compacted_topic
+from runtime.compacted_topic import CompactedTopicReader, TopicMessage
+from runtime.pulsar_client import PulsarAccess
+from tests.waiting import wait_until
+
+
+class Message:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def message_id(self) -> int:
+        return self.number
+
+    def partition_key(self) -> str:
+        return str(self.number)
+
+    def data(self) -> bytes:
+        return b""
+
+    def properties(self) -> dict[str, str]:
+        return {}
+
+    def publish_timestamp(self) -> int:
+        return 0
+
+
+class Cluster:
+    """A client and its reader: so many messages, then silence."""
+
+    def __init__(self, count: int) -> None:
+        self.messages = [Message(number) for number in range(count)]
+
+    def __call__(self, *_: Any, **__: Any) -> Cluster:
+        return self
+
+    create_reader = __call__
+
+    def is_connected(self) -> bool:
+        return True
+
+    def has_message_available(self) -> bool:
+        return bool(self.messages)
+
+    def read_next(self, _: int) -> Message:
+        if not self.messages:
+            import pulsar  # noqa: PLC0415
+
+            threading.Event().wait(0.01)
+            raise pulsar.Timeout
+        return self.messages.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def taken() -> list[str | None]:
+    return []
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, handle: Any) -> CompactedTopicReader:
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
+    reader = CompactedTopicReader("pulsar://nowhere", PulsarAccess(), "persistent://a/b/c", handle)
+    reader.start()
+    return reader
+
+
+def test_a_message_that_cannot_be_handled_is_counted_and_the_next_one_is_read(
+    monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
+) -> None:
+    def handle(message: TopicMessage) -> None:
+        if message.key == "1":
+            raise OverflowError("a moment that no calendar has")
+        taken.append(message.key)
+
+    reader = follow(monkeypatch, Cluster(3), handle)
+    wait_until(lambda: reader.standing.is_current, 10)
+    assert (taken, reader.standing.unhandled, reader.standing.messages) == (["0", "2"], 1, 3)
+    assert "OverflowError" in reader.standing.last_unhandled
+    reader.close()
+
+
+def test_a_reader_whose_thread_has_ended_is_not_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = follow(monkeypatch, Cluster(0), lambda _: None)
+    wait_until(lambda: reader.standing.is_current, 10)
+    reader.close()
+    assert not reader.standing.is_current
+    assert "has ended" in reader.standing.problem
+    assert reader.standing.unreachable_since_s is not None
+
+
+def test_a_reader_that_hangs_is_not_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacted_topic, "STUCK_S", 0.2)
+    goes_on, cluster = threading.Event(), Cluster(0)
+    reader = follow(monkeypatch, cluster, lambda _: goes_on.wait(20))
+    wait_until(lambda: reader.standing.is_current, 10)
+    cluster.messages.append(Message(7))
+    wait_until(lambda: "has hung" in reader.standing.problem, 10)
+    assert not reader.standing.is_current
+    goes_on.set()
+    wait_until(lambda: reader.standing.is_current, 10)
+    reader.close()
