@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.validation import Sender
@@ -55,8 +55,9 @@ class AckCoalescer:
         if self._ranges + len(seqs.ranges) > MAX_PENDING_RANGES:
             self.forgotten += 1
             return False
+        key = sender, epoch, refusal
         for chunk in _chunks(seqs):
-            pending = self._make_room(PendingAcks(sender, epoch, refusal, now_s), len(chunk.ranges))
+            pending = self._make_room(key, len(chunk.ranges), now_s)
             self._ranges -= len(pending.seqs.ranges)
             pending.seqs |= chunk
             self._ranges += len(pending.seqs.ranges)
@@ -90,23 +91,22 @@ class AckCoalescer:
         # A dict keeps the order of insertion: the first one waits longest.
         return next((pending.since_s + self._interval_s for pending in self._pending.values()), None)
 
-    def _make_room(self, fresh: PendingAcks, ranges: int) -> PendingAcks:
-        """The acknowledgement that so many ranges join: the pending one, or `fresh` when that would be too large."""
-        key = (fresh.sender, fresh.epoch, fresh.refusal)
+    def _make_room(self, key: tuple[Sender, int, str], ranges: int, now_s: float) -> PendingAcks:
+        """The acknowledgement that so many ranges join: the pending one, or a fresh one when that would be too large."""
         pending = self._pending.get(key)
         if pending is not None and len(pending.seqs.ranges) + ranges <= MAX_ACK_RANGES:
             return pending
         if pending is not None:
             # The full one is sent before the fresh one: `take_due` empties this queue first.
             self._full.append(self._pending.pop(key))
-        self._pending[key] = fresh
+        self._pending[key] = fresh = PendingAcks(*key, now_s)
         return fresh
 
 
-def _chunks(seqs: IntervalSet) -> Iterator[IntervalSet]:
+def _chunks(seqs: IntervalSet) -> Sequence[IntervalSet]:
     """The set in chunks of as many ranges as an acknowledgement holds; one chunk for the empty set."""
-    if len(seqs.ranges) <= MAX_ACK_RANGES:
-        yield seqs
-        return
-    for start in range(0, len(seqs.ranges), MAX_ACK_RANGES):
-        yield IntervalSet(seqs.ranges[start : start + MAX_ACK_RANGES])
+    ranges = seqs.ranges
+    if len(ranges) <= MAX_ACK_RANGES:
+        return (seqs,)
+    starts = range(0, len(ranges), MAX_ACK_RANGES)
+    return [IntervalSet(ranges[start : start + MAX_ACK_RANGES]) for start in starts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -94,6 +95,11 @@ class SendRates(Settings):
     max_bytes_per_s: float | None = Field(default=None, gt=0)
     max_records_per_s: float | None = Field(default=None, gt=0)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether any rate is set."""
+        return not (self.max_batches_per_s is self.max_bytes_per_s is self.max_records_per_s is None)
+
 
 class TenantSettings(SendRates):
     """A fleet operator whose devices are served: its rates, those of each of its devices, and its part of the rest.
@@ -107,6 +113,11 @@ class TenantSettings(SendRates):
     weight: float = Field(default=1, gt=0, le=1000)
     window_share: float | None = Field(default=None, gt=0, le=1)
     sealing_key: Path | None = None
+
+    @cached_property
+    def has_limits(self) -> bool:
+        """Whether the tenant, or each of its devices, has a rate."""
+        return self.is_limited or self.device.is_limited
 
 
 class Acks(Settings):

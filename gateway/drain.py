@@ -26,7 +26,8 @@ class DrainControl:
 
     def refusal_s(self, sender: Sender, size: int, now_s: float) -> float:
         """0 where the rates let a batch of so many bytes in; else the pause after which to send it again."""
-        return self._spread(self._pacing.refusal_s(sender, size, now_s))
+        wait_s = self._pacing.refusal_s(sender, size, now_s)
+        return self._spread(wait_s) if wait_s else 0.0
 
     def overload_s(self) -> float:
         """The pause that an overload asks for. Spread: devices that pause equally long come back together."""
@@ -46,7 +47,7 @@ class DrainControl:
         wanted = max(settings.pause_s, self._pacing.pause_s(sender, now_s))
         if load >= settings.overload_share and waited_s >= settings.overload_after_s:
             wanted = max(wanted, self.overload_s())
-        return round(min(wanted, settings.max_pause_s), 3)
+        return round(min(wanted, settings.max_pause_s), 3) if wanted else 0.0
 
     def _spread(self, pause_s: float) -> float:
         return round(min(pause_s * (0.5 + self._jitter()), self._settings.max_pause_s), 3)

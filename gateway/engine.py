@@ -95,9 +95,11 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether there is room for more. The broker keeps what is not taken."""
-        stuck = self._shares.in_use(self.in_flight)
-        is_small = self.in_flight.bytes - stuck.bytes < self._max_bytes
-        return is_small and len(self.in_flight) - stuck.batches < 2 * self._receive_maximum
+        batches, size = len(self.in_flight), self.in_flight.bytes
+        if self._shares.stuck:
+            stuck = self._shares.in_use(self.in_flight)
+            batches, size = batches - stuck.batches, size - stuck.bytes
+        return size < self._max_bytes and batches < 2 * self._receive_maximum
 
     @property
     def is_idle(self) -> bool:

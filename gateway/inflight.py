@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.validation import Refusal, Sender
 from telemetry import IntervalSet
 
 RANGE_BYTES = 128
 """What one range of a batch's header takes in memory."""
+_NO_SEQS = IntervalSet()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class Delivery:
     payload: bytes
     arrived_s: float
     epoch: int = 0
-    seqs: IntervalSet = field(default_factory=IntervalSet)
+    seqs: IntervalSet = _NO_SEQS
     records: int = 0
     refusal: Refusal | None = None
     attempts: int = 0
@@ -46,10 +47,10 @@ class TenantUse:
     batches: int = 0
     bytes: int = 0
 
-    def count(self, delivery: Delivery, sign: int) -> None:
-        """One more, or one less."""
-        self.batches += sign
-        self.bytes += sign * delivery.held_bytes
+    def count(self, batches: int, held_bytes: int) -> None:
+        """So much more; below zero: less."""
+        self.batches += batches
+        self.bytes += held_bytes
 
 
 _NO_USE = TenantUse()
@@ -98,8 +99,12 @@ class InFlight:
         self._by_content[delivery.sender, delivery.payload] = delivery.token
         self._await_release(mid, delivery.token)
         self._pending_of[delivery.sender] = self._pending_of.get(delivery.sender, 0) + 1
-        self.bytes += delivery.held_bytes
-        self._tenants.setdefault(delivery.sender.tenant, TenantUse()).count(delivery, 1)
+        held_bytes = delivery.held_bytes
+        self.bytes += held_bytes
+        tenant = delivery.sender.tenant
+        if tenant not in self._tenants:
+            self._tenants[tenant] = TenantUse()
+        self._tenants[tenant].count(1, held_bytes)
 
     def queue_release(self, mid: int, token: int) -> None:
         """A message that is not kept: its PUBACK leaves in its turn, after `mark_acked`."""
@@ -117,9 +122,10 @@ class InFlight:
         """Pulsar has it: it takes no more room, but is not released to the broker yet."""
         delivery = self._deliveries.pop(token)
         del self._by_content[delivery.sender, delivery.payload]
-        self.bytes -= delivery.held_bytes
+        held_bytes = delivery.held_bytes
+        self.bytes -= held_bytes
         tenant = self._tenants[delivery.sender.tenant]
-        tenant.count(delivery, -1)
+        tenant.count(-1, -held_bytes)
         if not tenant.batches:
             del self._tenants[delivery.sender.tenant]
         left = self._pending_of.pop(delivery.sender) - 1

@@ -33,8 +33,14 @@ _GRACE_S = 1.0
 
 def cost_s(rates: SendRates, size: int, records: int) -> float:
     """How long these rates need for one batch of `size` bytes: by what it uses most of; 0 without a limit."""
-    limits = ((1, rates.max_batches_per_s), (size, rates.max_bytes_per_s), (records, rates.max_records_per_s))
-    return max((amount / limit for amount, limit in limits if limit is not None), default=0.0)
+    longest_s = 0.0
+    if (limit := rates.max_batches_per_s) is not None:
+        longest_s = 1 / limit
+    if (limit := rates.max_bytes_per_s) is not None:
+        longest_s = max(longest_s, size / limit)
+    if (limit := rates.max_records_per_s) is not None:
+        longest_s = max(longest_s, records / limit)
+    return longest_s
 
 
 @dataclass(slots=True)
@@ -141,6 +147,8 @@ class Pacing:
 
         The device is refused that is far ahead of its own rates, or has had its share while its tenant is far ahead.
         """
+        if not self._devices:  # nobody was charged for anything
+            return 0.0
         tenant, settings = self._tenant(sender)
         device = self._devices.get(sender)
         debt_s = tenant.debt_s(now_s)
@@ -159,6 +167,8 @@ class Pacing:
     def charge(self, sender: Sender, size: int, records: int, now_s: float) -> None:
         """A batch of the sender is taken."""
         tenant, settings = self._tenant(sender)
+        if not (self._rate or settings.has_limits):
+            return
         shared_s = records / self._rate if self._rate else 0.0
         share_s = self._region.share_cost_s(tenant, shared_s, now_s)
         tenant_s = max(cost_s(settings, size, records), share_s)

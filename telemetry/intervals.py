@@ -67,6 +67,12 @@ class IntervalSet:
             return self
         if not self._ranges:
             return other
+        last, first = self._ranges[-1], other._ranges[0]
+        # What grows mostly grows at its end.
+        if first[0] > last[1] + 1:
+            return IntervalSet.of_ascending((*self._ranges, *other._ranges))
+        if first[0] == last[1] + 1:
+            return IntervalSet.of_ascending((*self._ranges[:-1], (last[0], first[1]), *other._ranges[1:]))
         return IntervalSet((*self._ranges, *other._ranges))
 
     def __sub__(self, other: IntervalSet) -> IntervalSet:
