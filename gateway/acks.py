@@ -92,7 +92,7 @@ class AckCoalescer:
         return next((pending.since_s + self._interval_s for pending in self._pending.values()), None)
 
     def _make_room(self, key: tuple[Sender, int, str], ranges: int, now_s: float) -> PendingAcks:
-        """The acknowledgement that so many ranges join: the pending one, or a fresh one when that would be too large."""
+        """The acknowledgement that so many ranges join: the pending one, or a fresh one where that is full."""
         pending = self._pending.get(key)
         if pending is not None and len(pending.seqs.ranges) + ranges <= MAX_ACK_RANGES:
             return pending

@@ -93,14 +93,18 @@ class Forwarder:
 
     def handle_receipts(self, now_s: float) -> None:
         """Whatever Pulsar answered since the last call. Never raises."""
+        persisted = []
         for receipt in self._producer.take_receipts():
             if receipt.token not in self._engine.in_flight:
                 continue  # it was abandoned, or a second receipt came when its client was closed
             try:
-                self._handle_receipt(receipt, now_s)
+                if (delivery := self._handle_receipt(receipt, now_s)) is not None:
+                    persisted.append(delivery)
             except Exception as error:  # noqa: BLE001 - one batch must not hold up the others
                 log_internal_error(self._metrics, error)
                 self._engine.abandon(receipt.token)
+        if persisted:
+            self._metrics.on_persisted(persisted, now_s)
 
     def retry_due(self, now_s: float) -> None:
         """Send again what is due, where there is a producer."""
@@ -137,13 +141,13 @@ class Forwarder:
         elif effect is NotSent.NO_ROOM:
             self._metrics.on_qos_0_dropped()
 
-    def _handle_receipt(self, receipt: Receipt, now_s: float) -> None:
-        delivery = self._engine.in_flight.get(receipt.token)
+    def _handle_receipt(self, receipt: Receipt, now_s: float) -> Delivery | None:
+        """The batch that is persisted, if one is."""
         if receipt.ok:
-            self._engine.on_persisted(receipt.token, now_s)
-            if delivery.refusal is None:
-                self._metrics.on_persisted(delivery, now_s)
-        elif delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
+            delivery = self._engine.on_persisted(receipt.token, now_s)
+            return delivery if delivery.refusal is None else None
+        delivery = self._engine.in_flight.get(receipt.token)
+        if delivery.refusal is not None and (receipt.is_permanent or delivery.attempts >= MAX_ATTEMPTS):
             # The device hears its refusal all the same: a copy that Pulsar does not take must not make it send again.
             self._engine.on_persisted(receipt.token, now_s)
             self._metrics.on_dead_letter_lost()
@@ -156,6 +160,7 @@ class Forwarder:
             self._metrics.on_pulsar_failed(receipt.result)
             self._on_send_failed(f"Pulsar did not take a batch: {receipt.result}")
             heapq.heappush(self._retries, (now_s + self._delay_s(delivery.attempts), receipt.token))
+        return None
 
 
 class DevicePublisher:

@@ -51,7 +51,7 @@ class BatchRules:
 def sender_of(topic: str) -> Sender:
     """The sender of a message on this topic; UNKNOWN_SENDER when it is not the topic of a device."""
     parsed = parse_device_topic(topic)
-    return Sender(parsed.tenant, parsed.device) if parsed is not None else UNKNOWN_SENDER
+    return Sender._make(parsed[:2]) if parsed is not None else UNKNOWN_SENDER
 
 
 def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header | Refusal:

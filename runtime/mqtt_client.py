@@ -173,9 +173,9 @@ class MqttClient(Client):
         for _ in range(MAX_PACKETS):
             if not self._try_read_short(on_message):
                 self._read_packet()
-            if on_message is not None and self.messages:
+            if self.messages and on_message is not None:
                 self.deliver(on_message)
-            if not self.has_unread or self._taken_bytes >= enough or not has_room():
+            if not has_room() or self._taken_bytes >= enough or not self.has_unread:
                 break
 
     def deliver(self, on_message: Callable[[MqttMessage], None]) -> None:
@@ -238,7 +238,7 @@ class MqttClient(Client):
         if self._in_packet["command"] or self.socket() is None:
             return False
         packet = self._next_short()
-        if isinstance(packet, bool):
+        if packet is True or packet is False:
             return packet
         first, content = packet
         try:

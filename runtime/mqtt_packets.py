@@ -113,6 +113,8 @@ def remaining_length(data: bytes, at: int) -> tuple[int, int]:
 
     Where it is no length, more than any packet has.
     """
+    if at + 1 < len(data) and (high := data[at + 1]) < 0x80 <= data[at]:
+        return at + 2, data[at] & 0x7F | high << 7  # nearly every batch has a length of two bytes
     length = shift = 0
     for place in range(at, min(at + 4, len(data))):
         digit = data[place]
@@ -133,26 +135,16 @@ def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMe
     qos = (first >> 1) & 3
     mid = 0
     try:
-        (topic_bytes,) = _LENGTH.unpack_from(packet)
-        offset = 2 + topic_bytes
+        offset = topic_end = 2 + (packet[0] << 8 | packet[1])
         if qos:
-            (mid,) = _LENGTH.unpack_from(packet, offset)
+            mid = packet[offset] << 8 | packet[offset + 1]
             offset += 2
-        properties = shift = 0
-        while True:
-            digit = packet[offset]
-            offset += 1
-            properties |= (digit & 0x7F) << shift
-            if digit < 0x80:
-                break
-            shift += 7
-            if shift > 21:  # four bytes at most (1.5.5)
-                raise IndexError(offset)
-        offset += properties
+        begin, properties = (offset + 1, packet[offset]) if packet[offset] < 0x80 else remaining_length(packet, offset)
+        offset = begin + properties
         # Against what the packet had: of a truncated one the properties may be what is cut off.
-        if offset > whole:
+        if not begin or offset > whole:
             raise IndexError(offset)
-    except (IndexError, struct.error) as error:
+    except IndexError as error:
         raise ValueError(f"a PUBLISH of {whole} bytes ends early") from error
-    topic = packet[2 : 2 + topic_bytes].decode("utf-8", "replace")
+    topic = packet[2:topic_end].decode("utf-8", "replace")
     return MqttMessage(mid, qos, bool(first & 8), topic, packet[offset:], whole - max(offset, len(packet)))

@@ -53,7 +53,7 @@ def encode_ack(ack: Ack) -> bytes:
     """
     _check(ack)
     ranges = _NOT_TAKEN if ack.refusal else _TAKEN
-    message: dict[str, Any] = {"epoch": ack.epoch, ranges: [list(bounds) for bounds in ack.seqs.ranges]}
+    message: dict[str, Any] = {"epoch": ack.epoch, ranges: ack.seqs.ranges}  # msgpack takes tuples for arrays
     if ack.pause_s:
         message["pause_s"] = ack.pause_s
     if ack.refusal:
@@ -118,9 +118,10 @@ def _check(ack: Ack) -> None:
     """Refuses what a device could not keep, or what would silence it for ever."""
     if type(ack.epoch) is not int or not 0 <= ack.epoch <= MAX_NUMBER:
         raise Malformed(f"epoch {ack.epoch!r} of an acknowledgement is not an integer from 0 to 2**63-1"[:200])
-    if len(ack.seqs.ranges) > MAX_ACK_RANGES:
-        raise Malformed(f"an acknowledgement of {len(ack.seqs.ranges)} ranges, {MAX_ACK_RANGES} are allowed")
-    if ack.seqs and not 1 <= (ack.seqs.first or 0) <= (ack.seqs.last or 0) <= MAX_NUMBER:
+    ranges = ack.seqs.ranges
+    if len(ranges) > MAX_ACK_RANGES:
+        raise Malformed(f"an acknowledgement of {len(ranges)} ranges, {MAX_ACK_RANGES} are allowed")
+    if ranges and not 1 <= ranges[0][0] <= ranges[-1][1] <= MAX_NUMBER:
         raise Malformed(f"an acknowledgement of {ack.seqs.first} to {ack.seqs.last}, outside 1 to 2**63-1")
     # Bounds on both sides: NaN is within none.
     if type(ack.pause_s) not in (int, float) or not 0 <= ack.pause_s <= MAX_PAUSE_S:

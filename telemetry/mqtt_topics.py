@@ -27,6 +27,8 @@ _ENROLMENT = "waybill/enrol/1"
 _SHARE = "$share/gateway"
 _VEHICLE = "vehicle"
 _LEVELS = 5
+_MAX_DEVICE_TOPIC = 160
+"""Characters of the longest topic that a device can have, and a few more."""
 _TOPICS_KNOWN = 4096
 """A gateway meets the same topic several times for each message of a device, and with the next one again."""
 _ENROLMENT_NAME = re.compile(rf"[a-z]+@{DEVICE_PATTERN.pattern}|{DEVICE_PATTERN.pattern}/{DEVICE_PATTERN.pattern}")
@@ -54,6 +56,7 @@ class DeviceTopic(NamedTuple):
     channel: DeviceChannel
 
 
+@lru_cache(maxsize=_TOPICS_KNOWN)
 def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     """The topic of a device's channel. Raises ValueError for names that no tenant or device can have."""
     if not (DEVICE_PATTERN.fullmatch(tenant) and DEVICE_PATTERN.fullmatch(device)):
@@ -61,10 +64,15 @@ def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     return "/".join((*_VERSION, tenant, device, channel))
 
 
-@lru_cache(maxsize=_TOPICS_KNOWN)
 def parse_device_topic(topic: str) -> DeviceTopic | None:
     """What the topic says; None for a topic that is not a device's."""
-    levels = topic.split("/", _LEVELS)  # bounded: a publisher may send 65,535 slashes
+    # Before it is kept: anybody may choose a topic of 64 kB.
+    return _parsed(topic) if len(topic) <= _MAX_DEVICE_TOPIC else None
+
+
+@lru_cache(maxsize=_TOPICS_KNOWN)
+def _parsed(topic: str) -> DeviceTopic | None:
+    levels = topic.split("/", _LEVELS)
     if len(levels) != _LEVELS or (levels[0], levels[1]) != _VERSION:
         return None
     _, _, tenant, device, last = levels

@@ -218,19 +218,13 @@ class FakeProducer:
     def is_connected(self) -> bool:
         return self._side.is_up
 
-    def send_async(
-        self,
-        payload: bytes,
-        callback: Callable[[Any, Any], None] | None,
-        *,
-        properties: dict[str, str],
-        partition_key: str,
-    ) -> None:
-        assert partition_key == properties["device"]
+    def send_async(self, message: Any, callback: Callable[[Any, Any], None] | None) -> None:
+        properties = message.properties()
+        assert message.partition_key() == properties["device"]
         if self._side.raises is not None:
             raise self._side.raises
         self._side.sent += 1
-        self._open.append(Sent(self._topic, payload, properties, callback))
+        self._open.append(Sent(self._topic, message.data(), properties, callback))
 
     def flush_async(self, _: None) -> None:
         """Sends the batch: what is not flushed stays."""

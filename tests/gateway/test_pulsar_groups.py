@@ -32,7 +32,8 @@ class Client:
         self.refuses: dict[bytes, Exception] = {}
         self._producer = self
 
-    def send_async(self, payload: bytes, callback: Callback | None, **_: Any) -> None:
+    def send_async(self, message: Any, callback: Callback | None) -> None:
+        payload = message.data()
         if payload in self.refuses:
             raise self.refuses[payload]
         self.handed.append((payload, callback))
