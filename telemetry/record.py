@@ -79,7 +79,7 @@ class Header:
     @property
     def seqs(self) -> IntervalSet:
         """The ids of all records that the batch covers: delivered or declared lost."""
-        return self.record_seqs | self.lost_seqs
+        return self.record_seqs | self.lost_seqs if self.tombstones else self.record_seqs
 
     @property
     def lost_seqs(self) -> IntervalSet:

@@ -294,10 +294,8 @@ def _steps(ranges: IntervalSet) -> list[int]:
 
 def _from_steps(steps: Sequence[Any]) -> IntervalSet:
     """The ranges that steps lead through; they must ascend and stay apart, as `_steps` writes them."""
-    match steps:
-        # Nearly every batch has one range.
-        case [int(first), int(length)] if type(first) is type(length) is int and first >= 1 and length >= 0:
-            return IntervalSet.of_ascending(((first, first + length),))
+    if len(steps) == 2 and type(steps[0]) is type(steps[1]) is int and steps[0] >= 1 and steps[1] >= 0:
+        return IntervalSet.of_ascending(((steps[0], steps[0] + steps[1]),))  # nearly every batch has one range
     bounds: list[int] = []
     at = 0
     for position, step in enumerate(steps):

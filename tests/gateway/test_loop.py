@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from gateway.loop import Shutdown
 from telemetry import DeviceChannel, device_topic
-from tests.gateway.sides import NOT_AUTHORIZED, FakeBroker, Published, Region
+from tests.gateway.sides import NOT_AUTHORIZED, FakeBroker, Published, Region, without_waiting
 from tests.gateway.strategies import batch, settings, topic
 
 
@@ -34,6 +35,23 @@ def test_nothing_is_sent_before_pulsar_s_receipt_and_then_the_device_hears_befor
     region.until(lambda: len(region.broker.heard) == 2)
     assert receivers_of(region.broker.heard) == ["d1", mid]
     assert region.broker.acks[0].ack.seqs.ranges == ((1, 3),)
+
+
+def test_a_turn_that_follows_another_at_once_waits_a_moment_and_one_after_a_while_does_not(region: Region) -> None:
+    waits: list[float] = []
+
+    def noting(readers: list[Any], writers: list[Any], others: list[Any], wait_s: float) -> Any:
+        if not readers:
+            waits.append(wait_s)
+        return without_waiting(readers, writers, others, wait_s)
+
+    region.loop._select = noting  # noqa: SLF001 - a loop whose time stands still waits in every turn
+    region.loop.run_once()
+    region.now_s += 0.0005
+    region.loop.run_once()
+    region.now_s += 0.1
+    region.loop.run_once()
+    assert waits == pytest.approx([0.002, 0.0015])
 
 
 def test_receipts_in_another_order_release_nothing_past_a_batch_that_is_not_safe(region: Region) -> None:
