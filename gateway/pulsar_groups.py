@@ -67,7 +67,6 @@ class GroupSender:
         delay_s: float,
     ) -> None:
         self._producer, self._on_result = producer, on_result
-        self._inner = producer._producer  # noqa: SLF001 - it can what the public one cannot
         self._max_messages, self._max_bytes, self._delay_s = max_messages, max_bytes, delay_s
         self._under_way: set[int] = set()
         self._number = 0
@@ -124,13 +123,13 @@ class GroupSender:
                 self._on_result(SendResult(tokens, UNPROVEN))
         # Where it raises, the client sends what it has by itself, later.
         with contextlib.suppress(RuntimeError, pulsar.PulsarException):
-            self._inner.flush_async(None)  # the public `flush` waits for the answer
+            self._producer._producer.flush_async(None)  # noqa: SLF001 - the public `flush` waits for the answer
 
     def _try_hand_over(self, message: Message, callback: Callable[[Any, Any], None] | None) -> bool:
         """Give it to the client; a message that the client does not take has its result at once."""
         try:
             # The public `send_async` takes three times as long to make a message.
-            self._inner.send_async(_made(message), callback)
+            self._producer._producer.send_async(_made(message), callback)  # noqa: SLF001
         except pulsar.PulsarException as error:
             self._on_result(SendResult([message.token], type(error).__name__))
         except Exception:  # noqa: BLE001 - what the client cannot send, it cannot send the next time either

@@ -45,7 +45,7 @@ def test_a_turn_that_follows_another_at_once_waits_a_moment_and_one_after_a_whil
             waits.append(wait_s)
         return without_waiting(readers, writers, others, wait_s)
 
-    region.loop._select = noting  # noqa: SLF001 - a loop whose time stands still waits in every turn
+    region.loop._select = noting
     region.loop.run_once()
     region.now_s += 0.0005
     region.loop.run_once()

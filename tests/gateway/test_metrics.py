@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import generate_latest
 
-from gateway.latencies import Latencies
+from gateway.metrics import Latencies
 
 BOUNDS_S = (0.002, 0.05, 1, 10)
 SECONDS = st.sampled_from([0.0, 0.001, 0.002, 0.05, 0.5, 1.0, 10.0, 11.0]) | st.floats(0, 20)
