@@ -66,7 +66,7 @@ def turn(
         tokens.append(order.token)
     for token in tokens:
         delivery = engine.on_persisted(token, now_s)
-        metrics.on_persisted(delivery, now_s)
+        metrics.on_persisted([delivery], now_s)
         devices.on_heard(delivery.sender, now_s)
     messages = engine.take_due_acks(now_s, len(tokens))
     for message in messages:
