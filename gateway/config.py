@@ -27,12 +27,13 @@ PUBLISH_BYTES = 128 << 10
 class Mqtt(BrokerSettings):
     """The regional broker. `receive_maximum` is how many batches may be in flight: taken and not yet in Pulsar."""
 
+    REMOVED_KEYS: ClassVar[Mapping[str, str]] = {"session_expiry_s": "a gateway's session ends with its connection"}
+
     host: Host
     # The loop stands still while it connects, and receipts wait.
     connect_timeout_s: float = Field(default=5, gt=0, le=60)
     backoff_first_s: Seconds = 0.2
     backoff_max_s: Seconds = 15
-    session_expiry_s: int = Field(default=60, ge=0, le=86_400)
     receive_maximum: int = Field(default=256, ge=1, le=10_000)
     max_packet_bytes: int = Field(default=8 << 20, ge=64 << 10, le=64 << 20)
     max_in_flight_bytes: int = Field(default=64 << 20, ge=1 << 20)

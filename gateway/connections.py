@@ -110,7 +110,7 @@ class Connections:
         self.last_error = why
 
     def _connect_mqtt(self) -> None:
-        # Before CONNECT: the broker sends again what has no PUBACK as soon as it has accepted.
+        # Before CONNECT: a new session begins with the ids of the former one.
         self._before_connect()
         try:
             self._mqtt.connect()

@@ -164,7 +164,7 @@ class InFlight:
         return mids
 
     def on_reconnect(self) -> None:
-        """A new connection: the broker sends again what it has no acknowledgement for, with new message ids."""
+        """A new connection: its message ids are others."""
         self._order.clear()
         self._ids_of.clear()
         self._done.clear()

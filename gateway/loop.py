@@ -183,8 +183,8 @@ class GatewayLoop:
         return self._shutdown.is_over(self._clock(), is_drained=self._is_drained, is_connected=self._mqtt.is_subscribed)
 
     def disconnect(self) -> None:
-        """Leave the broker; what was taken and is not acknowledged stays with the session."""
-        self._mqtt.disconnect(keep_session=not self._is_drained)
+        """Leave the broker; what was taken and is not acknowledged is sent again by its devices."""
+        self._mqtt.disconnect()
 
     def close(self) -> int:
         """Close Pulsar's client; how many batches are still in flight."""

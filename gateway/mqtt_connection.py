@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -33,7 +32,7 @@ _ENDED = "the connection to the MQTT broker ended"
 class PublishResult(NamedTuple):
     """What the broker answered to one publication. `refusal`: its reason, empty when it took the message.
 
-    `has_no_subscriber`: nobody is subscribed to the topic, and no session waits for it.
+    `has_no_subscriber`: nobody is subscribed to the topic.
     """
 
     topic: str
@@ -45,7 +44,7 @@ class MqttConnection:
     """The shared subscriptions, and publications to devices.
 
     `on_inbound` and `on_published` are called inside `read`. Manual acknowledgement: `puback` says what is safe. The
-    session outlives a lost connection by `session_expiry_s`, so the broker sends again what was not acknowledged.
+    session ends with its connection: what was not acknowledged is sent again by its device, here or to another gateway.
     """
 
     def __init__(
@@ -129,18 +128,14 @@ class MqttConnection:
         if self.socket is not None:
             self._client.unsubscribe(list(_SUBSCRIPTIONS))
 
-    def disconnect(self, *, keep_session: bool) -> None:
-        """Go in good order; a session that is kept holds what was not taken, until its expiry."""
-        properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
-        # 0 ends the session: nothing is left in it, and the broker need not queue for a gateway that is gone.
-        properties.SessionExpiryInterval = self._settings.session_expiry_s if keep_session else 0
-        self._client.disconnect(properties=properties)
+    def disconnect(self) -> None:
+        """Go in good order."""
+        self._client.disconnect()
         self._client.flush()
 
     def _new_client(self, name: str) -> MqttClient:
         options = MqttSessionOptions(
             client_id=name,
-            session_expiry_s=self._settings.session_expiry_s,
             receive_maximum=self._settings.receive_maximum,
             max_packet_bytes=self._settings.max_packet_bytes,
         )
@@ -167,7 +162,7 @@ class MqttConnection:
             refused = [str(reason) for reason in reasons if reason.is_failure]
             self.last_error = f"the MQTT broker refuses a subscription of {', '.join(_SUBSCRIPTIONS)}: {refused[0]}"
         elif any(reason.value < 1 for reason in reasons):
-            self.last_error = "the MQTT broker grants QoS 0 only: what it sends while the gateway is away would be lost"
+            self.last_error = "the MQTT broker grants QoS 0 only: what it sends may be lost"
         else:
             self.is_subscribed = True
 

@@ -54,11 +54,10 @@ class Service:
                     self._handle_signals(signals)
                     loop.run_once()
                     self._check_threads(server)
-                # Not after an error: then the session stays, and the broker sends again what has no PUBACK.
                 loop.disconnect()
             finally:
                 left = loop.close()
-            # Nothing is lost: the broker sends them again.
+            # Nothing is lost: their devices send them again.
             _LOG.info("stopped", in_flight=left)
 
     def _handle_signals(self, signals: set[int]) -> None:

@@ -71,12 +71,12 @@ class MqttSessionOptions:
     """What a session asks of its broker.
 
     A broker silently drops what is larger than CONNECT's Maximum Packet Size. With `truncates_larger` none is set:
-    of a packet larger than `max_packet_bytes` the first TRUNCATED_PAYLOAD_BYTES of the payload and the size of the rest
-    are kept.
+    of a larger packet than `max_packet_bytes` TRUNCATED_PAYLOAD_BYTES of the payload and the size of the rest are kept.
+    `keeps_session`: for ever; else it ends with its connection. A time between may end Mosquitto (docs/security.md).
     """
 
     client_id: str
-    session_expiry_s: int = NEVER_EXPIRES
+    keeps_session: bool = False
     receive_maximum: int = 1000
     max_packet_bytes: int = 16 << 20
     truncates_larger: bool = False
@@ -142,7 +142,7 @@ class MqttClient(Client):
             # Into the context that paho has: it takes one only once.
             load_key_pair(self._tls, self._broker.tls.certificate, self._broker.tls.key)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = self._options.session_expiry_s
+        properties.SessionExpiryInterval = NEVER_EXPIRES if self._options.keeps_session else 0
         properties.ReceiveMaximum = self._options.receive_maximum
         if not self._options.truncates_larger:
             properties.MaximumPacketSize = self._options.max_packet_bytes
@@ -150,7 +150,7 @@ class MqttClient(Client):
             self._broker.host,
             self._broker.port,
             keepalive=self._broker.keepalive_s,
-            clean_start=False,
+            clean_start=not self._options.keeps_session,
             properties=properties,
         )
         sock = self.socket()

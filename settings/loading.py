@@ -71,6 +71,8 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
     if now := renamed_to(model, detail["loc"]):
         return f"{where}: was renamed; it is now {now}"
+    if issubclass(here, Settings) and (instead := here.REMOVED_KEYS.get(wrong)):
+        return f"{where}: is gone; {instead}"
     nearest = _nearest(model, here, wrong, detail["input"])
     advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
     return f"{where}: no such {called}; {advice}"

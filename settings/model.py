@@ -16,6 +16,9 @@ class Settings(BaseModel):
     RENAMED_KEYS: ClassVar[Mapping[str, str]] = {}
     """Former key of this table -> where it is now, seen from this table: a refusal of the old one names the new one."""
 
+    REMOVED_KEYS: ClassVar[Mapping[str, str]] = {}
+    """Former key of this table that has no successor -> what holds in its place: a refusal says so."""
+
 
 class SettingsError(Exception):
     """Settings that cannot be used. `source` is the file; `problems` has one line for each mistake, key first."""

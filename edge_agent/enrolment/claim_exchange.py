@@ -78,7 +78,7 @@ def _keeping(answers: list[bytes], is_answer: Callable[[bytes], bool]) -> Callab
 
 def _options(user: str) -> MqttSessionOptions:
     # No session outlives the connection: an answer that is lost is asked for again, with the same key.
-    return MqttSessionOptions(client_id=user, session_expiry_s=0, max_packet_bytes=PACKET_BYTES)
+    return MqttSessionOptions(client_id=user, max_packet_bytes=PACKET_BYTES)
 
 
 def _broker(settings: EnrolmentSettings, user: str) -> BrokerSettings:

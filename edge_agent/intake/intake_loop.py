@@ -67,6 +67,7 @@ class IntakeLoop:
         settings = self._settings
         options = MqttSessionOptions(
             client_id=settings.client_id,
+            keeps_session=True,
             receive_maximum=settings.receive_maximum,
             max_packet_bytes=settings.max_packet_bytes,
             truncates_larger=True,

@@ -30,8 +30,6 @@ from telemetry import (
     enrolment_topic,
 )
 
-SESSION_EXPIRY_S = 3600
-"""How long the broker keeps acknowledgements for a device that is away."""
 CONTROL_PACKET_BYTES = 320 << 10
 """The largest packet that we take from the gateway: room for the largest acknowledgement, and its topic."""
 PUBLISH_BYTES = 256
@@ -61,7 +59,6 @@ class MqttUplink:
         options = MqttSessionOptions(
             # the broker knows clients by this alone, and another tenant may have a device of that name
             client_id=f"{device.tenant}/{device.id}",
-            session_expiry_s=SESSION_EXPIRY_S,
             max_packet_bytes=CONTROL_PACKET_BYTES,
         )
         self._session = MqttSession(settings, options, self._receive)

@@ -102,7 +102,6 @@ class EnrolmentDoor:
     def _options(self) -> MqttSessionOptions:
         return MqttSessionOptions(
             client_id=self._name,
-            session_expiry_s=0,
             receive_maximum=_RECEIVE_MAXIMUM,
             max_packet_bytes=_PACKET_BYTES,
         )

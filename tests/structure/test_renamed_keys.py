@@ -37,6 +37,10 @@ RENAMED: list[tuple[type[Settings], str, str]] = [
     (CloudSettings, "access.tls_key_file", "access.tls_key"),
 ]
 
+REMOVED: list[tuple[type[Settings], str, str]] = [
+    (GatewaySettings, "mqtt.session_expiry_s", "a gateway's session ends with its connection"),
+]
+
 
 def tables_with(key: str) -> Any:
     """Tables that hold nothing but this key."""
@@ -50,6 +54,15 @@ def test_a_former_key_is_refused_with_the_name_that_it_has_now(model: type[Setti
     with pytest.raises(SettingsError) as caught:
         validate(model, tables_with(former), "x.toml")
     assert f"{former}: was renamed; it is now {now}" in caught.value.problems
+
+
+@pytest.mark.parametrize(("model", "former", "instead"), REMOVED, ids=[former for _, former, _ in REMOVED])
+def test_a_key_without_a_successor_is_refused_with_what_holds_now(
+    model: type[Settings], former: str, instead: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        validate(model, tables_with(former), "x.toml")
+    assert f"{former}: is gone; {instead}" in caught.value.problems
 
 
 def model_inside(annotation: Any) -> type[Settings] | None:

@@ -91,7 +91,6 @@ class GatewayProcess:
             {tls}
             receive_maximum = 64
             backoff_max_s = 1
-            session_expiry_s = 5
             [pulsar]
             service_url = "{region.pulsar.service_url}"
             tenant = "fleet"

@@ -66,9 +66,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker
 
 @pytest.fixture
 def session(broker: MosquittoBroker) -> Iterator[Session]:
-    made = Session(broker.port, session_expiry_s=0)
+    made = Session(broker.port)
     yield made
-    made.side.disconnect(keep_session=False)
+    made.side.disconnect()
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_no_property_that_a_device_sends_ends_the_session_or_delays_it(
 def test_odd_topics_arrive_whole_and_what_is_larger_than_a_packet_may_be_does_not(
     broker: MosquittoBroker, publish: Callable[..., None]
 ) -> None:
-    tight = Session(broker.port, "tight", max_packet_bytes=5 << 20, session_expiry_s=0)
+    tight = Session(broker.port, "tight", max_packet_bytes=5 << 20)
     long = f"waybill/1/t/{'d' * 65_000}/batch"
     publish("waybill/1/t/d1/batch", bytes(6 << 20))
     publish(long, b"x")
@@ -114,7 +114,7 @@ def test_odd_topics_arrive_whole_and_what_is_larger_than_a_packet_may_be_does_no
         (long, True),
         ("waybill/1//\ufeff/config-result", False),
     ]
-    tight.side.disconnect(keep_session=False)
+    tight.side.disconnect()
 
 
 def test_what_the_broker_does_not_let_devices_hear_is_said_by_topic_and_reason(session: Session) -> None:
@@ -137,4 +137,4 @@ def test_a_second_gateway_of_the_name_takes_the_session_and_the_first_says_that_
     other = Session(broker.port)
     session.turn_until(lambda: not session.side.is_subscribed)
     assert "the connection to the MQTT broker ended" in session.side.last_error
-    other.side.disconnect(keep_session=False)
+    other.side.disconnect()

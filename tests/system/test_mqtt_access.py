@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
+from edge_agent.config import DeviceSettings, UplinkSettings
+from edge_agent.uplink.mqtt import MqttUplink
+from gateway.access.enrolment_door import EnrolmentDoor
+from gateway.mqtt_connection import MqttConnection
 from identity import KeyPair, read_certificates, write_credentials
 from identity.broker_rules import broker_rules
 from identity.pki_folder import certify
+from runtime.broker_settings import BrokerSettings
 from telemetry import DeviceChannel, device_filter, device_topic
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
+from tests.gateway.strategies import settings as gateway_settings
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -215,4 +225,62 @@ def test_a_certificate_that_ends_in_mid_flight_loses_nothing_and_the_next_one_is
         vehicle.close()
         region.close()
         car.stop()
+        broker.server.stop()
+
+
+def parties(broker: RegionalBroker) -> Iterator[Callable[[], Callable[[], None]]]:
+    """Everybody who has a session here, by the code that it runs in the field: each comes, and then leaves."""
+
+    def place(name: str) -> dict[str, Any]:
+        own = broker.authority.client(name, "eu")
+        tls = {"ca": own.ca, "certificate": own.certificate, "key": own.key}
+        return {"host": "127.0.0.1", "port": broker.server.port, "tls": tls}
+
+    def device(number: int) -> Callable[[], None]:
+        settings = UplinkSettings.model_validate({"region": "eu", **place(f"acme/visitor-{number}")})
+        uplink = MqttUplink(DeviceSettings(tenant="acme", id=f"visitor-{number}"), settings)
+        uplink.open()
+        uplink.poll(0.05)
+        return uplink.close
+
+    def gateway() -> Callable[[], None]:
+        made = gateway_settings(name="eu-1", mqtt=place("gateway@eu-1"))
+        side = MqttConnection(made, lambda _: None, lambda _: None)
+        side.connect()
+        while not side.is_subscribed:
+            side.read()
+            side.write()
+        return side.disconnect
+
+    def daemon() -> Callable[[], None]:
+        door = EnrolmentDoor(BrokerSettings.model_validate(place("access@eu")), "access@eu", "t", lambda *_: None)
+        while not door.is_open:
+            door.turn(time.monotonic())
+        return door.close
+
+    yield from (partial(device, number) for number in range(4))
+    yield from (gateway, daemon)
+
+
+def test_the_broker_outlives_everybody_who_returns_after_it_read_its_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Mosquitto 2.0.11 goes on with a session that it freed, if that had a time to live behind its connection. Freed
+    # memory is overwritten, so that it ends by that at once, and not sooner or later.
+    monkeypatch.setenv("MALLOC_PERTURB_", "165")
+    broker = RegionalBroker(tmp_path)
+    process = broker.server.identity
+    assert process is not None
+    try:
+        for _ in range(3):
+            for _ in range(2):
+                for leave in [come() for come in parties(broker)]:
+                    leave()
+            # A signal that comes while it reads its files is forgotten, and once a second it ends sessions.
+            next_s = time.monotonic() + 1.2
+            process.send(signal.SIGHUP)
+            while time.monotonic() < next_s:
+                broker.server.check_alive()
+        assert broker.said("Reloading config") == 3
+    finally:
         broker.server.stop()
