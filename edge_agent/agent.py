@@ -62,6 +62,7 @@ class Agent:
         self._clocks = clocks or SystemClocks.of_this_boot()
         self._lock_file = _lock_folder(settings.buffer.path)
         options = BufferOptions(
+            tenant=settings.device.tenant,
             device=settings.device.id,
             recent_size=settings.intake.receive_maximum + settings.buffer.commit_records,
             epoch_for=self._epoch_above,

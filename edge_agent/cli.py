@@ -131,6 +131,7 @@ def inspect(
 def export(
     config: Config,
     to: Annotated[Path | None, typer.Option("--to", help="File to write; standard output without it.")] = None,
+    kept: Annotated[str, typer.Option("--kept", help="Of another owner's buffer that was kept: its file.")] = "",
 ) -> None:
     """Write every record and tombstone that waits, one JSON object a line. The buffer is not changed.
 
@@ -139,7 +140,7 @@ def export(
     from edge_agent.inspection import exported_lines
 
     with _errors_as_lines(), to.open("w", encoding="utf-8") if to else nullcontext(sys.stdout) as file:
-        for line in exported_lines(load(AgentSettings, config)):
+        for line in exported_lines(load(AgentSettings, config), kept):
             file.write(line + "\n")
 
 

@@ -12,7 +12,7 @@ from sqlite_utils import Database
 
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
-from edge_agent.status import reading
+from edge_agent.status import owner_of, reading
 from edge_agent.store.batch_rows import first_of, ordinal_of
 from telemetry import Batch, Raw, WireError, decode
 
@@ -70,16 +70,20 @@ def _time(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def exported_lines(settings: AgentSettings) -> Iterator[str]:
-    """Every record and tombstone that waits, as JSON; a batch that cannot be read as an object that says so."""
-    with reading(settings) as connection:
+def exported_lines(settings: AgentSettings, kept: str = "") -> Iterator[str]:
+    """Every record and tombstone that waits, as JSON; a batch that cannot be read as an object that says so.
+
+    `kept`: the file of another owner's buffer. Raises StoreError.
+    """
+    with reading(settings, kept) as connection:
+        tenant, _, _ = owner_of(connection).partition("/")
         for row in Database(connection).query(
             "SELECT id, batch, reason FROM batches LEFT JOIN dead_letter_batches USING (id)"
             " WHERE batch IS NOT NULL ORDER BY id"
         ):
             about = {"dead_letter": row["reason"]} if row["reason"] else {}
             try:
-                yield from _lines(decode(row["batch"]), about)
+                yield from _lines(decode(row["batch"]), tenant, about)
             except WireError as error:
                 yield json.dumps({"unreadable": row["id"], "first": first_of(row["id"]), "error": str(error)})
         for row in Database(connection).query("SELECT topic, reason, payload FROM dead_letters ORDER BY id"):
@@ -87,15 +91,15 @@ def exported_lines(settings: AgentSettings) -> Iterator[str]:
             yield json.dumps({"dead_letter_message": row["reason"], "topic": row["topic"], "payload_base64": payload})
 
 
-def _lines(batch: Batch, about: dict[str, str]) -> Iterator[str]:
+def _lines(batch: Batch, tenant: str, about: dict[str, str]) -> Iterator[str]:
+    whose = {"tenant": tenant, "device": batch.device, "epoch": batch.epoch}
     for record in batch.records:
         body = record.body.model_dump(exclude_none=True, exclude={"payload"})
         if isinstance(record.body, Raw):
             body["payload_base64"] = base64.b64encode(record.body.payload).decode("ascii")
         yield json.dumps(
             {
-                "device": batch.device,
-                "epoch": batch.epoch,
+                **whose,
                 "seq": record.seq,
                 "kind": type(record.body).__name__.lower(),
                 "device_time_us": record.device_time_us,
@@ -105,6 +109,4 @@ def _lines(batch: Batch, about: dict[str, str]) -> Iterator[str]:
             }
         )
     for first, last, reason in batch.tombstones:
-        yield json.dumps(
-            {"device": batch.device, "epoch": batch.epoch, "lost": [first, last], "reason": reason, **about}
-        )
+        yield json.dumps({**whose, "lost": [first, last], "reason": reason, **about})

@@ -6,23 +6,30 @@ import fcntl
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
-from edge_agent.errors import StoreFailing, StoreForeign
+from edge_agent.errors import StoreError, StoreFailing, StoreForeign
+from edge_agent.store.archive import FOREIGN, archived_databases
 from edge_agent.store.batch_rows import ordinal_of
 from edge_agent.store.connection import DATABASE, has_tables
 from edge_agent.store.database import mapped_errors
 from edge_agent.store.gaps import gaps
+from identity import device_name
 
 
 @contextmanager
-def reading(settings: AgentSettings) -> Iterator[sqlite3.Connection]:
-    """A connection to the buffer of these settings' device that cannot write. Raises StoreError."""
-    path = settings.buffer.path / DATABASE
+def reading(settings: AgentSettings, kept: str = "") -> Iterator[sqlite3.Connection]:
+    """A connection to the buffer of these settings' device that cannot write. Raises StoreError.
+
+    `kept`: the file beside it that holds another owner's buffer, which is read instead.
+    """
+    path = settings.buffer.path / (kept or DATABASE)
+    if kept and path not in archived_databases(settings.buffer.path / DATABASE, FOREIGN):
+        raise StoreFailing(f"{path} is no buffer that was kept apart; `edge-agent status` names them")
     try:
         path.stat()
     except FileNotFoundError as error:
@@ -33,14 +40,30 @@ def reading(settings: AgentSettings) -> Iterator[sqlite3.Connection]:
         mapped_errors(),
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5, isolation_level=None)) as connection,
     ):
-        newest = "SELECT device FROM epochs ORDER BY ordinal DESC LIMIT 1"
-        row = connection.execute(newest).fetchone() if has_tables(connection) else None
-        if row is None:
+        owner, mine = owner_of(connection), device_name(settings.device.tenant, settings.device.id)
+        if not owner:
             raise StoreFailing(f"the buffer at {path} has no epoch yet")
-        (device,) = row
-        if device != settings.device.id:
-            raise StoreForeign(f"the buffer at {path} is of {device}, and the settings are of {settings.device.id}")
+        if owner != mine and not kept:
+            raise StoreForeign(f"the buffer at {path} is of {owner}, and the settings are of {mine}")
         yield connection
+
+
+def owner_of(connection: sqlite3.Connection) -> str:
+    """Whose a buffer is, as `tenant/device`; empty before its first start. Raises StoreVersion, sqlite3.Error."""
+    newest = "SELECT owner FROM epochs ORDER BY ordinal DESC LIMIT 1"
+    row = connection.execute(newest).fetchone() if has_tables(connection) else None
+    return str(row[0]) if row else ""
+
+
+def kept_buffers(settings: AgentSettings) -> list[dict[str, Any]]:
+    """The buffers of other owners that were kept apart: file, owner and records that wait in it (None: unreadable)."""
+    found: list[dict[str, Any]] = []
+    for path in archived_databases(settings.buffer.path / DATABASE, FOREIGN):
+        found.append({"file": path.name, "owner": None, "records": None})
+        with suppress(StoreError), reading(settings, path.name) as connection:
+            (records,) = connection.execute("SELECT coalesce(sum(records), 0) FROM batches").fetchone()
+            found[-1] |= {"owner": owner_of(connection), "records": records}
+    return found
 
 
 def is_running(settings: AgentSettings) -> bool | None:
@@ -98,6 +121,7 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "tombstones_waiting": lost or 0,
             **gaps(connection, ordinal, head, counters),
             "counters": counters,
+            "kept_buffers": kept_buffers(settings),
             "file_bytes": _file_bytes(settings.buffer.path / DATABASE),
         }
 

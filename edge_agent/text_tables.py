@@ -21,6 +21,7 @@ _APART = {
     "epoch",
     "head",
     "gap_ranges",
+    "kept_buffers",
     "tombstones",
     "held_back",
     "running",
@@ -47,6 +48,11 @@ def print_status(state: dict[str, Any]) -> None:
         if key not in _APART and value is not None:
             rest.add_row(key.replace("_", " "), _shown(value))
     console.print(rest)
+    if state["kept_buffers"]:
+        others = _table("kept: not sent", "of", "records")
+        for one in state["kept_buffers"]:
+            others.add_row(one["file"], one["owner"] or "unreadable", _shown(one["records"]))
+        console.print(others)
     ranges = [*((*one, "GAP") for one in state["gap_ranges"]), *state["tombstones"]]
     if ranges:
         lost = _table("why", "first", "last")

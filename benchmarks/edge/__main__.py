@@ -91,7 +91,7 @@ def intake(folder: Path) -> None:
 
 def fill(folder: Path, records: int) -> None:
     """A backlog in the buffer's folder, committed as the agent would."""
-    options = BufferOptions(device="eu-0001", recent_size=2000, epoch_for=lambda least: least + 1)
+    options = BufferOptions(tenant="acme", device="eu-0001", recent_size=2000, epoch_for=lambda least: least + 1)
     buffer = Buffer(folder, options)
     pattern = [(parse_message(VEHICLE_POSITION, payload).body, payload) for payload in positions(PATTERN)]
     waiting = []

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from runtime import sync_folder
 
+FOREIGN = "foreign"
+"""Why a file was kept that belongs to another device, or to another tenant's of this name."""
+
 
 def archive_database(database: Path, why: str = "damaged") -> Path:
     """Moves a file and its log out of the way; where to. Interrupted, it is ended by `finish_archiving`.

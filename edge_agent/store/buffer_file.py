@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 
 from edge_agent.errors import StoreDamaged, StoreForeign, StoreFull
-from edge_agent.store.archive import archive_database, delete_damaged
+from edge_agent.store.archive import FOREIGN, archive_database, delete_damaged
 from edge_agent.store.connection import DATABASE, Connection
 from edge_agent.store.database import BufferCounters, BufferOptions, OpenDatabase, open_database
 from edge_agent.store.identity import BufferIdentity
@@ -41,7 +41,7 @@ class BufferFile:
     def open(self) -> OpenDatabase:
         """Opens the file at the start, making what is missing. Raises StoreError, OSError.
 
-        A damaged one is rebuilt, another device's is archived; one that is not the buffer that was left gets an epoch.
+        A damaged one is rebuilt, another owner's is kept apart; one that is not the buffer that was left gets an epoch.
         """
         # First: SQLite would make an empty file in the place that a rebuilt one waits for.
         finish_rebuild(self.path)
@@ -91,17 +91,23 @@ class BufferFile:
             log.error("the buffer is damaged", error=str(error))
             self._rebuild()
         except StoreForeign as error:
-            archived = archive_database(self.path, "foreign")
-            log.error("the buffer is another device's", error=str(error), kept=archived.name)
-            self._counters.add("foreign_archived", 1, lazily=True)
+            self._keep_foreign(error)
         # What the small files know is of the former file, and says nothing against the one in its place.
         return open_database(self.path, self._options, self.identity.forget())
 
     def _rebuild(self) -> None:
-        options = self._options
-        salvage = rebuild(self.path, options.device, options.epoch_for, options.connect)
+        try:
+            salvage = rebuild(self.path, self._options)
+        except StoreForeign as error:
+            self._keep_foreign(error)
+            return
         lost = sum(seqs.count for seqs in salvage.lost_seqs.values())
         log.error("the buffer was rebuilt", batches=salvage.batches, lost=lost)
+
+    def _keep_foreign(self, error: StoreForeign) -> None:
+        kept = archive_database(self.path, FOREIGN)
+        log.error("the buffer is another device's: nothing of it is sent", error=str(error), kept=kept.name)
+        self._counters.add("foreign_archived", 1, lazily=True)
 
 
 class Reserve:

@@ -1,6 +1,7 @@
 """The connection to SQLite: how it is opened, and its tables.
 
-`epochs`  one row for each life of the buffer: its ordinal, its number, and the head of those that have ended
+`epochs`  one row for each life of the buffer: its ordinal, its number, its owner (`tenant/device`), and the head of
+          those that have ended
 `batches` one row for each stored batch. `batch` is NULL once it was acknowledged: the row then only remembers
           `arrivals` (10 bytes a message: id and digest), for as long as a broker may deliver those again
 `boots`   wall minus monotonic time of each boot of the device, and how far the correction after a jump has come
@@ -25,11 +26,11 @@ BUSY_TIMEOUT_MS = 5000
 WAL_PAGES = 1000
 """Pages in the write-ahead log before they are moved to the main file."""
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS epochs (
-        ordinal INTEGER PRIMARY KEY, epoch INTEGER NOT NULL UNIQUE, device TEXT NOT NULL, head INTEGER NOT NULL)""",
+        ordinal INTEGER PRIMARY KEY, epoch INTEGER NOT NULL UNIQUE, owner TEXT NOT NULL, head INTEGER NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS batches (
         id INTEGER PRIMARY KEY, last INTEGER NOT NULL, class INTEGER NOT NULL, records INTEGER NOT NULL,
         lost INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, wall_ms INTEGER NOT NULL, boot TEXT NOT NULL,

@@ -34,6 +34,7 @@ from edge_agent.store.connection import (
     is_sound,
     prepare,
 )
+from identity import device_name
 
 CHECKED_BYTES = 16 << 20
 """A file up to this size is checked page by page when it is opened; a larger one would keep the start waiting."""
@@ -116,12 +117,18 @@ class BufferOptions:
     `reserve_bytes`: space that is kept for the log on a full file system.
     """
 
+    tenant: str
     device: str
     recent_size: int
     epoch_for: Callable[[int], int]
     connect: Connector = connect_sqlite
     machine: str = field(default_factory=machine_id)
     reserve_bytes: int = 0
+
+    @property
+    def owner(self) -> str:
+        """Whose the buffer is: another tenant's device of this name is another device."""
+        return device_name(self.tenant, self.device)
 
 
 @dataclass(slots=True)
@@ -299,7 +306,7 @@ def _close(connection: Connection) -> None:
 def open_database(path: Path, options: BufferOptions, least: int = 0) -> OpenDatabase:
     """Opens the file, making what is missing; the epoch of a new file is above `least`.
 
-    Raises StoreError; StoreForeign for the buffer of another device.
+    Raises StoreError; StoreForeign for the buffer of another owner.
     """
     with mapped_errors(), ExitStack() as on_error:
         _make_private(path)
@@ -330,15 +337,15 @@ def _make_private(path: Path) -> None:
 
 
 def _read_epochs(database: OpenDatabase, path: Path, options: BufferOptions, least: int) -> None:
-    for ordinal, epoch, device, head in database.writer.execute("SELECT ordinal, epoch, device, head FROM epochs"):
-        if device != options.device:
-            raise StoreForeign(f"{path} belongs to device {device!r}, not to {options.device!r}")
+    for ordinal, epoch, owner, head in database.writer.execute("SELECT ordinal, epoch, owner, head FROM epochs"):
+        if owner != options.owner:
+            raise StoreForeign(f"{path} belongs to {owner!r}, not to {options.owner!r}")
         database.epochs[ordinal], database.heads[ordinal] = epoch, head
     database.ordinal = max(database.epochs, default=0)
     if not database.epochs:
         database.is_new = True
         database.ordinal, database.epochs[1], database.heads[1] = 1, options.epoch_for(least), 0
-        row = (1, database.epochs[1], options.device, 0)
+        row = (1, database.epochs[1], options.owner, 0)
         database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", row)
     # The row of the present epoch is behind: its head is stored with its newest batch, in one write.
     newest = database.writer.execute("SELECT id, last FROM batches ORDER BY id DESC LIMIT 1").fetchone()

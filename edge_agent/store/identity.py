@@ -42,7 +42,7 @@ class BufferIdentity:
     def forget(self) -> int:
         """The file is another one than the lineage is of; the epoch that its own have to be above."""
         known, self._lineage = self._lineage, None
-        return known.epoch if known and known.device == self._options.device else 0
+        return known.epoch if known and known.owner == self._options.owner else 0
 
     def begin_own_epoch(self, database: OpenDatabase) -> bool:
         """Begins an epoch in a buffer that is not the one that was left; whether it did. Raises StoreError.
@@ -71,17 +71,17 @@ class BufferIdentity:
             return RESTORED, _NOTHING
         if lineage.machine != options.machine:
             return MOVED, _NOTHING
-        same = (lineage.device, lineage.epoch) == (options.device, database.epoch)
+        same = (lineage.owner, lineage.epoch) == (options.owner, database.epoch)
         # Are the small files younger, then ids up to the bound may have been given away.
         is_younger = same and (is_cut or lineage.token != mark.token)
         return RESTORED, (database.head + 1, lineage.head_limit) if is_younger else _NOTHING
 
     def _compare_new(self, database: OpenDatabase) -> tuple[str, tuple[int, int]]:
-        """A new file beside a lineage of this device and machine is in the place of one that is gone."""
+        """A new file beside a lineage of this owner and machine is in the place of one that is gone."""
         lineage, options = self._lineage, self._options
         if not database.is_new or lineage is None:
             return "", _NOTHING
-        if (lineage.device, lineage.machine) != (options.device, options.machine):
+        if (lineage.owner, lineage.machine) != (options.owner, options.machine):
             return "", _NOTHING
         return MISSING, (lineage.pruned_through + 1, lineage.head_limit)
 
@@ -103,7 +103,7 @@ class BufferIdentity:
         """Writes the lineage anew, under a new token. Raises StoreError, OSError."""
         written_ns = self._path.stat().st_mtime_ns
         lineage = Lineage(
-            self._options.device,
+            self._options.owner,
             database.ordinal,
             database.epoch,
             database.head + records + HEAD_STEP,
@@ -136,7 +136,7 @@ def _begin_epoch(database: OpenDatabase, options: BufferOptions, reason: str, lo
             insert_tombstones(database.writer, ordinal, empty, IntervalSet([lost]), RESTORED)
         counted[SENT_THROUGH] = batch_row_id(ordinal, head) - database.counters.get(SENT_THROUGH, 0)
         database.writer.execute("UPDATE epochs SET head = ? WHERE ordinal = ?", (head, ordinal))
-        database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (ordinal + 1, epoch, options.device))
+        database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (ordinal + 1, epoch, options.owner))
         for name, increase in counted.items():
             value = database.counters.get(name, 0) + increase
             database.writer.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (name, value))
@@ -146,7 +146,7 @@ def _adopt_lineage(database: OpenDatabase, lineage: Lineage) -> None:
     """Gives a new file the epoch that the lineage knows of: its buffer is gone. Another epoch has to begin."""
     with transaction(database.writer):
         database.writer.execute("DELETE FROM epochs")
-        row = (lineage.ordinal, lineage.epoch, lineage.device)
+        row = (lineage.ordinal, lineage.epoch, lineage.owner)
         database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", row)
     database.ordinal = lineage.ordinal
     database.epochs, database.heads = {lineage.ordinal: lineage.epoch}, {lineage.ordinal: 0}

@@ -1,7 +1,7 @@
 """Whose a buffer is, and whether it is the one that was left: small files beside it, and a mark inside it.
 
-The lineage (`lineage.json`) is synced apart from the buffer. It names device, machine and epoch, and a number that the
-head never was beyond. It has a token, and the buffer's mark has the same token and the file's change time, which nobody
+The lineage (`lineage.json`) is synced apart from the buffer. It names owner (`tenant/device`), machine and epoch, and
+a number that the head never was beyond. It has a token, and the buffer's mark has the same token and the file's change time, which nobody
 can set. So a buffer is known to be another one than that which was left when
 
 - the tokens differ: one of the two was put back from an image;
@@ -38,7 +38,7 @@ from telemetry import new_epoch
 LINEAGE, HIGH_WATER = "lineage.json", "head"
 _MAX_BYTES = 16 << 10
 HEAD_STEP = 65_536
-_VERSION = 2
+_VERSION = 3
 _HIGH_WATER = Struct(">QQ")
 
 
@@ -46,10 +46,11 @@ _HIGH_WATER = Struct(">QQ")
 class Lineage:
     """What a small file beside the buffer remembers of its present epoch.
 
-    `head_limit`: `head` never was beyond this. `pruned_through`: ids up to this had been acknowledged or declared.
+    `owner`: `tenant/device`. `head_limit`: `head` never was beyond this. `pruned_through`: ids up to this had been
+    acknowledged or declared.
     """
 
-    device: str
+    owner: str
     ordinal: int
     epoch: int
     head_limit: int
@@ -70,11 +71,11 @@ class LineageMark:
 def read_lineage(folder: Path) -> Lineage | None:
     """What the file says; None if there is none that can be read."""
     try:
-        version, device, ordinal, epoch, head_limit, pruned_through, machine, token = json.loads(
+        version, owner, ordinal, epoch, head_limit, pruned_through, machine, token = json.loads(
             read_bounded(folder / LINEAGE, _MAX_BYTES)
         )
         lineage = Lineage(
-            str(device), int(ordinal), int(epoch), int(head_limit), int(pruned_through), str(machine), int(token)
+            str(owner), int(ordinal), int(epoch), int(head_limit), int(pruned_through), str(machine), int(token)
         )
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         # A damaged file may hold anything: int() of `Infinity` overflows, and nothing but brackets is too deep.
@@ -84,7 +85,7 @@ def read_lineage(folder: Path) -> Lineage | None:
 
 def write_lineage(folder: Path, lineage: Lineage) -> None:
     """Replaces the file, synced. Raises OSError."""
-    fields = (lineage.device, lineage.ordinal, lineage.epoch, lineage.head_limit, lineage.pruned_through)
+    fields = (lineage.owner, lineage.ordinal, lineage.epoch, lineage.head_limit, lineage.pruned_through)
     text = json.dumps([_VERSION, *fields, lineage.machine, lineage.token])
     replace_durably(folder / LINEAGE, text.encode("ascii"), mode=0o600)
     descriptor = os.open(folder / LINEAGE, os.O_RDONLY | os.O_CLOEXEC)

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edge_agent.config import MAX_CLASSES
-from edge_agent.errors import StoreFull
+from edge_agent.errors import StoreForeign, StoreFull
 from edge_agent.notify import notify
 from edge_agent.store.archive import (
     archive_database,
@@ -32,7 +32,7 @@ from edge_agent.store.archive import (
 )
 from edge_agent.store.batch_rows import batch_row_id, first_of, insert_tombstones, ordinal_of
 from edge_agent.store.connection import Connection, Connector, create_tables, is_sound
-from edge_agent.store.database import UNCOUNTED, mapped_errors, transaction
+from edge_agent.store.database import UNCOUNTED, BufferOptions, mapped_errors, transaction
 from edge_agent.store.gaps import count_missing
 from edge_agent.store.lineage import Lineage, read_lineage
 from edge_agent.store.packing import MAX_DEAD_LETTERS
@@ -80,24 +80,26 @@ class Salvage:
             self.lost_seqs[ordinal] = self.lost_seqs.get(ordinal, IntervalSet()) | IntervalSet([(first, last)])
 
 
-def rebuild(database: Path, device: str, epoch_for: Callable[[int], int], connect: Connector) -> Salvage:
+def rebuild(database: Path, options: BufferOptions) -> Salvage:
     """Puts a new file, with what can be read, in the place of a damaged one, which is archived.
 
     The damaged file stays where it is until the new one is complete: whatever breaks this off before has changed
-    nothing, and `finish_rebuild` ends it after. Raises StoreError: StoreFull where a second copy has no room.
+    nothing, and `finish_rebuild` ends it after. Raises StoreError: StoreFull where a second copy has no room,
+    StoreForeign for the file of another owner: its ids are not ours to send, nor to declare.
     """
     beside = database.with_name(f"{database.stem}.{REBUILDING}")
     # Of an attempt that was broken off: nobody knows how far it came.
     delete_database(beside)
-    _check_room(database, connect)
+    _refuse_foreign(database, options)
+    _check_room(database, options.connect)
     lineage = read_lineage(database.parent)
-    if lineage is not None and lineage.device != device:
+    if lineage is not None and lineage.owner != options.owner:
         lineage = None
     try:
-        with mapped_errors(), closing(connect(beside)) as new:
+        with mapped_errors(), closing(options.connect(beside)) as new:
             _prepare_copy(new)
             create_tables(new)
-            salvage = _fill(new, database, device, epoch_for, connect, lineage)
+            salvage = _fill(new, database, options, lineage)
     except BaseException:
         delete_database(beside)
         raise
@@ -146,29 +148,17 @@ def _prepare_copy(new: Connection) -> None:
         new.execute(f"PRAGMA {pragma}").fetchall()
 
 
-def _fill(  # noqa: PLR0917 - the parts of one step
-    new: Connection,
-    damaged_file: Path,
-    device: str,
-    epoch_for: Callable[[int], int],
-    connect: Connector,
-    lineage: Lineage | None,
-) -> Salvage:
+def _fill(new: Connection, damaged_file: Path, options: BufferOptions, lineage: Lineage | None) -> Salvage:
     salvage = Salvage()
     with transaction(new):
         try:
-            with closing(connect(damaged_file)) as damaged:
+            with closing(options.connect(damaged_file)) as damaged:
                 sound = is_sound(damaged)
-                if _owners(damaged) - {device}:
-                    # Another device's ids are not ours to send, nor to declare.
-                    with mapped_errors():
-                        _write_tables(new, device, Salvage(), epoch_for)
-                    return Salvage()
                 salvage = _read_tables(damaged, lineage)
                 if lineage is not None and salvage.epochs[lineage.ordinal][0] != lineage.epoch:
                     # The file knows this life by another number, so the bound is of something else.
                     lineage = None
-                _copy_rows(new, damaged, device, salvage)
+                _copy_rows(new, damaged, options.device, salvage)
                 _declare_tail_lost(salvage, lineage)
                 if not sound:
                     _declare_rest_lost(salvage, lineage)
@@ -178,7 +168,7 @@ def _fill(  # noqa: PLR0917 - the parts of one step
         for ordinal, seqs in salvage.lost_seqs.items():
             # Last, when all rows were seen: an id that waits or is acknowledged is not declared.
             salvage.lost_seqs[ordinal] = seqs - salvage.known_seqs.get(ordinal, IntervalSet())
-        _write_tables(new, device, salvage, epoch_for)
+        _write_tables(new, options, salvage)
     return salvage
 
 
@@ -205,7 +195,7 @@ def _nothing_but(lineage: Lineage | None) -> Salvage:
     return salvage
 
 
-def _write_tables(new: Connection, device: str, salvage: Salvage, epoch_for: Callable[[int], int]) -> None:
+def _write_tables(new: Connection, options: BufferOptions, salvage: Salvage) -> None:
     heads = {ordinal: head for ordinal, (_, head) in salvage.epochs.items()}
     # The table of epochs may be behind or unreadable: no head is below an id that is stored or declared.
     for identity, last in new.execute("SELECT max(id), max(last) FROM batches GROUP BY id >> 44").fetchall():
@@ -213,13 +203,13 @@ def _write_tables(new: Connection, device: str, salvage: Salvage, epoch_for: Cal
     for ordinal, seqs in salvage.lost_seqs.items():
         heads[ordinal] = max(seqs.last or 0, heads.get(ordinal, 0))
     for ordinal, (epoch, _) in sorted(salvage.epochs.items()):
-        new.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", (ordinal, epoch, device, heads[ordinal]))
+        new.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", (ordinal, epoch, options.owner, heads[ordinal]))
         seqs = salvage.lost_seqs.get(ordinal, IntervalSet())
-        insert_tombstones(new, ordinal, Batch(device, epoch, heads[ordinal]), seqs, CORRUPT)
+        insert_tombstones(new, ordinal, Batch(options.device, epoch, heads[ordinal]), seqs, CORRUPT)
     # A new epoch: the damaged file may have given ids that cannot be seen any more.
     newest = max(salvage.epochs, default=0) + 1
     least = max((epoch for epoch, _ in salvage.epochs.values()), default=0)
-    new.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (newest, epoch_for(least), device))
+    new.execute("INSERT INTO epochs VALUES (?, ?, ?, 0)", (newest, options.epoch_for(least), options.owner))
     salvage.counters["rebuilt"] = salvage.counters.get("rebuilt", 0) + 1
     lost = sum(seqs.count for seqs in salvage.lost_seqs.values())
     salvage.counters[f"lost_{CORRUPT}"] = salvage.counters.get(f"lost_{CORRUPT}", 0) + lost
@@ -259,11 +249,13 @@ def _read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
     return salvage
 
 
-def _owners(damaged: Connection) -> set[str]:
-    """The devices that the file says it belongs to; none where it cannot be read."""
-    with suppress(sqlite3.Error, UnicodeDecodeError):
-        return {str(device) for (device,) in damaged.execute("SELECT DISTINCT device FROM epochs").fetchall()}
-    return set()
+def _refuse_foreign(database: Path, options: BufferOptions) -> None:
+    """Raises StoreForeign; a file that cannot say whose it is passes for ours."""
+    owners: set[str] = set()
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(options.connect(database)) as damaged:
+        owners |= {str(owner) for (owner,) in damaged.execute("SELECT DISTINCT owner FROM epochs").fetchall()}
+    if others := owners - {options.owner}:
+        raise StoreForeign(f"{database} is damaged and belongs to {', '.join(sorted(others))}, not to {options.owner}")
 
 
 def _readable_rows(damaged: Connection, device: str, salvage: Salvage) -> Iterator[tuple[Any, ...]]:

@@ -34,7 +34,11 @@ def connect_unsynced(path: Path) -> sqlite3.Connection:
 
 def options(ring_size: int = 50) -> BufferOptions:
     return BufferOptions(
-        device=DEVICE, recent_size=ring_size, epoch_for=lambda least: least + 11, connect=connect_unsynced
+        tenant="default",
+        device=DEVICE,
+        recent_size=ring_size,
+        epoch_for=lambda least: least + 11,
+        connect=connect_unsynced,
     )
 
 

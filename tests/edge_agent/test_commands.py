@@ -50,7 +50,7 @@ def test_the_buffer_of_another_device_is_not_shown_under_this_name(tmp_path: Pat
     found = command(tmp_path, *words, device="somebody-else")
     assert found.exit_code == 1
     assert found.stderr.startswith("edge-agent: ")
-    assert f"is of {DEVICE}" in found.output
+    assert f"is of default/{DEVICE}" in found.output
 
 
 @pytest.mark.parametrize("words", [("status",), ("inspect",), ("export",)])
@@ -61,7 +61,7 @@ def test_a_buffer_of_another_version_is_said_to_be_one_by_every_command(tmp_path
     buffer._database.close()
     found = command(tmp_path, *words)
     assert found.exit_code == 1
-    assert "the buffer has version 4, and this agent reads version 6" in found.output
+    assert "the buffer has version 4, and this agent reads version 7" in found.output
 
 
 @pytest.mark.parametrize("words", [("status",), ("inspect",), ("export",), ("check-config",)])

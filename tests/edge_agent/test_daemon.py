@@ -1,5 +1,6 @@
 """What systemd and an operator see."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ from deploy.local import free_port
 from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
 from edge_agent.data_usage import FlashMeter
-from edge_agent.errors import StoreFailing, StoreInUse, StoreVersion
+from edge_agent.errors import StoreFailing, StoreForeign, StoreInUse, StoreVersion
 from edge_agent.inspection import exported_lines, stored_batches
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.status import read_status
@@ -142,7 +143,7 @@ def test_a_buffer_of_another_version_is_refused_and_stays_as_it_is(tmp_path):
     fill(buffer, range(1, 11))
     buffer._database.writer.execute("PRAGMA user_version = 3")
     buffer._database.close()
-    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 6"):
+    with pytest.raises(StoreVersion, match="version 3, and this agent reads version 7"):
         open_buffer(tmp_path)
     connection = connect_sqlite(tmp_path / "buffer.db")
     assert connection.execute("SELECT sum(records) FROM batches").fetchone() == (10,)
@@ -170,6 +171,24 @@ def test_inspect_and_export_show_every_record_and_tombstone(tmp_path):
     lines = list(exported_lines(settings(tmp_path)))
     assert len(lines) == 3
     assert '"name": "door"' in lines[0]
+
+
+def test_what_a_device_kept_for_its_former_tenant_is_named_counted_and_comes_out_by_a_command(tmp_path):
+    former = settings(tmp_path)
+    buffer = open_buffer(tmp_path)
+    fill(buffer, range(1, 4), 0)
+    buffer.close()
+    moved = former.model_copy(update={"device": former.device.model_copy(update={"tenant": "zeta"})})
+    with pytest.raises(StoreForeign, match=r"is of default/eu-0001, and the settings are of zeta/eu-0001"):
+        read_status(moved)
+    Agent(moved).stop()
+    state = read_status(moved)
+    assert state["depth_records"] == 0
+    assert state["kept_buffers"] == [{"file": "buffer.foreign-1", "owner": "default/eu-0001", "records": 3}]
+    lines = exported_lines(moved, "buffer.foreign-1")
+    assert [json.loads(line)["tenant"] for line in lines] == ["default"] * 3
+    with pytest.raises(StoreFailing, match="no buffer that was kept"):
+        list(exported_lines(moved, "../buffer.db"))
 
 
 def test_a_buffer_that_is_not_there_is_said_to_be_missing(tmp_path):

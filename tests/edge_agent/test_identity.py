@@ -1,6 +1,8 @@
 """A buffer knows its device and its life: put back, copied or exchanged, it never gives an id to a second record."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,8 +133,10 @@ def test_a_buffer_that_stayed_where_it_was_goes_on(tmp_path, clean):
     assert open_buffer(tmp_path).head == 100
 
 
-def test_the_buffer_of_another_device_is_kept_apart_and_nothing_of_it_is_sent_or_declared(tmp_path):
-    other = Buffer(tmp_path / "other", replace(options(), device="us-0001"))
+@pytest.mark.parametrize("owner", [{"device": "us-0001"}, {"tenant": "zeta"}])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_the_buffer_of_another_owner_is_kept_apart_and_nothing_of_it_is_sent_or_declared(tmp_path, owner, is_damaged):
+    other = Buffer(tmp_path / "other", replace(options(), **owner))
     other.commit([pending_record(n) for n in range(1, 11)], WALL_MS)
     other.close()
     mine = open_buffer(tmp_path / "mine")
@@ -140,6 +144,9 @@ def test_the_buffer_of_another_device_is_kept_apart_and_nothing_of_it_is_sent_or
     epoch = mine.epoch
     mine.close()
     overwrite_file(tmp_path / "other", tmp_path / "mine")
+    if is_damaged:
+        with closing(sqlite3.connect(tmp_path / "mine" / DATABASE)) as database, database:
+            database.execute("UPDATE batches SET records = -1")
     mine = open_buffer(tmp_path / "mine")
     assert mine.epoch != epoch
     assert (mine.head, records_of(mine), mine.counters.value("lost_corrupt"), mine.counters.value("lost_restored")) == (
@@ -153,8 +160,9 @@ def test_the_buffer_of_another_device_is_kept_apart_and_nothing_of_it_is_sent_or
     assert (tmp_path / "mine" / "buffer.foreign-1").exists()
 
 
-def test_a_buffer_beside_the_lineage_of_another_device_invents_no_losses(tmp_path):
-    other = Buffer(tmp_path / "other", replace(options(), device="us-0001"))
+@pytest.mark.parametrize("owner", [{"device": "us-0001"}, {"tenant": "zeta"}])
+def test_a_buffer_beside_the_lineage_of_another_owner_invents_no_losses(tmp_path, owner):
+    other = Buffer(tmp_path / "other", replace(options(), **owner))
     other.close()
     mine = open_buffer(tmp_path / "mine")
     fill(mine, range(1, 11))

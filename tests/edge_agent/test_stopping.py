@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ from edge_agent.agent import Agent
 from edge_agent.config import IntakeSettings
 from edge_agent.errors import StoreClosed, StoreInUse
 from edge_agent.intake import intake_loop
+from edge_agent.store.buffer import Buffer
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import WALL_MS, connect_unsynced, fill, open_buffer, options, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
@@ -105,10 +107,7 @@ def test_closing_waits_for_a_commit_that_is_being_synced(tmp_path):
     def connect(path):
         return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Slow)
 
-    given = options()
-    buffer = type(open_buffer(tmp_path / "other"))(
-        tmp_path, type(given)(device=given.device, recent_size=50, epoch_for=given.epoch_for, connect=connect)
-    )
+    buffer = Buffer(tmp_path, replace(options(), connect=connect))
     armed.append(True)
     committing = threading.Thread(target=lambda: fill(buffer, range(1, 11)))
     committing.start()

@@ -201,6 +201,7 @@ class SimulatedWorld:
         for _ in range(50):
             try:
                 options = BufferOptions(
+                    tenant="default",
                     device=DEVICE,
                     recent_size=WINDOW + 25,
                     epoch_for=lambda least: least + 7,

@@ -60,7 +60,7 @@ def seeds() -> Iterable[bytes]:
     kept = FailoverFile(FOLDER / FILES["failover"])
     state = FailoverState("eu").with_created("eu", ["t-0"])
     kept.save(QueryIdentity("q", "s", "t"), state)
-    write_lineage(FOLDER, Lineage("d", 1, 2, 3, 4, "m", 5))
+    write_lineage(FOLDER, Lineage("t/d", 1, 2, 3, 4, "m", 5))
     (FOLDER / FILES["ports"]).write_bytes(b'{"mqtt": 20001, "pulsar": 20002}')
     process = {"pid": 1, "start_ticks": 2, "boot_id": "b"}
     stack = {"supervisor": process, "phase": "ready", "started_s": 1.0, "servers": [], "links": {}}
