@@ -1,8 +1,8 @@
 """Whose a buffer is, and whether it is the one that was left: small files beside it, and a mark inside it.
 
-The lineage (`lineage.json`) is synced apart from the buffer. It names owner (`tenant/device`), machine and epoch, and
-a number that the head never was beyond. It has a token, and the buffer's mark has the same token and the file's change time, which nobody
-can set. So a buffer is known to be another one than that which was left when
+The lineage (`lineage.json`) is synced apart from the buffer. It names owner (`tenant/device`), machine and epoch, and a
+number that the head never was beyond. It has a token, and the buffer's mark has the same token and the file's change
+time, which nobody can set. So a buffer is known to be another one than that which was left when
 
 - the tokens differ: one of the two was put back from an image;
 - the token is the same and the change time is not: both were, or the folder was copied;
