@@ -4,6 +4,7 @@ GatewayError
 ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
 │   └── SessionNotEnded  it answers, and does not let one session be taken over
 ├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
+├── EntryNotTaken        what an access daemon published is not taken by its own reader of the registry
 ├── AddressTaken         metrics and status cannot be served at their address
 ├── ClockSetBack         what was forgotten by the clock of before has to be read again
 ├── NoAnswer             no gateway answers at the address of its status
@@ -31,6 +32,10 @@ class SessionNotEnded(BrokerUnreachable):
 
 class PulsarUnreachable(GatewayError):
     """No producer now; it is tried again, and nothing is taken until there is one."""
+
+
+class EntryNotTaken(GatewayError):
+    """So the registry does not say what was to be given, and it is not given."""
 
 
 class AddressTaken(GatewayError):

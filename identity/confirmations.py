@@ -1,18 +1,34 @@
-"""Confirmations of the regions: which publications of devices are in force at a region's broker. Pure."""
+"""Confirmations of the regions: which publications of devices are in force at a region's broker. Pure.
+
+The region's access daemon signs them: an operator's command believes no region for which somebody else speaks.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from identity.errors import SignatureRefused
+from identity.names import PrincipalKind, principal
+from identity.operator_keys import OperatorKeys, Scope
+from identity.registry_signing import ENROLMENT_KIND
+from identity.signatures import OperatorKey, Publication, sign_publication, verify_publication
 from telemetry import InvalidJson, parse_json
 
-__all__ = ["CONFIRMATIONS_TOPIC", "RegionConfirmation", "decode_confirmation", "encode_confirmation"]
+__all__ = [
+    "CONFIRMATIONS_TOPIC",
+    "RegionConfirmation",
+    "decode_confirmation",
+    "encode_confirmation",
+    "is_of_its_region",
+    "sign_confirmation",
+]
 
 CONFIRMATIONS_TOPIC: Final = "persistent://fleet/access/confirmations"
 _MAX_BYTES: Final = 1 << 20
 _MAX_VALUES: Final = 10_000
+_KIND: Final = "confirmation"
 
 
 class RegionConfirmation(NamedTuple):
@@ -40,3 +56,18 @@ def decode_confirmation(body: bytes) -> RegionConfirmation | None:
     if not all(isinstance(text, str) for text in texts) or not isinstance(at_s, int | float):
         return None
     return RegionConfirmation(region, confirmed, float(at_s))
+
+
+def sign_confirmation(key: OperatorKey, region: str, body: bytes, publication_id: str) -> Mapping[str, str]:
+    """The properties by which a region's confirmation is signed."""
+    return sign_publication(key, Publication(_KIND, region, body), publication_id, "in force")
+
+
+def is_of_its_region(found: RegionConfirmation, body: bytes, properties: Mapping[str, str], keys: OperatorKeys) -> bool:
+    """Whether the access daemon of the region that a confirmation names signed it, with a key that is trusted."""
+    publication = Publication(_KIND, found.region, body)
+    try:
+        by = verify_publication(keys, publication, properties, Scope(ENROLMENT_KIND))
+    except SignatureRefused:
+        return False
+    return by.name == principal(PrincipalKind.ACCESS, found.region)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from identity.confirmations import CONFIRMATIONS_TOPIC, decode_confirmation
+from identity.confirmations import CONFIRMATIONS_TOPIC, decode_confirmation, is_of_its_region
 from identity.errors import SignatureFault, SignatureRefused
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
@@ -145,7 +145,10 @@ class RegistrySession:
             self._changed.notify_all()
 
     def _on_confirmation(self, message: TopicMessage) -> None:
-        if (found := decode_confirmation(message.body)) is not None:
+        found = decode_confirmation(message.body)
+        if found is None:
+            return
+        if self._trusted is None or is_of_its_region(found, message.body, message.properties, self._trusted):
             with self._changed:
                 self._confirmed.setdefault(found.region, set()).update(found.confirmed.values())
                 self._changed.notify_all()

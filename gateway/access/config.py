@@ -106,3 +106,11 @@ class AccessSettings(Settings):
     enrolment: EnrolmentPlace | None = None
     status: AccessEndpoint = AccessEndpoint()
     log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _has_a_key(self) -> Self:
+        if self.registry.operators is not None and self.registry.key is None:
+            raise ValueError(
+                "registry.key: with operators the daemon signs what it enrols and confirms, by its own key"
+            )
+        return self

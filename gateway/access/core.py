@@ -29,8 +29,6 @@ MAX_CONFIRMED: Final = 1000
 MAX_ENDED: Final = 2000
 """Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
 MAX_LOOKS: Final = 10_000
-MAX_SERIAL_BITS: Final = 159
-"""What a list can have (RFC 5280, 4.1.2.2)."""
 _PRUNE_S: Final = 3600.0
 SETTLE_AT_MOST: Final = 5
 """Changes that keep coming are put together for so many times the settling time, and no longer."""
@@ -132,7 +130,7 @@ class AccessCore:
         # Beside what the authority's folder has: a folder that was restored may be without the newest ones.
         for one in entry.certificates:
             serial = int(one.serial, 16)
-            is_ours = one.issuer == self._settings.own_issuer and 0 < serial < 1 << MAX_SERIAL_BITS
+            is_ours = one.issuer == self._settings.own_issuer
             if is_ours and self._owner.setdefault(serial, name) == name:
                 self._issued.setdefault(name, {})[serial] = one.not_after.timestamp()
         self._put_on_list(name)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 from cryptography import x509
 
+from gateway.access.access_key import AccessKey
 from gateway.access.apply import StepRunner
 from gateway.access.broker import BrokerFiles, open_guard
 from gateway.access.broker_log import BrokerLog, RefusedConnection
@@ -63,7 +64,8 @@ class AccessDaemon:
         self._own = OwnList(settings.authority, self._files.lists)
         self._issued = IssuedReader(self._own.folder)
         self._root = x509.load_pem_x509_certificate(self._own.folder.root_pem)
-        self._publisher = AccessPublisher(settings.registry, settings.region)
+        self._key = AccessKey(settings.registry, settings.region)
+        self._publisher = AccessPublisher(settings.registry, settings.region, self._key)
         guard = open_guard(settings.broker, settings.region)
         registry, reading = DeviceRegistry(self._keep, settings.registry.max_devices), settings.registry
         self._runner = StepRunner(self._files, guard, self._publisher, self.metrics, own_list=self._own, clock=clock)
@@ -94,9 +96,7 @@ class AccessDaemon:
         )
         self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._events.put)
         self._enrolment = (
-            RegionEnrolment(settings.region, settings.enrolment, reading, self._own.folder, clock)
-            if settings.enrolment is not None
-            else None
+            RegionEnrolment(settings, self._own.folder, self._key, clock) if settings.enrolment is not None else None
         )
         self._logs = dict(_logs(settings))
         self._problem, self._retry_at_s, self._tick_at_s = "starting", 0.0, 0.0
@@ -289,7 +289,7 @@ class AccessDaemon:
         problem = self._problem or (f"registry: {standing.problem}" if not standing.is_current else "")
         problem = problem or (f"revocation lists: {topic.problem}" if not topic.is_current else "")
         problem = problem or self._not_applied or standing.last_unhandled or topic.last_unhandled
-        problem = problem or self._publisher.problem
+        problem = problem or self._key.problem(datetime.fromtimestamp(self._clock(), UTC)) or self._publisher.problem
         asked = self._enrolment
         problem = problem or "; ".join(asked.problems if asked is not None else ())
         refused = self._refused()
@@ -298,6 +298,8 @@ class AccessDaemon:
         metrics.closed.set(self._core.closed_devices)
         metrics.revoked.set(self._core.revoked_certificates)
         metrics.list_ends.set(min(lists.values(), default=0))
+        key_ends_s = self._key.ends.timestamp() if self._key.ends is not None else None
+        metrics.key_ends.set(key_ends_s or 0)
         metrics.registry_up.set(standing.is_current)
         metrics.healthy.set(not problem)
         for outcome, count in (("taken", counts.taken), ("refused", counts.refused), ("outranked", counts.outranked)):
@@ -318,6 +320,7 @@ class AccessDaemon:
                 "certificates_revoked": self._core.revoked_certificates,
                 "rules_version": self._files.rules_version,
                 "lists": lists,
+                "key_ends_s": key_ends_s,
                 "entries_refused": counts.refused,
                 "entries_refused_by": dict(counts.refused_by),
                 "entries_outranked": counts.outranked,

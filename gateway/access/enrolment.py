@@ -1,6 +1,6 @@
 """Who gets a certificate: enrolment by a claim, once, and renewal. Pure but for the authority's record of its work.
 
-    request ──▶ checked ──▶ signed and recorded ──▶ entry published ──▶ persisted ──▶ answer
+    request ──▶ checked ──▶ signed and recorded ──▶ entry published ──▶ read back ──▶ answer
                    └──▶ refusal                          (PublishEntry)   (on_persisted)  (SendAnswer)
 
 The certificate leaves only after the registry has its serial: what cannot be revoked is never given away. Killed
@@ -11,7 +11,7 @@ One region enrols a device, and one access daemon at a time works for a region: 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -88,7 +88,10 @@ class EnrolmentRules:
 
 
 class PublishEntry(NamedTuple):
-    """Publish this entry, again and again until Pulsar has it; then call `on_persisted` with its name."""
+    """Publish this entry, again and again until Pulsar has it, and read it back; then call `on_persisted`.
+
+    If the registry's reader does not take it, call `on_not_taken`.
+    """
 
     entry: DeviceEntry
 
@@ -136,6 +139,10 @@ class _Pending:
     sender: str
     nonce: str
 
+    def is_in(self, entry: DeviceEntry) -> bool:
+        """Whether an entry has the certificate."""
+        return any(int(one.serial, 16) == self.issued.serial for one in entry.certificates)
+
 
 class _Refuse(Exception):
     def __init__(self, reason: RefusedBecause, detail: str) -> None:
@@ -155,10 +162,11 @@ class EnrolmentDesk:
     devices: KnownDevices
     signer: CertificateSigner
     rates: EnrolmentRates
+    check_right: Callable[[DeviceEntry, datetime], None]
+    """Raises SignatureRefused for an entry that no reader of the registry would take from us."""
     outcomes: Counter[str] = field(default_factory=Counter)
     refusals: deque[RefusedRequest] = field(default_factory=lambda: deque(maxlen=_KEPT_REFUSALS))
     _pending: dict[str, _Pending] = field(default_factory=dict)
-    _persisted: dict[str, DeviceEntry] = field(default_factory=dict)
 
     def on_request(self, sender: str, payload: bytes, *, now: datetime, now_s: float) -> list[EnrolmentEffect]:
         """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock."""
@@ -184,25 +192,32 @@ class EnrolmentDesk:
         except _Refuse as refuse:
             return self._refused(sender, nonce, refuse.reason, refuse.detail, now)
         except (IdentityError, OSError) as error:
-            _LOG.error("a certificate cannot be signed", sender=sender, error=str(error))
-            return self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "the authority cannot sign now", now)
+            _LOG.error("a certificate cannot be given", sender=sender, error=str(error))
+            return self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be given now", now)
 
     def on_persisted(self, name: str, *, now: datetime) -> list[EnrolmentEffect]:
-        """Pulsar has the entry of `tenant/device` that was to be published: its certificate may go out."""
+        """The registry was read back with the entry of `tenant/device` that was published, or a later one of it."""
         pending = self._pending.pop(name, None)
         if pending is None:
             return []
-        # Those that the reader has seen meanwhile are not needed any more.
-        if len(self._persisted) >= MAX_PENDING:
-            self._persisted = {one: entry for one, entry in self._persisted.items() if self._entry(one) is entry}
-        self._persisted[name] = pending.entry
-        entry = self._entry(name)
+        entry = self.devices.device(name)
         # An operator may have changed it in the meantime, and what is stricter holds.
         if entry is None or entry.state is not DeviceState.ACTIVE:
             detail = f"{name} is {'unknown' if entry is None else entry.state}"
             return self._refused(pending.sender, pending.nonce, RefusedBecause.NOT_ACTIVE, detail, now)
+        if not pending.is_in(entry):
+            detail = f"{name} was changed at the same moment: ask again"
+            return self._refused(pending.sender, pending.nonce, RefusedBecause.UNAVAILABLE, detail, now)
         self.outcomes["enrolled" if "@" in pending.sender else "renewed"] += 1
         return [_grant(pending.sender, pending.nonce, pending.issued)]
+
+    def on_not_taken(self, name: str, *, now: datetime) -> list[EnrolmentEffect]:
+        """The registry does not have the entry that was published: its certificate stays here."""
+        pending = self._pending.pop(name, None)
+        if pending is None:
+            return []
+        detail = "the registry does not take what is enrolled now"
+        return self._refused(pending.sender, pending.nonce, RefusedBecause.UNAVAILABLE, detail, now)
 
     @property
     def pending(self) -> int:
@@ -210,7 +225,7 @@ class EnrolmentDesk:
         return len(self._pending)
 
     def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
-        entry = self._with_claim(claim_id)
+        entry = self.devices.with_claim(claim_id)
         if entry is None or entry.claim is None:
             raise _Refuse(
                 RefusedBecause.UNKNOWN_CLAIM, "no device is expected with this claim: `waybill device expect`"
@@ -231,7 +246,7 @@ class EnrolmentDesk:
 
     def _renewed(self, asked: _Asked) -> list[EnrolmentEffect]:
         name = asked.sender
-        entry = self._entry(name)
+        entry = self.devices.device(name)
         if entry is None or entry.state is not DeviceState.ACTIVE:
             raise _Refuse(RefusedBecause.NOT_ACTIVE, f"{name} is {'unknown' if entry is None else entry.state}")
         self._check_place(entry, asked)
@@ -289,23 +304,16 @@ class EnrolmentDesk:
         if len(self._pending) >= MAX_PENDING:
             raise _Refuse(RefusedBecause.TOO_OFTEN, "too many wait for the registry: ask again later")
         rules, (sender, message, _, now) = self.rules, asked
+        change = DeviceChange(now, f"access@{rules.region}", f"asked by {sender}")
+        become = enrol if entry.state is DeviceState.EXPECTED else renew
+        # Before anything is signed: an entry like the one that will be published has to be taken from us.
+        like = EnrolledCertificate(issuer=rules.issuer, serial="1", not_after=now + rules.lifetime)
+        self.check_right(become(entry, like, change), now)
         issued = self.signer.device(message.csr, entry.tenant, entry.device, now=now, lifetime=rules.lifetime)
         certificate = EnrolledCertificate(issuer=rules.issuer, serial=f"{issued.serial:x}", not_after=issued.not_after)
-        change = DeviceChange(now, f"access@{rules.region}", f"asked by {sender}")
-        changed = (enrol if entry.state is DeviceState.EXPECTED else renew)(entry, certificate, change)
+        changed = become(entry, certificate, change)
         self._pending[entry.name] = _Pending(changed, issued, sender, message.nonce)
         return [PublishEntry(changed)]
-
-    def _entry(self, name: str) -> DeviceEntry | None:
-        """What the registry says, or what was published last where it does not know that yet."""
-        known, ours = self.devices.device(name), self._persisted.get(name)
-        return known if ours is None or (known is not None and known.version >= ours.version) else ours
-
-    def _with_claim(self, claim_id: str) -> DeviceEntry | None:
-        known = self.devices.with_claim(claim_id)
-        entry = None if known is None else self._entry(known.name)
-        # What was published last may have another claim than what the reader has seen.
-        return entry if entry is not None and entry.claim is not None and entry.claim.id == claim_id else None
 
     def _refused(
         self, sender: str, nonce: str, reason: RefusedBecause, detail: str, now: datetime

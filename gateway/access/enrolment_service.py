@@ -14,6 +14,7 @@ import structlog
 
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentEffect, PublishEntry
 from gateway.access.enrolment_door import EnrolmentDoor
+from gateway.errors import EntryNotTaken
 from identity.registry import DeviceEntry
 from runtime.backoff import Backoff
 from runtime.broker_settings import BrokerSettings
@@ -38,7 +39,8 @@ class EnrolmentDoors:
 class EnrolmentService:
     """Handles one request after the other: the next one is looked at when the registry has what the last one changed.
 
-    `publish` returns when Pulsar has the entry, or raises; then it is tried again until `close`.
+    `publish` returns when the registry was read back with the entry, or raises; then it is tried again until `close`.
+    After EntryNotTaken the request is refused instead.
     """
 
     def __init__(self, desk: EnrolmentDesk, doors: EnrolmentDoors, publish: Callable[[DeviceEntry], None]) -> None:
@@ -97,14 +99,25 @@ class EnrolmentService:
         for effect in effects:
             if not isinstance(effect, PublishEntry):
                 door.answer(effect.sender, effect.payload)
-            elif self._is_published(effect.entry):
-                self._perform(door, self._desk.on_persisted(effect.entry.name, now=datetime.now(UTC)))
+            else:
+                self._perform(door, self._published(effect.entry))
+
+    def _published(self, entry: DeviceEntry) -> list[EnrolmentEffect]:
+        try:
+            is_published = self._is_published(entry)
+        except EntryNotTaken as error:
+            self.problem = str(error)
+            _LOG.error("no certificate is given", device=entry.name, problem=self.problem)
+            return self._desk.on_not_taken(entry.name, now=datetime.now(UTC))
+        return self._desk.on_persisted(entry.name, now=datetime.now(UTC)) if is_published else []
 
     def _is_published(self, entry: DeviceEntry) -> bool:
         backoff = Backoff(0.2, 10.0, random.random)
         while not self._stop.is_set():
             try:
                 self._publish(entry)
+            except EntryNotTaken:
+                raise
             except Exception as error:  # noqa: BLE001 - Pulsar's client raises many kinds; none of them is final
                 self.problem = f"the registry does not take {entry.name}: {error}"
                 _LOG.warning("an enrolment waits for the registry", device=entry.name, problem=str(error))

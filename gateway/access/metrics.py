@@ -50,6 +50,11 @@ class AccessMetrics:
         self.list_ends = Gauge(
             "waybill_access_list_ends_seconds", "When the first list ends, seconds since 1970", registry=registry
         )
+        self.key_ends = Gauge(
+            "waybill_access_key_ends_seconds",
+            "When the daemon's own key ends, seconds since 1970; 0: never",
+            registry=registry,
+        )
         self.registry_up = Gauge(
             "waybill_access_registry_up", "1 while the registry is read to its end", registry=registry
         )

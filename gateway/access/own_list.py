@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import datetime, timedelta
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.revocation import RevocationList, next_list
@@ -12,7 +11,6 @@ from identity import AuthorityFolder, Revoked
 
 __all__ = ["OwnList"]
 
-_FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class OwnList:
@@ -50,11 +48,7 @@ class OwnList:
             revoked = {serial: Revoked(serial, now) for serial in current.serials} if current else {}
         # One from the disk has no certificate with it, and cannot be published.
         if current is None or self.is_due(now) or current.serials != revoked.keys() or not current.certificate_pem:
-            entries = [_bounded(revoked[serial], now) for serial in sorted(revoked)]
+            # Whatever the entry says: nothing was revoked later than now.
+            entries = [revoked[serial]._replace(at=min(revoked[serial].at, now)) for serial in sorted(revoked)]
             self.current = current = next_list(self.folder.authority, entries, current, now=now, life=self._life)
         return current
-
-
-def _bounded(one: Revoked, now: datetime) -> Revoked:
-    """With a date that every list may have, whatever the entry says."""
-    return one._replace(at=min(max(one.at, _FIRST), now))

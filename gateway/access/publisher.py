@@ -10,11 +10,12 @@ import contextlib
 import random
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
+from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
 from gateway.access.revocation import LISTS_TOPIC, RevocationList
 from gateway.registry_settings import RegistrySettings
@@ -35,10 +36,10 @@ _LOG = structlog.get_logger("access")
 class AccessPublisher:
     """Publishes in the background, again and again until the cluster has it."""
 
-    def __init__(self, settings: RegistrySettings, region: str) -> None:
-        self._settings, self._region = settings, region
+    def __init__(self, settings: RegistrySettings, region: str, key: AccessKey) -> None:
+        self._settings, self._region, self._key = settings, region, key
         self._list: RevocationList | None = None
-        self._confirmations: deque[bytes] = deque()
+        self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
         self._again: deque[TopicMessage] = deque()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._backoff = Backoff(0.1, 5.0, random.random)
@@ -77,7 +78,8 @@ class AccessPublisher:
         if len(self._confirmations) >= MAX_WAITING:
             self.dropped += 1
             return
-        self._confirmations.append(encode_confirmation(self._region, confirmed, at_s))
+        body = encode_confirmation(self._region, confirmed, at_s)
+        self._confirmations.append((body, self._key.sign_confirmation(body, int(at_s * 1000))))
         self._wake.set()
 
     def _run(self) -> None:
@@ -115,7 +117,8 @@ class AccessPublisher:
             if self._list is newest:
                 self._list = None
         while self._confirmations:
-            confirmations.send(self._confirmations[0], partition_key=self._region)
+            body, properties = self._confirmations[0]
+            confirmations.send(body, partition_key=self._region, properties=dict(properties))
             # Only now: what the cluster did not take is sent again.
             self._confirmations.popleft()
 

@@ -9,22 +9,21 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from gateway.access.access_key import AccessKey
 from gateway.access.broker import drawn_secret
 from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
-from gateway.access.config import EnrolmentPlace
+from gateway.access.config import AccessSettings
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules, RefusedRequest
 from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
 from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
-from gateway.errors import last_line
-from gateway.registry_settings import RegistrySettings
+from gateway.errors import EntryNotTaken, last_line
 from identity import AuthorityFolder, PrincipalKind, principal
 from identity.claims import broker_password, is_broker_password
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication
 from identity.registry_publisher import RegistryPublisher
-from identity.registry_signing import entries_signed_by
 from runtime.durable_file import replace_durably
 
 __all__ = ["RegionEnrolment"]
@@ -32,6 +31,7 @@ __all__ = ["RegionEnrolment"]
 PASSWORDS_EVERY_S = 60.0
 """Tokens end by the clock, without a change of the registry."""
 PASSWORDS_AT_MOST_EVERY_S = 0.1
+READ_BACK_S = 10.0
 _RETRY_S = 0.5
 _READABLE_BY_GROUP = 0o640
 
@@ -39,17 +39,18 @@ _READABLE_BY_GROUP = 0o640
 class RegionEnrolment:
     """`take` is called by the registry's reader, the rest by the daemon's loop. `start` after the registry was read.
 
-    Raises OSError, and OperatorKeyRefused for a key that cannot sign.
+    Raises OSError.
     """
 
     def __init__(
         self,
-        region: str,
-        settings: EnrolmentPlace,
-        registry: RegistrySettings,
+        daemon: AccessSettings,
         authority: AuthorityFolder,
+        key: AccessKey,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        assert daemon.enrolment is not None
+        region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
         self._region, self._settings, self._clock = region, settings, clock
         self._name = principal(PrincipalKind.ACCESS, region)
         self._secret = drawn_secret(settings.secret_file)
@@ -57,14 +58,12 @@ class RegionEnrolment:
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
-        self._desk = EnrolmentDesk(rules, self._book, authority, EnrolmentRates(settings.rates))
+        self._desk = EnrolmentDesk(rules, self._book, authority, EnrolmentRates(settings.rates), key.check)
         own = {"username": self._name, "password_file": settings.secret_file}
         doors = EnrolmentDoors(name=self._name, claims=settings.claims.model_copy(update=own), devices=settings.devices)
-        self._publisher = RegistryPublisher(
-            registry.service_url, registry.access, sign=entries_signed_by(registry.key), clock=clock
-        )
+        self._publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
         self._service = EnrolmentService(self._desk, doors, self._publish)
-        self._lock = threading.Lock()
+        self._taken = threading.Condition()
         self._newest = ""
         self._is_started = self._is_changed = False
         self._next_s = self._due_s = 0.0
@@ -106,8 +105,9 @@ class RegionEnrolment:
     def take(self, publication: DevicePublication) -> None:
         """An entry that holds from now on."""
         self._book.take(publication.entry)
-        with self._lock:
+        with self._taken:
             self._newest = max(self._newest, publication.publication_id)
+            self._taken.notify_all()
         if self._is_of_a_token(publication.entry):
             self._is_changed = True
 
@@ -150,13 +150,19 @@ class RegionEnrolment:
         return entry.region == self._region and entry.claim is not None and entry.claim.is_token
 
     def _publish(self, entry: DeviceEntry) -> None:
-        with self._lock:
+        with self._taken:
             newest = self._newest
         # Behind all that was seen, whatever this clock says.
         self._publisher.newest = max(self._publisher.newest or "", newest) or None
         self._publisher.publish(entry)
-        # At once, and not when the reader has it: a claim is used now.
-        self._is_changed = True
+        # Read back by the same eyes as everybody's: what the registry does not say cannot be revoked.
+        with self._taken:
+            if not self._taken.wait_for(lambda: self._is_held(entry), READ_BACK_S):
+                raise EntryNotTaken(f"{entry.name} was published, and its registry entry is not taken by this daemon")
+
+    def _is_held(self, entry: DeviceEntry) -> bool:
+        held = self._book.device(entry.name)
+        return held is not None and held.version >= entry.version
 
     def _hash_in_file(self) -> str:
         """Our own password's hash that the broker knows; "" if it knows none."""

@@ -42,6 +42,7 @@ class AccessStatus(BaseModel):
     `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
     `entries_refused_by`: messages of the registry that are no entries or that nobody signed who may, by reason.
     `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
+    `key_ends_s`: until when the daemon's own key is trusted, None for good.
     `enrolments`: requests for certificates by what became of them; `enrolments_refused`: the last that were refused.
     `connections_refused`: by broker (`devices`, `claims`) and reason, since the logs that are there begin.
     """
@@ -60,6 +61,7 @@ class AccessStatus(BaseModel):
     certificates_revoked: int = 0
     rules_version: int = 0
     lists: dict[str, float] = {}
+    key_ends_s: float | None = None
     entries_refused: int = 0
     entries_refused_by: dict[str, int] = {}
     entries_outranked: int = 0

@@ -81,7 +81,7 @@ class EnrolmentRegion:
             self.book.take(entry)
         rules = EnrolmentRules(region="eu", issuer=self.authority.authority.name, lifetime=self.lifetime)
         rates = EnrolmentRates(EnrolmentRateSettings(sender_burst=1000))
-        self.desk = EnrolmentDesk(rules, self.book, self.authority, rates)
+        self.desk = EnrolmentDesk(rules, self.book, self.authority, rates, lambda _, __: None)
         own = self.files("access@eu")
         tls = TlsSettings(ca=self.root, certificate=own.certificate, key=own.key)
         claims = BrokerSettings(

@@ -56,7 +56,10 @@ def operator_files(tmp_path_factory: pytest.TempPathFactory) -> OperatorFiles:
     folder = tmp_path_factory.mktemp("operators")
     anna = operator("anna", tenants=("acme", "zeta"), kinds=("device",))
     write_operator(folder / "anna.key", anna)
-    return OperatorFiles(folder / "anna.key", operators_file(folder / "operators.toml", anna))
+    daemons = [operator(f"access@{region}", kinds=("enrolment",)) for region in ("eu", "us")]
+    for one in daemons:
+        write_operator(folder / f"{one.trusted.name}.key", one)
+    return OperatorFiles(folder / "anna.key", operators_file(folder / "operators.toml", anna, *daemons))
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +68,11 @@ def regions(
 ) -> Iterator[list[AccessRegion]]:
     folder = tmp_path_factory.mktemp("regions")
     root = new_root(folder / "root")
-    trust = f'operators = "{operator_files.trusted}"'
-    made = [AccessRegion(name, _made(folder / name), root, pulsar.service_url, trust) for name in ("eu", "us")]
+    trust = f'operators = "{operator_files.trusted}"\nkey = "{operator_files.key.parent}/access@'
+    made = [
+        AccessRegion(name, _made(folder / name), root, pulsar.service_url, f'{trust}{name}.key"')
+        for name in ("eu", "us")
+    ]
     try:
         for region in made:
             region.start_broker()

@@ -1,0 +1,71 @@
+"""The access daemon's own key: what it signs, and whether anybody would take that now."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+
+from gateway.registry_settings import RegistrySettings
+from identity.confirmations import sign_confirmation
+from identity.errors import SignatureFault, SignatureRefused
+from identity.names import PrincipalKind, principal
+from identity.operator_files import read_operator_key, read_operators
+from identity.operator_keys import Scope, TrustedKey
+from identity.publication_id import RANDOM_BITS, next_publication_id
+from identity.registry import DeviceEntry
+from identity.registry_publisher import SignEntry, unsigned
+from identity.registry_signing import ENROLMENT_KIND, check_right, signed_by
+
+__all__ = ["AccessKey"]
+
+
+class AccessKey:
+    """The key of a region's daemon, held against the keys that the daemon itself trusts.
+
+    Where the registry is not signed it signs nothing, and all is well. Raises OperatorKeyRefused, SettingsError.
+    """
+
+    def __init__(self, registry: RegistrySettings, region: str) -> None:
+        self._region, self._name = region, principal(PrincipalKind.ACCESS, region)
+        self._trusted = None if registry.operators is None else read_operators(registry.operators)
+        self._key = None if registry.key is None else read_operator_key(registry.key)
+
+    @property
+    def ends(self) -> datetime | None:
+        """When it ends; None: never, or it is not known here."""
+        trusted = self._entry
+        return None if trusted is None else trusted.valid_until
+
+    @property
+    def sign_entry(self) -> SignEntry:
+        """Signs what is enrolled."""
+        return unsigned if self._key is None else signed_by(self._key)
+
+    def sign_confirmation(self, body: bytes, now_ms: int) -> Mapping[str, str]:
+        """The properties of a confirmation."""
+        if self._key is None:
+            return {}
+        publication_id = next_publication_id(None, now_ms, secrets.randbits(RANDOM_BITS))
+        return sign_confirmation(self._key, self._region, body, publication_id)
+
+    def check(self, entry: DeviceEntry, now: datetime) -> None:
+        """Raises SignatureRefused if nobody would take this entry from us now."""
+        if self._trusted is not None and self._key is not None:
+            check_right(self._trusted, self._key.key_id, entry, now)
+
+    def problem(self, now: datetime) -> str:
+        """Why nobody takes what it signs now; "" while it is taken."""
+        if self._trusted is None or self._key is None:
+            return ""
+        try:
+            key = self._trusted.check(self._key.key_id, scope=Scope(ENROLMENT_KIND), moment=now)
+            if key.name != self._name:
+                raise SignatureRefused(SignatureFault.NO_RIGHT, f"it is that of {key.name}, and not of {self._name}")
+        except SignatureRefused as refused:
+            return f"the daemon's own key: {refused}; make one by `waybill push key {self._name} --kind enrolment`"
+        return ""
+
+    @property
+    def _entry(self) -> TrustedKey | None:
+        return None if self._trusted is None or self._key is None else self._trusted.keys.get(self._key.key_id)

@@ -1,0 +1,91 @@
+"""The access daemon's own key: what nobody would take is known before anything is signed."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.access.access_key import AccessKey
+from gateway.access.config import AccessSettings
+from gateway.registry_settings import RegistrySettings
+from identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
+from identity.errors import SignatureRefused
+from identity.operator_files import NewOperator, write_operator
+from identity.registry import enrol
+from tests.identity.operators import operator, operators_file, trusting
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
+
+
+def enroller(name: str = "access@eu", **more: Any) -> NewOperator:
+    return operator(name, **({"kinds": ("enrolment",)} | more))
+
+
+def key_of(folder: Path, own: NewOperator, *trusted: NewOperator) -> AccessKey:
+    write_operator(folder / "own.key", own)
+    operators = operators_file(folder / "operators.toml", *trusted)
+    settings = RegistrySettings(service_url="pulsar://host:6650", operators=operators, key=folder / "own.key")
+    return AccessKey(settings, "eu")
+
+
+def test_a_key_that_is_trusted_signs_and_its_end_is_known(tmp_path: Path) -> None:
+    own = enroller(valid_until=NOW + timedelta(days=1))
+    key = key_of(tmp_path, own, own)
+    assert (key.problem(NOW), key.ends) == ("", NOW + timedelta(days=1))
+    key.check(ENTRY, NOW)
+    assert "valid" in key.problem(NOW + timedelta(days=1))
+    with pytest.raises(SignatureRefused):
+        key.check(ENTRY, NOW + timedelta(days=1))
+
+
+@pytest.mark.parametrize("trusted", [enroller(), operator("anna")])
+def test_a_key_that_the_daemon_itself_does_not_trust_is_a_problem(tmp_path: Path, trusted: NewOperator) -> None:
+    key = key_of(tmp_path, enroller(), trusted)
+    assert "push key access@eu" in key.problem(NOW)
+    with pytest.raises(SignatureRefused):
+        key.check(ENTRY, NOW)
+
+
+def test_the_key_of_another_region_is_a_problem(tmp_path: Path) -> None:
+    own = enroller("access@us")
+    key = key_of(tmp_path, own, own)
+    assert "access@us" in key.problem(NOW)
+    with pytest.raises(SignatureRefused):
+        key.check(ENTRY, NOW)
+
+
+def test_settings_of_a_signed_registry_need_the_daemons_key() -> None:
+    place = {"rules_file": "a", "password_file": "b", "pid": 5}
+    broker = place | {"revocation_file": "c", "guard_socket": "d", "guard_secret_file": "e"}
+    registry = {"service_url": "pulsar://host:1", "operators": "f"}
+    facts = {"region": "eu", "broker": broker, "registry": registry, "authority": {"folder": "g"}}
+    with pytest.raises(ValueError, match=r"registry\.key"):
+        AccessSettings.model_validate_json(json.dumps(facts))
+    registry["key"] = "h"
+    AccessSettings.model_validate_json(json.dumps(facts))
+
+
+def test_a_confirmation_counts_only_if_its_region_signed_it(tmp_path: Path) -> None:
+    eu, us, anna = enroller(), enroller("access@us"), operator("anna")
+    keys = trusting(eu, us, anna)
+    body = encode_confirmation("eu", [("acme/bus-1", "an id")], 1.0)
+    found = decode_confirmation(body)
+    assert found is not None
+    signed = {}
+    for name, own in {"eu": eu, "us": us, "anna": anna}.items():
+        (tmp_path / name).mkdir()
+        key = key_of(tmp_path / name, own, eu, us, anna)
+        signed[name] = key.sign_confirmation(body, int(NOW.timestamp() * 1000))
+    assert is_of_its_region(found, body, signed["eu"], keys)
+    for properties in (signed["us"], signed["anna"], {}):
+        assert not is_of_its_region(found, body, properties, keys)
+    other = encode_confirmation("eu", [("acme/bus-2", "an id")], 1.0)
+    changed = decode_confirmation(other)
+    assert changed is not None
+    assert not is_of_its_region(changed, other, signed["eu"], keys)
