@@ -12,7 +12,6 @@ from identity import AuthorityFolder, Revoked
 __all__ = ["OwnList"]
 
 
-
 class OwnList:
     """The newest list of an authority; `former`: what is on disk, which every new one has to follow."""
 
