@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.config import GatewaySettings
+from gateway.share import share_group
 from identity import SealingKeyError, read_public_key
 from runtime.broker_settings import is_this_machine, unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
@@ -27,6 +28,10 @@ def warnings(settings: GatewaySettings, config: Path) -> list[str]:
 
 def _file_problems(settings: GatewaySettings) -> Iterator[str]:
     yield from unusable_files("mqtt", settings.mqtt)
+    try:
+        share_group(settings.mqtt)
+    except (OSError, ValueError) as error:
+        yield f"mqtt.share_file: cannot be used: {error}"
     yield from unusable_tls_files("pulsar.tls", settings.pulsar.tls)
     if settings.pulsar.token_file:
         try:
@@ -64,6 +69,7 @@ def _plain_text(settings: GatewaySettings) -> Iterator[str]:
 def _open_secrets(settings: GatewaySettings, config: Path) -> Iterator[str]:
     secrets = (
         (settings.mqtt.password_file, "password"),
+        (settings.mqtt.share_file, "group"),
         (settings.pulsar.token and config, "token"),
         (settings.pulsar.token_file, "token"),
     )

@@ -25,7 +25,10 @@ PUBLISH_BYTES = 128 << 10
 
 
 class Mqtt(BrokerSettings):
-    """The regional broker. `receive_maximum` is how many batches may be in flight: taken and not yet in Pulsar."""
+    """The regional broker. `receive_maximum` is how many batches may be in flight: taken and not yet in Pulsar.
+
+    `share_file`: its first line is the secret name of the group in which the gateways of a region share batches.
+    """
 
     REMOVED_KEYS: ClassVar[Mapping[str, str]] = {"session_expiry_s": "a gateway's session ends with its connection"}
 
@@ -34,9 +37,19 @@ class Mqtt(BrokerSettings):
     connect_timeout_s: float = Field(default=5, gt=0, le=60)
     backoff_first_s: Seconds = 0.2
     backoff_max_s: Seconds = 15
+    share_file: Path | None = None
     receive_maximum: int = Field(default=256, ge=1, le=10_000)
     max_packet_bytes: int = Field(default=8 << 20, ge=64 << 10, le=64 << 20)
     max_in_flight_bytes: int = Field(default=64 << 20, ge=1 << 20)
+
+    @model_validator(mode="after")
+    def _shares_in_secret(self) -> Self:
+        if self.tls is not None and self.tls.certificate is not None and self.share_file is None:
+            raise ValueError(
+                "with tls.certificate a share_file is needed, one for all gateways of the region: "
+                "`waybill pki gateway` writes it beside the certificate, as `share`"
+            )
+        return self
 
 
 class Pulsar(Settings):

@@ -12,6 +12,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from gateway.config import GatewaySettings
 from gateway.errors import BrokerUnreachable
+from gateway.share import share_group
 from runtime.mqtt_client import (
     LARGEST_PACKET,
     NO_MATCHING_SUBSCRIBERS,
@@ -20,9 +21,11 @@ from runtime.mqtt_client import (
     MqttMessage,
     MqttSessionOptions,
 )
-from telemetry import DeviceChannel, shared_filter
+from telemetry import DeviceChannel, device_filter, shared_filter
 
-_SUBSCRIPTIONS = (shared_filter(DeviceChannel.BATCH), shared_filter(DeviceChannel.CONFIG_RESULT))
+_CHANNELS = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
+_SUBSCRIPTIONS = ", ".join(device_filter(channel) for channel in _CHANNELS)
+"""As they are shown: the group is a secret."""
 _PACKET_OVERHEAD = 16
 """What a PUBLISH has beside topic and payload, at most."""
 _NO_REASON = "Unspecified error"
@@ -54,6 +57,8 @@ class MqttConnection:
         on_published: Callable[[PublishResult], None],
     ) -> None:
         self._settings = settings.mqtt
+        group = share_group(settings.mqtt)
+        self._filters = [shared_filter(channel, group) for channel in _CHANNELS]
         self._window = settings.acks.window
         self._free = self._window
         self._max_packet_bytes = LARGEST_PACKET
@@ -126,7 +131,7 @@ class MqttConnection:
     def unsubscribe(self) -> None:
         """Leave the shared subscriptions; `is_unsubscribed` once the broker confirms. What it queued still comes."""
         if self.socket is not None:
-            self._client.unsubscribe(list(_SUBSCRIPTIONS))
+            self._client.unsubscribe(self._filters)
 
     def disconnect(self) -> None:
         """Go in good order."""
@@ -155,12 +160,12 @@ class MqttConnection:
         theirs = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         # Acknowledgements that the old connection left unanswered are sent again by paho and count.
         self._free = min(self._window, theirs) - self._client.unanswered
-        self._client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in _SUBSCRIPTIONS])
+        self._client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in self._filters])
 
     def _on_subscribe(self, _: mqtt.Client, __: Any, ___: int, reasons: list[ReasonCode], ____: Any) -> None:
         if any(reason.is_failure for reason in reasons):
             refused = [str(reason) for reason in reasons if reason.is_failure]
-            self.last_error = f"the MQTT broker refuses a subscription of {', '.join(_SUBSCRIPTIONS)}: {refused[0]}"
+            self.last_error = f"the MQTT broker refuses a subscription of {_SUBSCRIPTIONS}: {refused[0]}"
         elif any(reason.value < 1 for reason in reasons):
             self.last_error = "the MQTT broker grants QoS 0 only: what it sends may be lost"
         else:

@@ -110,11 +110,13 @@ def gateway(
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and a certificate for a gateway, as gateway@NAME.
+    """Make a key and a certificate for a gateway, as gateway@NAME, and `share`, which all gateways of a region have.
 
     Example: waybill pki gateway eu-1 --region eu --out gateway-eu-1
     """
     _write_principal(folder, region, out, kind=PrincipalKind.GATEWAY, name=name, days=days, as_json=as_json)
+    with errors_as_messages():
+        PkiFolder(folder).write_share(region, out)
 
 
 @app.command()

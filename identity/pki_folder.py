@@ -1,11 +1,12 @@
 """The authorities of an operator in one folder, and certificates for whoever they name.
 
 FOLDER/root-authority/  the root; its key may be kept elsewhere
-FOLDER/regions/REGION/  each region's authority, which works without the root's key
+FOLDER/regions/REGION/  each region's authority, which works without the root's key; and `share`
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from identity.credentials import credentials_in, write_credentials
 from identity.errors import AuthorityMissing, NameRefused
 from identity.names import DeviceName, parse_name
 from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request
-from runtime.durable_file import replace_durably
+from runtime.durable_file import create_durably, replace_durably
 from runtime.tls import TlsSettings
 from telemetry.record import DEVICE_PATTERN
 
@@ -24,6 +25,7 @@ __all__ = ["PkiFolder", "certify", "latest"]
 
 ROOT_NAME = "Waybill root"
 _ROOT = "root-authority"
+_SHARE = "share"
 
 
 class PkiFolder:
@@ -58,6 +60,19 @@ class PkiFolder:
     def regions(self) -> list[str]:
         """The regions that have an authority here."""
         return sorted(place.parent.name for place in (self.folder / "regions").glob("*/authority.pem"))
+
+    def share(self, region: str) -> Path:
+        """The file with the secret name by which a region's gateways share batches; drawn where it is missing.
+
+        Raises NameRefused, OSError.
+        """
+        file = self._place(region) / _SHARE
+        create_durably(file, f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
+        return file
+
+    def write_share(self, region: str, folder: Path) -> None:
+        """A copy of that file in a folder, for a gateway. Raises NameRefused, OSError."""
+        replace_durably(folder / _SHARE, self.share(region).read_bytes(), mode=0o600)
 
     def issued(self) -> list[IssuedCertificate]:
         """What every authority of this folder signed, and the root itself; no key is needed."""

@@ -24,7 +24,7 @@ from telemetry.record import DEVICE_PATTERN
 
 _VERSION = ("waybill", "1")
 _ENROLMENT = "waybill/enrol/1"
-_SHARE = "$share/gateway"
+_SHARE = "$share"
 _VEHICLE = "vehicle"
 _LEVELS = 5
 _MAX_DEVICE_TOPIC = 160
@@ -86,9 +86,9 @@ def device_filter(channel: DeviceChannel, tenant: str = "+") -> str:
     return "/".join((*_VERSION, tenant, "+", channel))
 
 
-def shared_filter(channel: DeviceChannel) -> str:
-    """The filter by which all gateways of a region share a channel: the broker gives each message to one of them."""
-    return f"{_SHARE}/{device_filter(channel)}"
+def shared_filter(channel: DeviceChannel, group: str) -> str:
+    """The filter by which all of a group share a channel: the broker gives each message to one of them."""
+    return f"{_SHARE}/{group}/{device_filter(channel)}"
 
 
 class EnrolmentChannel(StrEnum):

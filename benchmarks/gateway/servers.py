@@ -79,6 +79,7 @@ class Gateway:
         text += f'tls = {{ ca = "{region.credentials.gateway.tls_ca}" }}\n'
         text += tenants or 'tenant = "fleet"\n'
         text += f'[status]\nport = {port}\n[mqtt]\nhost = "127.0.0.1"\nport = {region.mqtt.port}\n'
+        text += f'share_file = "{region.credentials.authority.share(REGION)}"\n'
         ca, certificate, key = region.files_of(principal(PrincipalKind.GATEWAY, name))
         text += f'[mqtt.tls]\nca = "{ca}"\ncertificate = "{certificate}"\nkey = "{key}"\n'
         config.write_text(text)

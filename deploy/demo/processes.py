@@ -53,6 +53,7 @@ region = "{region}"
 [mqtt]
 host = "127.0.0.1"
 port = {stack.brokers[region].port}
+{_share_toml(stack, region)}
 {_tls_toml("mqtt", stack.client_files(f"gateway@{name}", region))}
 [pulsar]
 service_url = "{stack.pulsar[region].service_url}"
@@ -70,6 +71,11 @@ port = {port}
         folder,
         healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
     )
+
+
+def _share_toml(stack: LocalStack, region: str) -> str:
+    """How the gateways of a region share batches; as anybody can where the stack is insecure."""
+    return "" if stack.authority is None else f'share_file = "{stack.authority.share(region)}"'
 
 
 def _pulsar_access(stack: LocalStack, role: str) -> str:

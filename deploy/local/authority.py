@@ -47,6 +47,10 @@ class LocalAuthority:
         """The certificate and key of a device (`acme/bus-1`) or of another client (`gateway@eu-1`)."""
         return self._made(region, name)
 
+    def share(self, region: str) -> Path:
+        """The file by which the gateways of a region share batches, their `mqtt.share_file`."""
+        return self.pki.share(region)
+
     def _made(self, region: str, name: str, servers: Sequence[str] = ()) -> TlsFiles:
         place, now = self._folder / "certificates" / region / name, _now()
         files = credentials_in(place)

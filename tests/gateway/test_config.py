@@ -41,6 +41,7 @@ host = "127.0.0.1"
 service_url = "pulsar://127.0.0.1:6650"
 [tenants.fleet]
 """
+CA = "/etc/ssl/certs/ca-certificates.crt"
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 
 
@@ -202,6 +203,9 @@ def checked(tmp_path: Path, text: str) -> Any:
         ('password_file = "p"', "password_file is used together with username"),
         ('username = "u"\npassword_file = "/nowhere"', "mqtt.password_file: cannot be read"),
         ('password = "p"', "mqtt.password: was renamed; it is now mqtt.password_file"),
+        (f'tls = {{ ca = "{CA}", certificate = "{CA}", key = "{CA}" }}', "with tls.certificate a share_file is needed"),
+        ('share_file = "/etc/hostname"', "mqtt.share_file: cannot be used: its first line is no name"),
+        ('share_file = "/nowhere/share"', "mqtt.share_file: cannot be used"),
         ("max_packet_bytes = 65536", "mqtt.max_packet_bytes must be at least"),
     ],
 )

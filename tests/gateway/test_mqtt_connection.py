@@ -61,6 +61,7 @@ def test_a_subscription_that_is_refused_or_granted_without_acknowledgement_is_no
         session.side.connect()
         session.until(lambda: session.side.last_error)
         assert said in session.side.last_error
+        assert "$share" not in session.side.last_error, "who reads it must not learn the group's name"
         assert not session.side.is_subscribed
         assert session.side.free_slots == 0
 

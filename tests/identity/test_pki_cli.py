@@ -53,6 +53,18 @@ def test_each_command_makes_files_that_tls_takes_without_the_root_s_key(
     ssl.create_default_context(cafile=str(out / "ca.pem"))
 
 
+def test_the_gateways_of_a_region_have_one_secret_and_those_of_another_region_another(
+    pki: Path, tmp_path: Path
+) -> None:
+    assert run(pki, "region", "us", "--root-key", tmp_path / SAFE).exit_code == 0
+    for name, region in (("eu-1", "eu"), ("eu-2", "eu"), ("us-1", "us")):
+        run(pki, "gateway", name, "--region", region, "--out", tmp_path / name)
+    first, second, other = (tmp_path / name / "share" for name in ("eu-1", "eu-2", "us-1"))
+    assert first.read_text() == second.read_text() != other.read_text()
+    assert len(first.read_text().strip()) == 32
+    assert first.stat().st_mode & 0o077 == 0
+
+
 def test_a_device_may_keep_its_key_to_itself(pki: Path, tmp_path: Path) -> None:
     key, request = KeyPair.generate(), tmp_path / "request.pem"
     request.write_bytes(make_request(key, "acme/bus-1"))

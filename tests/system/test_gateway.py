@@ -258,6 +258,7 @@ def test_over_mutual_tls_a_gateway_works_and_one_without_a_certificate_takes_not
         own = authority.client("gateway@tls-1")
         trusted = f'tls = {{ ca = "{own.ca}", certificate = "{own.certificate}", key = "{own.key}" }}'
         fleet = Devices(broker, "tls", 4, 30, tls=authority.client("gateway@devices"))
+        trusted += f'\nshare_file = "{authority.share("local")}"'
         with region.gateway("tls-1", broker, trusted):
             fleet.send_unacknowledged()
             wait_until(lambda: fleet.all_acknowledged, 30)

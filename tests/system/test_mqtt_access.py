@@ -23,7 +23,8 @@ from identity import KeyPair, read_certificates, write_credentials
 from identity.broker_rules import broker_rules
 from identity.pki_folder import certify
 from runtime.broker_settings import BrokerSettings
-from telemetry import DeviceChannel, device_filter, device_topic
+from runtime.mqtt_client import MqttMessage
+from telemetry import DeviceChannel, device_filter, device_topic, shared_filter
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.gateway.strategies import settings as gateway_settings
@@ -228,32 +229,47 @@ def test_a_certificate_that_ends_in_mid_flight_loses_nothing_and_the_next_one_is
         broker.server.stop()
 
 
+def certified(broker: RegionalBroker, name: str) -> dict[str, Any]:
+    """How somebody reaches a broker, as settings say it."""
+    own = broker.authority.client(name, "eu")
+    tls = {"ca": own.ca, "certificate": own.certificate, "key": own.key}
+    return {"host": "127.0.0.1", "port": broker.server.port, "tls": tls}
+
+
+def subscribed_gateway(broker: RegionalBroker, on_message: Callable[[MqttMessage], None]) -> MqttConnection:
+    share = {"share_file": broker.authority.share("eu")}
+    made = gateway_settings(name="eu-1", mqtt=certified(broker, "gateway@eu-1") | share)
+    side = MqttConnection(made, on_message, lambda _: None)
+    side.connect()
+    turn_until(side, lambda: side.is_subscribed)
+    return side
+
+
+def turn_until(side: MqttConnection, condition: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < ends_s, side.last_error
+        side.read()
+        side.write()
+
+
 def parties(broker: RegionalBroker) -> Iterator[Callable[[], Callable[[], None]]]:
     """Everybody who has a session here, by the code that it runs in the field: each comes, and then leaves."""
 
-    def place(name: str) -> dict[str, Any]:
-        own = broker.authority.client(name, "eu")
-        tls = {"ca": own.ca, "certificate": own.certificate, "key": own.key}
-        return {"host": "127.0.0.1", "port": broker.server.port, "tls": tls}
-
     def device(number: int) -> Callable[[], None]:
-        settings = UplinkSettings.model_validate({"region": "eu", **place(f"acme/visitor-{number}")})
+        settings = UplinkSettings.model_validate({"region": "eu", **certified(broker, f"acme/visitor-{number}")})
         uplink = MqttUplink(DeviceSettings(tenant="acme", id=f"visitor-{number}"), settings)
         uplink.open()
         uplink.poll(0.05)
         return uplink.close
 
     def gateway() -> Callable[[], None]:
-        made = gateway_settings(name="eu-1", mqtt=place("gateway@eu-1"))
-        side = MqttConnection(made, lambda _: None, lambda _: None)
-        side.connect()
-        while not side.is_subscribed:
-            side.read()
-            side.write()
-        return side.disconnect
+        return subscribed_gateway(broker, lambda _: None).disconnect
 
     def daemon() -> Callable[[], None]:
-        door = EnrolmentDoor(BrokerSettings.model_validate(place("access@eu")), "access@eu", "t", lambda *_: None)
+        door = EnrolmentDoor(
+            BrokerSettings.model_validate(certified(broker, "access@eu")), "access@eu", "t", lambda *_: None
+        )
         while not door.is_open:
             door.turn(time.monotonic())
         return door.close
@@ -284,3 +300,30 @@ def test_the_broker_outlives_everybody_who_returns_after_it_read_its_files_again
         assert broker.said("Reloading config") == 3
     finally:
         broker.server.stop()
+
+
+def test_nobody_who_does_not_know_the_group_of_the_gateways_takes_batches_from_them(broker: RegionalBroker) -> None:
+    got: list[MqttMessage] = []
+    side = subscribed_gateway(broker, got.append)
+    strangers = [Participant(broker, f"kaze/stranger-{number}") for number in range(3)]
+    owner = Participant(broker, "/".join(OWNER))
+    try:
+        for one in strangers:
+            groups = [shared_filter(DeviceChannel.BATCH, group) for group in ("gateway", "+", "*")]
+            one.subscribe(*groups, "#", "$SYS/#")
+        for number in range(40):
+            owner.publish(device_topic(*OWNER, DeviceChannel.BATCH), b"%d" % number)
+        turn_until(side, lambda: len(got) == 40)
+        assert [one.got for one in strangers] == [[], [], []]
+        # Nor is the name written where others look: not in the log, nor in what the broker has on disk.
+        group = broker.authority.share("eu").read_text().strip()
+        process = broker.server.identity
+        assert process is not None
+        process.send(signal.SIGUSR1)
+        wait_until((broker.server.folder / "mosquitto.db").exists, 10)
+        files = [file for file in broker.server.folder.rglob("*") if file.is_file()]
+        assert [file.name for file in files if group.encode() in file.read_bytes()] == []
+    finally:
+        side.disconnect()
+        for one in (owner, *strangers):
+            one.close()

@@ -38,7 +38,7 @@ def test_the_topics_are_these() -> None:
         "waybill/1/fleet/d1/config",
         "waybill/1/fleet/d1/config-result",
     ]
-    assert shared_filter(DeviceChannel.BATCH) == "$share/gateway/waybill/1/+/+/batch"
+    assert shared_filter(DeviceChannel.BATCH, "gateway") == "$share/gateway/waybill/1/+/+/batch"
     assert device_filter(DeviceChannel.ACK, "fleet") == "waybill/1/fleet/+/ack"
     assert [VEHICLE_POSITION, VEHICLE_SIGNAL, VEHICLE_EVENT, VEHICLE_CANARY, VEHICLE_FILTER] == [
         "vehicle/position",
