@@ -5,9 +5,6 @@ import sys
 from benchmarks.gateway import memory, noisy, revocation, speed
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["noisy"]:
-        noisy.main()
-    else:
-        memory.main()
-        speed.main()
-        revocation.main()
+    for part in (memory, speed, noisy, revocation):
+        if not sys.argv[1:] or part.__name__.rpartition(".")[2] in sys.argv[1:]:
+            part.main()

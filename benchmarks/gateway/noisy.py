@@ -61,6 +61,8 @@ def phase(place: Region, gateway: Gateway, loud_rate: float) -> tuple[float, flo
         after, took_s = gateway.metrics(), time.monotonic() - began_s
         assert calm.stdout is not None
         result = json.loads(calm.stdout.readline())
+        assert loud.stdout is not None
+        loud.stdout.readline()
         assert not result["left"], f"{result['left']} batches of the calm tenant were never acknowledged"
     names = ("waybill_gateway_batches_total", f'waybill_gateway_slowed_down_total{{tenant="{LOUD}"}}')
     taken, slowed = ((after.get(name, 0.0) - before.get(name, 0.0)) / took_s for name in names)
