@@ -21,8 +21,13 @@ class RegistryCheck:
     def __init__(self, settings: RegistrySettings) -> None:
         """Raises SettingsError."""
         registry = DeviceRegistry(kept_of_entry, settings.max_devices)
+        self._operators = operators = settings.followed()
         self.reader = RegistryReader(
-            settings.service_url, settings.access, registry, check_signed=settings.check_signed()
+            settings.service_url,
+            settings.access,
+            registry,
+            check_signed=None if operators is None else operators.check_signed,
+            starts_anew=(lambda: False) if operators is None else operators.look,
         )
         self.refusal_of: Callable[[Sender], Refusal | None] = judge(
             registry.get, lambda: self.reader.knows_all, refuses_unknown=settings.unknown_devices == "refuse"
@@ -45,6 +50,7 @@ class RegistryCheck:
         """Why the registry is not known to its end now; empty while it is. What was read before holds meanwhile."""
         standing = self.reader.standing
         problem = standing.last_unhandled if standing.is_current else standing.problem
+        problem = problem or (self._operators.problem if self._operators is not None else "")
         return f"device registry: {problem}" if problem else ""
 
 

@@ -32,30 +32,41 @@ _KIND: Final = "confirmation"
 
 
 class RegionConfirmation(NamedTuple):
-    """At `at_s` (seconds since 1970) these publications, by device, were in force in a region."""
+    """At `at_s` (seconds since 1970) these publications, by device, were in force in a region.
+
+    `refused`: publications that it does not take, by their ids, and the reason of each.
+    """
 
     region: str
     confirmed: dict[str, str]
     at_s: float
+    refused: dict[str, str]
 
 
-def encode_confirmation(region: str, confirmed: Iterable[tuple[str, str]], at_s: float) -> bytes:
+def encode_confirmation(
+    region: str, confirmed: Iterable[tuple[str, str]], at_s: float, refused: Iterable[tuple[str, str]] = ()
+) -> bytes:
     """The message."""
-    return json.dumps({"region": region, "at_s": at_s, "confirmed": dict(confirmed)}, separators=(",", ":")).encode()
+    facts = {"region": region, "at_s": at_s, "confirmed": dict(confirmed), "refused": dict(refused)}
+    return json.dumps(facts, separators=(",", ":")).encode()
 
 
 def decode_confirmation(body: bytes) -> RegionConfirmation | None:
     """What a message says; None: it is no confirmation."""
     try:
         facts = parse_json(body, max_bytes=_MAX_BYTES, max_depth=3, max_values=_MAX_VALUES)
-        region, at_s, confirmed = facts["region"], facts["at_s"], facts["confirmed"]
+        region, at_s, confirmed, refused = facts["region"], facts["at_s"], facts["confirmed"], facts["refused"]
     except (InvalidJson, KeyError, TypeError):
         return None
     # A region that says nonsense has confirmed nothing.
-    texts = [region, *confirmed, *confirmed.values()] if isinstance(confirmed, dict) else [None]
-    if not all(isinstance(text, str) for text in texts) or not isinstance(at_s, int | float):
+    if not (isinstance(confirmed, dict) and isinstance(refused, dict) and isinstance(at_s, int | float)):
         return None
-    return RegionConfirmation(region, confirmed, float(at_s))
+    texts = [region, *confirmed, *confirmed.values(), *refused, *refused.values()]
+    return RegionConfirmation(region, confirmed, float(at_s), refused) if _are_texts(texts) else None
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def sign_confirmation(key: OperatorKey, region: str, body: bytes, publication_id: str) -> Mapping[str, str]:

@@ -122,11 +122,12 @@ class RegistryReader(Generic[T]):
         on_message: Callable[[TopicMessage, Taken | Outranked | EntryRefused], object] = lambda _, __: None,
         on_standing: Callable[[TopicStanding], object] = lambda _: None,
         is_compacted: bool = True,
+        starts_anew: Callable[[], bool] = lambda: False,
     ) -> None:
         self.registry = registry
         self._check_signed, self._on_message = check_signed, on_message
         self.reader = CompactedTopicReader(
-            service_url, access, topic, self._take, on_standing, is_compacted=is_compacted
+            service_url, access, topic, self._take, on_standing, is_compacted=is_compacted, starts_anew=starts_anew
         )
 
     @property

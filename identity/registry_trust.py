@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from identity.followed_operators import FollowedOperators
 from identity.operator_files import read_operators
 from identity.registry_messages import CheckSigned
 from identity.registry_signing import check_by
@@ -32,6 +33,10 @@ class RegistryTrust(Settings):
                 "or unsigned = true, which takes whatever is published; one of them"
             )
         return self
+
+    def followed(self) -> FollowedOperators | None:
+        """The trusted keys, for who runs for long; None: nothing is held against anything. Raises SettingsError."""
+        return None if self.operators is None else FollowedOperators(self.operators)
 
     def check_signed(self) -> CheckSigned | None:
         """What holds signatures against the trusted keys; None: nothing is held against anything.

@@ -60,7 +60,8 @@ class TopicStanding(NamedTuple):
 class CompactedTopicReader:
     """Calls `on_message` for each message, and `on_standing` when it is current for the first time or again, or not.
 
-    With `is_compacted=False` it reads all that is still there of each key, not only the last.
+    With `is_compacted=False` it reads all that is still there of each key, not only the last. `starts_anew` is asked
+    twice a second whether everything is to be read again: what its owner could not take before may be right now.
 
     Both are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
     no message ends a reader. A reader whose thread has ended or hangs is not current, whatever it read. `start` begins.
@@ -76,7 +77,9 @@ class CompactedTopicReader:
         *,
         backoff_max_s: float = 5.0,
         is_compacted: bool = True,
+        starts_anew: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._starts_anew = starts_anew
         self.topic, self._is_compacted = topic, is_compacted
         self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
         self._on_message, self._on_standing = on_message, on_standing
@@ -134,6 +137,9 @@ class CompactedTopicReader:
             )
             self._backoff.reset()
             while not self._stop.is_set():
+                if self._starts_anew():
+                    self._last = None
+                    return
                 self._look(pulsar, reader)
         finally:
             with contextlib.suppress(pulsar.PulsarException):

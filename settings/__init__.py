@@ -8,7 +8,7 @@ load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every
 """
 
 from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, parse_toml
-from settings.loading import load, parse, problem_text, renamed_to, validate
+from settings.loading import load, parse, problem_text, read_text, renamed_to, validate
 from settings.model import Settings, SettingsError
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "parse",
     "parse_toml",
     "problem_text",
+    "read_text",
     "renamed_to",
     "validate",
 ]

@@ -22,13 +22,17 @@ SIMILAR = 0.7
 
 def load(model: type[Made], path: Path) -> Made:
     """The settings in a TOML file. Raises SettingsError."""
+    return parse(model, read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a TOML file, for `parse`; one that is too long is cut where that notices it. Raises SettingsError."""
     try:
         with path.open("rb") as file:
             # One byte more than is allowed shows that there are too many.
-            text = file.read(MAX_TOML_BYTES + 1).decode("utf-8")
+            return file.read(MAX_TOML_BYTES + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(str(path), [f"cannot be read: {error}"]) from error
-    return parse(model, text, str(path))
 
 
 def parse(model: type[Made], text: str, source: str) -> Made:

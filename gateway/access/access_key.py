@@ -9,9 +9,10 @@ from datetime import datetime
 from gateway.registry_settings import RegistrySettings
 from identity.confirmations import sign_confirmation
 from identity.errors import SignatureFault, SignatureRefused
+from identity.followed_operators import FollowedOperators
 from identity.names import PrincipalKind, principal
-from identity.operator_files import read_operator_key, read_operators
-from identity.operator_keys import Scope, TrustedKey
+from identity.operator_files import read_operator_key
+from identity.operator_keys import OperatorKeys, Scope, TrustedKey
 from identity.publication_id import RANDOM_BITS, next_publication_id
 from identity.registry import DeviceEntry
 from identity.registry_publisher import SignEntry, unsigned
@@ -23,12 +24,12 @@ __all__ = ["AccessKey"]
 class AccessKey:
     """The key of a region's daemon, held against the keys that the daemon itself trusts.
 
-    Where the registry is not signed it signs nothing, and all is well. Raises OperatorKeyRefused, SettingsError.
+    Where the registry is not signed it signs nothing, and all is well. Raises OperatorKeyRefused.
     """
 
-    def __init__(self, registry: RegistrySettings, region: str) -> None:
+    def __init__(self, registry: RegistrySettings, region: str, operators: FollowedOperators | None) -> None:
         self._region, self._name = region, principal(PrincipalKind.ACCESS, region)
-        self._trusted = None if registry.operators is None else read_operators(registry.operators)
+        self._operators = operators
         self._key = None if registry.key is None else read_operator_key(registry.key)
 
     @property
@@ -65,6 +66,10 @@ class AccessKey:
         except SignatureRefused as refused:
             return f"the daemon's own key: {refused}; make one by `waybill push key {self._name} --kind enrolment`"
         return ""
+
+    @property
+    def _trusted(self) -> OperatorKeys | None:
+        return None if self._operators is None else self._operators.keys
 
     @property
     def _entry(self) -> TrustedKey | None:

@@ -28,6 +28,7 @@ from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.revocation import LISTS_TOPIC, ListRefused, RevocationList, read_list_message
 from gateway.access.status import AccessStatus, RefusedEnrolment
 from gateway.errors import AddressTaken, ClockSetBack, GatewayError, ThreadEnded, last_line
+from identity.publication_id import PROPERTY
 from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
@@ -64,7 +65,8 @@ class AccessDaemon:
         self._own = OwnList(settings.authority, self._files.lists)
         self._issued = IssuedReader(self._own.folder)
         self._root = x509.load_pem_x509_certificate(self._own.folder.root_pem)
-        self._key = AccessKey(settings.registry, settings.region)
+        self._operators = operators = settings.registry.followed()
+        self._key = AccessKey(settings.registry, settings.region, operators)
         self._publisher = AccessPublisher(settings.registry, settings.region, self._key)
         guard = open_guard(settings.broker, settings.region)
         registry, reading = DeviceRegistry(self._keep, settings.registry.max_devices), settings.registry
@@ -90,7 +92,8 @@ class AccessDaemon:
             reading.service_url,
             reading.access,
             registry,
-            check_signed=reading.check_signed(),
+            check_signed=None if operators is None else operators.check_signed,
+            starts_anew=(lambda: False) if operators is None else operators.look,
             on_message=self._on_entry,
             on_standing=self._events.put,
         )
@@ -247,7 +250,7 @@ class AccessDaemon:
         # Whole only what may have to be published again: that somebody is locked out must not be compacted away.
         return _Kept(is_closed, message if is_closed and publication.entry.region == self._settings.region else None)
 
-    def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
+    def _on_entry(self, message: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, Taken):
             # Before the loop hears of it: who is locked out gets no certificate meanwhile.
             try:
@@ -258,10 +261,13 @@ class AccessDaemon:
             return
         # What nobody signed who may counts for nothing, but compaction would keep it instead of what holds.
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
+        if isinstance(became, EntryRefused):
+            self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
         if isinstance(became, Outranked):
             _LOG.warning("two changed a device at once, and the stricter one holds", device=name)
         kept = self._reader.registry.get(name)
-        if kept is not None and kept.message is not None:
+        # The same one: its key is trusted no more, so it would come back to us for ever.
+        if kept is not None and kept.message is not None and kept.message.body != message.body:
             self._publisher.publish_again(kept.message)
 
     def _tick(self, now_s: float) -> None:
@@ -288,6 +294,7 @@ class AccessDaemon:
         topic = self._lists.standing
         problem = self._problem or (f"registry: {standing.problem}" if not standing.is_current else "")
         problem = problem or (f"revocation lists: {topic.problem}" if not topic.is_current else "")
+        problem = problem or (self._operators.problem if self._operators is not None else "")
         problem = problem or self._not_applied or standing.last_unhandled or topic.last_unhandled
         problem = problem or self._key.problem(datetime.fromtimestamp(self._clock(), UTC)) or self._publisher.problem
         asked = self._enrolment

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -20,6 +21,7 @@ from gateway.access.core import Confirmation
 from gateway.access.revocation import LISTS_TOPIC, RevocationList
 from gateway.registry_settings import RegistrySettings
 from identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
+from identity.publication_id import is_publication_id
 from identity.registry_messages import DEVICES_TOPIC
 from runtime.backoff import Backoff
 from runtime.compacted_topic import TopicMessage
@@ -28,6 +30,8 @@ from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
 __all__ = ["AccessPublisher"]
 
 MAX_WAITING: Final = 1000
+REFUSED_AGE_S: Final = 60.0
+"""Of what was published longer ago nobody waits to hear that it is refused."""
 _OPERATION_S: Final = 5
 _CLOSE_S: Final = 3.0
 _LOG = structlog.get_logger("access")
@@ -40,6 +44,7 @@ class AccessPublisher:
         self._settings, self._region, self._key = settings, region, key
         self._list: RevocationList | None = None
         self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
+        self._refused: deque[tuple[str, str]] = deque(maxlen=MAX_WAITING)
         self._again: deque[TopicMessage] = deque()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._backoff = Backoff(0.1, 5.0, random.random)
@@ -78,9 +83,18 @@ class AccessPublisher:
         if len(self._confirmations) >= MAX_WAITING:
             self.dropped += 1
             return
-        body = encode_confirmation(self._region, confirmed, at_s)
+        self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
+
+    def _say(self, body: bytes, at_s: float) -> None:
         self._confirmations.append((body, self._key.sign_confirmation(body, int(at_s * 1000))))
         self._wake.set()
+
+    def refuse(self, publication_id: str, reason: str, published_s: float) -> None:
+        """A publication of the registry does not count in this region: whoever made it is told, if it is new."""
+        is_new = abs(time.time() - published_s) < REFUSED_AGE_S
+        if is_new and is_publication_id(publication_id):
+            self._refused.append((publication_id, reason))
+            self._wake.set()
 
     def _run(self) -> None:
         import pulsar  # noqa: PLC0415 - imported where it is used, as everywhere
@@ -116,6 +130,10 @@ class AccessPublisher:
             # A newer one may have come meanwhile.
             if self._list is newest:
                 self._list = None
+        # All at once: a flood of strangers' messages makes one of ours.
+        if self._refused and len(self._confirmations) < MAX_WAITING:
+            refused = [self._refused.popleft() for _ in range(len(self._refused))]
+            self._say(encode_confirmation(self._region, (), time.time(), refused), time.time())
         while self._confirmations:
             body, properties = self._confirmations[0]
             confirmations.send(body, partition_key=self._region, properties=dict(properties))

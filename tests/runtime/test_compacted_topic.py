@@ -38,11 +38,14 @@ class Cluster:
 
     def __init__(self, count: int) -> None:
         self.messages = [Message(number) for number in range(count)]
+        self.starts: list[Any] = []
 
     def __call__(self, *_: Any, **__: Any) -> Cluster:
         return self
 
-    create_reader = __call__
+    def create_reader(self, _: str, start: Any, **__: Any) -> Cluster:
+        self.starts.append(start)
+        return self
 
     def is_connected(self) -> bool:
         return True
@@ -86,6 +89,32 @@ def test_a_message_that_cannot_be_handled_is_counted_and_the_next_one_is_read(
     wait_until(lambda: reader.standing.is_current, 10)
     assert (taken, reader.standing.unhandled, reader.standing.messages) == (["0", "2"], 1, 3)
     assert "OverflowError" in reader.standing.last_unhandled
+    reader.close()
+
+
+def test_everything_is_read_again_when_its_owner_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
+) -> None:
+    asked = threading.Event()
+
+    def starts_anew() -> bool:
+        if not asked.is_set():
+            return False
+        asked.clear()
+        cluster.messages = [Message(number) for number in range(3)]
+        return True
+
+    cluster = Cluster(2)
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
+    reader = CompactedTopicReader(
+        "pulsar://nowhere", PulsarAccess(), "a", lambda message: taken.append(message.key), starts_anew=starts_anew
+    )
+    reader.start()
+    wait_until(lambda: reader.standing.is_current, 10)
+    asked.set()
+    wait_until(lambda: taken == ["0", "1", "0", "1", "2"], 10)
+    assert cluster.starts[0] == cluster.starts[1], "from the beginning, and not behind what was read"
+    assert reader.standing.is_current
     reader.close()
 
 

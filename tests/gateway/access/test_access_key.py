@@ -31,7 +31,7 @@ def key_of(folder: Path, own: NewOperator, *trusted: NewOperator) -> AccessKey:
     write_operator(folder / "own.key", own)
     operators = operators_file(folder / "operators.toml", *trusted)
     settings = RegistrySettings(service_url="pulsar://host:6650", operators=operators, key=folder / "own.key")
-    return AccessKey(settings, "eu")
+    return AccessKey(settings, "eu", settings.followed())
 
 
 def test_a_key_that_is_trusted_signs_and_its_end_is_known(tmp_path: Path) -> None:
