@@ -90,7 +90,7 @@ class AccessPublisher:
         self._wake.set()
 
     def refuse(self, publication_id: str, reason: str, published_s: float) -> None:
-        """A publication of the registry does not count in this region: whoever made it is told, if it is new."""
+        """A publication of the registry does not count in this region: whoever made it hears of it, if it is new."""
         is_new = abs(time.time() - published_s) < REFUSED_AGE_S
         if is_new and is_publication_id(publication_id):
             self._refused.append((publication_id, reason))
