@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from prometheus_client import start_http_server
 from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +28,7 @@ from geo.replication.plan import Change, stale_addresses
 from geo.replication.reconnect import reconnect
 from geo.replication.watch import ReplicationCollector
 from runtime.pulsar_client import PulsarAccess
+from runtime.status_server import StatusServer, metrics_answer
 from settings import SettingsError, load
 
 __all__ = ["app"]
@@ -180,7 +180,8 @@ def verify(
 ) -> None:
     """Send a probe through every link, and try the rights of roles whose tokens are at hand.
 
-    Exit status: 0 all links and rights are good, 1 one is not, 3 unknown: a cluster did not answer.
+    Exit status: 0 all links and rights are good, 1 one is not, 3 unknown: a cluster did not answer, or a role's
+    token is not at hand.
 
     Example: waybill topology verify --topology topology.toml
     """
@@ -195,6 +196,9 @@ def verify(
             if not right.is_good:
                 console.print(str(right), style="red", markup=False, soft_wrap=True)
         console.print(_compared(wanted, result), markup=False, soft_wrap=True)
+    if result.untried:
+        said = f"unknown, what {', '.join(result.untried)} may do: no file ROLE.token of them in role_tokens"
+        errors.print(said, style="red", markup=False, soft_wrap=True)
     for cluster, reason in result.unreachable.items():
         errors.print(f"unknown, {cluster} was not seen: {reason}", style="red", markup=False, soft_wrap=True)
     raise typer.Exit({True: 0, False: 1, None: 3}[result.is_good])
@@ -219,6 +223,7 @@ def watch(
     ca: Ca = None,
     access: Access = None,
     port: Annotated[int, typer.Option(help="Where Prometheus reads the metrics; 0: nowhere.", min=0, max=65535)] = 9466,
+    host: Annotated[str, typer.Option(help="The address for it.")] = "127.0.0.1",
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.2)] = 5.0,
     looks: Annotated[int, typer.Option(help="Stop after so many; 0: never.", min=0)] = 0,
     as_json: AsJson = False,
@@ -230,7 +235,7 @@ def watch(
     collector = ReplicationCollector()
     with _opened(topology, token, ca, access) as (wanted, clients, _):
         if port:
-            _serve(port, collector)
+            _serve(host, port, collector)
         inspect_clusters = 0
         while True:
             seen = observe(wanted, clients, time.time)
@@ -242,9 +247,10 @@ def watch(
             time.sleep(interval_s)
 
 
-def _serve(port: int, collector: ReplicationCollector) -> None:
+def _serve(host: str, port: int, collector: ReplicationCollector) -> None:
     try:
-        start_http_server(port, registry=collector.registry())
+        registry = collector.registry()
+        StatusServer(host, port, {"/metrics": lambda: metrics_answer(registry)})
     except OSError as error:
         said = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
         way_out = f"port {port} {said}; choose another with --port, or none with --port 0"

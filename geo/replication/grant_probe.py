@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pulsar
 
+from geo.replication.actual import read_defaults
 from geo.replication.admin import AdminClient
 from geo.replication.connection import ServiceAddress, connect
 from geo.replication.desired import PROBE_TOPIC, address
@@ -16,7 +17,10 @@ from geo.replication.roles import namespace_of
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
-__all__ = ["TriedRight", "try_rights"]
+__all__ = ["NOBODY", "TriedRight", "try_rights", "untried_roles"]
+
+NOBODY = "(no token)"
+"""Who shows no token: may do nothing, whatever the brokers' `anonymousUserRole` is."""
 
 _AT_ONCE = 8
 _OPERATION_S = 5
@@ -47,25 +51,36 @@ class TriedRight(Settings):
         return f"{self.cluster}: {self.role} {must} {self.action} {self.resource}: {found}"
 
 
-def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: Path) -> list[TriedRight]:
-    """What each role that has a file `ROLE.token` in the folder may do in these clusters, tried.
+def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: Path | None) -> list[TriedRight]:
+    """What each role that has a file `ROLE.token` in the folder may do in these clusters, tried; and who has no token.
 
     In each namespace on one topic, on each topic with rights of its own, and one question for operators. A producer or
-    reader is opened and closed: nothing is sent, nothing is read.
+    reader is opened and closed: nothing is sent, nothing is read. Where brokers ask for no right nothing is tried.
     """
-    work = [
-        (admin, role, file)
-        for admin in clients.values()
-        for role in topology.roles_by_name()
-        if (file := tokens / f"{role}.token").exists()
+    roles: list[tuple[str, Path | None]] = [(NOBODY, None)]
+    roles += [
+        (role, file) for role in topology.roles_by_name() if tokens and (file := _token_of(role, tokens)).exists()
     ]
+    asked = [admin for admin in clients.values() if read_defaults(admin.configuration()).authorization]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        tried = pool.map(lambda one: list(_tried(topology, *one)), work)
+        tried = pool.map(
+            lambda one: list(_tried(topology, *one)), [(admin, *role) for admin in asked for role in roles]
+        )
         return [right for rights in tried for right in rights]
 
 
-def _tried(topology: Topology, operator: AdminClient, role: str, token: Path) -> Iterator[TriedRight]:
-    cluster, is_superuser = operator.cluster, topology.roles_by_name()[role].superuser
+def untried_roles(topology: Topology, tokens: Path | None) -> tuple[str, ...]:
+    """The roles of which no token is at hand: what they may do is not known."""
+    return tuple(role for role in topology.roles_by_name() if tokens is None or not _token_of(role, tokens).exists())
+
+
+def _token_of(role: str, tokens: Path) -> Path:
+    return tokens / f"{role}.token"
+
+
+def _tried(topology: Topology, operator: AdminClient, role: str, token: Path | None) -> Iterator[TriedRight]:
+    cluster = operator.cluster
+    is_superuser = role in topology.superusers()
     access = PulsarAccess(
         token_file=token, tls_ca=operator.access.tls_ca, tls_validate_hostname=operator.access.tls_validate_hostname
     )
@@ -84,7 +99,12 @@ def _tried(topology: Topology, operator: AdminClient, role: str, token: Path) ->
                 for action in ("produce", "consume"):
                     may = is_superuser or action in given
                     found = _opened(client, topic, action)
+                    # Whoever is nobody gets no answer at all, here as everywhere.
+                    is_nobody = token is None and found["was"] is None
+                    found = {"was": False} if is_nobody else found
                     yield TriedRight(role=role, cluster=cluster, action=action, resource=topic, may=may, **found)
+                    if is_nobody:
+                        return
         finally:
             client.close()
 
@@ -115,7 +135,7 @@ def _opened(client: pulsar.Client, topic: str, action: str) -> dict[str, bool | 
             client.create_producer(name).close()
         else:
             client.create_reader(name, pulsar.MessageId.latest).close()
-    except pulsar.AuthorizationError:
+    except (pulsar.AuthorizationError, pulsar.AuthenticationError):
         return {"was": False}
     except pulsar.PulsarException as error:
         return {"was": None, "reason": str(error)}

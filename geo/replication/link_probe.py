@@ -15,7 +15,7 @@ from geo.replication.admin import AdminClient
 from geo.replication.connection import AddressCheck, ServiceAddress, check_addresses, connect
 from geo.replication.desired import PROBE_TOPIC, address
 from geo.replication.errors import ReplicationError
-from geo.replication.grant_probe import TriedRight, try_rights
+from geo.replication.grant_probe import TriedRight, try_rights, untried_roles
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
 from settings import Settings
@@ -30,18 +30,20 @@ Latency = float | str  # seconds, or why there is none
 
 class VerifyResult(Settings):
     """Every link of the topology, every right that was tried, and the clusters that did not answer: what these would
-    say nobody knows."""
+    say nobody knows. `untried`: roles whose rights count, and of which no token was at hand."""
 
     links: tuple[LinkState, ...]
     unreachable: Mapping[str, str]
     rights: tuple[TriedRight, ...] = ()
+    untried: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool | None:
-        """Whether every link and right is; None: unknown, because a cluster did not answer."""
+        """Whether every link and right is; None: unknown, because a cluster did not answer or a role was not tried."""
         if self.unreachable:
             return None
-        return all(link.is_good for link in self.links) and all(right.is_good for right in self.rights)
+        is_good = all(link.is_good for link in self.links) and all(right.is_good for right in self.rights)
+        return None if is_good and self.untried else is_good
 
 
 def verify(
@@ -76,8 +78,14 @@ def verify(
                     f"{check.service_url} is not of cluster {check.cluster}"
                 )
     links = tuple(_with_latency(link, latencies.get((link.namespace, link.source, link.target))) for link in seen.links)
-    rights = try_rights(topology, reached, role_tokens) if role_tokens and topology.roles else []
-    return VerifyResult(links=links, unreachable={**unreachable, **seen.unreachable}, rights=tuple(rights))
+    rights = tuple(try_rights(topology, reached, role_tokens)) if topology.roles else ()
+    return VerifyResult(
+        links=links,
+        unreachable={**unreachable, **seen.unreachable},
+        rights=rights,
+        # Where nothing was tried at all no right counts.
+        untried=untried_roles(topology, role_tokens) if rights else (),
+    )
 
 
 def _without(clients: Mapping[str, AdminClient], gone: Mapping[str, str]) -> dict[str, AdminClient]:

@@ -1,15 +1,20 @@
 """Rights are the least that a role needs, and what is too much is taken away as what is missing is given."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from geo.replication import ClusterState, Topology, desired, plan
 from geo.replication.actual import rights_of_topic
 from geo.replication.cluster_state import BrokerDefaults
-from geo.replication.grant_probe import TriedRight
+from geo.replication.grant_probe import TriedRight, untried_roles
+from geo.replication.link_probe import VerifyResult
 from geo.replication.rest_types import CONFIGURATION, NAMESPACE
 from tests.geo.replication.topologies import located
 
+LOCAL = Path(__file__).parents[3] / "deploy" / "local"
 EU, US, EVENTS = "fleet/telemetry-eu", "fleet/telemetry-us", "fleet/events"
 
 
@@ -119,3 +124,38 @@ def test_a_right_that_could_not_be_tried_is_not_good(may: bool, was: bool | None
     tried = TriedRight(role="jobs", cluster="hq", action="consume", resource=EU, may=may, was=was, reason="Timeout")
     assert tried.is_good is good
     assert ("unknown: Timeout" in str(tried)) is (was is None)
+
+
+def test_a_role_without_a_token_at_hand_is_unknown_and_what_is_bad_stays_bad(tmp_path: Path) -> None:
+    wanted = topology()
+    assert untried_roles(wanted, None) == tuple(wanted.roles_by_name())
+    for role in wanted.roles_by_name():
+        (tmp_path / f"{role}.token").write_text("a token")
+    assert untried_roles(wanted, tmp_path) == ()
+    good = TriedRight(role="jobs", cluster="hq", action="consume", resource=EU, may=True, was=True)
+    for right, verdict in ((good, None), (good.model_copy(update={"was": False}), False)):
+        result = VerifyResult(links=(), unreachable={}, rights=(right,), untried=("jobs",))
+        assert result.is_good is verdict
+    assert VerifyResult(links=(), unreachable={}, rights=(good,)).is_good is True
+
+
+@pytest.mark.parametrize("file", ["topology.toml", "topology-dr.toml"])
+@pytest.mark.parametrize(
+    ("topic", "writers"),
+    [
+        ("reference/tariffs", set()),
+        ("reference/devices", {"access-eu", "fleet-operator"}),
+        ("reference/revocation-lists", {"access-eu"}),
+        ("access/confirmations", {"access-eu"}),
+    ],
+)
+def test_in_a_region_of_the_local_stack_each_role_writes_what_is_its_own_alone(
+    file: str, topic: str, writers: set[str]
+) -> None:
+    wanted = Topology.model_validate(tomllib.loads((LOCAL / file).read_text()))
+    namespace = topic.partition("/")[0]
+    given = wanted.grants("eu", f"fleet/{namespace}") | wanted.grants("eu", f"fleet/{topic}")
+    roles = {role for role, may in given.items() if "produce" in may}
+    assert {role for role in roles if not role.startswith("replication-")} == writers
+    assert "consume" in wanted.grants("eu", "fleet/access/confirmations")["fleet-operator"]
+    assert "gateway-eu" not in wanted.grants("eu", "fleet/reference"), "it reads no accounts"
