@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 from collections.abc import Callable
@@ -45,9 +44,6 @@ class Service:
             serve_status(self._settings.status, loop.metrics.registry, loop.status_holder) as server,
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
-            # What is there now stays: the collector need not go through it every second.
-            gc.collect()
-            gc.freeze()
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)
             try:
                 while not loop.is_finished:
