@@ -26,6 +26,7 @@ from gateway.access.own_list import OwnList
 from gateway.access.publisher import AccessPublisher
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.revocation import LISTS_TOPIC, ListRefused, RevocationList, read_list_message
+from gateway.access.seen_entries import SeenEntries
 from gateway.access.status import AccessStatus, RefusedEnrolment
 from gateway.errors import AddressTaken, ClockSetBack, GatewayError, ThreadEnded, last_line
 from identity.publication_id import PROPERTY
@@ -42,12 +43,14 @@ _TICK_S = 1.0
 _RETRY_S = 0.5
 _DAY_S = 86_400.0
 _CLOCK_BACK_S = 3600.0
+_SEEN = "seen-entries.sqlite"
+"""In the folder of the region's authority, which is the daemon's alone."""
 _LOG = structlog.get_logger("access")
 
 
 class _Kept(NamedTuple):
     is_closed: bool
-    message: TopicMessage | None
+    is_ours: bool
 
 
 _Event = DevicePublication | RevocationList | TopicStanding | TopicMessage
@@ -88,11 +91,13 @@ class AccessDaemon:
         if self._own.current is not None:
             self._core.on_own_list(self._own.current, clock())
         self._ahead: dict[str, RevocationList] = {}
+        self._check_signed = None if operators is None else operators.check_signed
+        self._seen = SeenEntries(self._own.folder.folder / _SEEN)
         self._reader = RegistryReader(
             reading.service_url,
             reading.access,
             registry,
-            check_signed=None if operators is None else operators.check_signed,
+            check_signed=self._check_signed,
             starts_anew=(lambda: False) if operators is None else operators.look,
             on_message=self._on_entry,
             on_standing=self._events.put,
@@ -124,7 +129,8 @@ class AccessDaemon:
         """Serve until `stop` is set. Raises AddressTaken, ClockSetBack, ThreadEnded."""
         # First, because the broker may be waiting for its files.
         self.prepare()
-        with self._serve() as server:
+        with self._serve() as server, self._seen:
+            self._restore()
             for thread in (self._reader, self._lists, self._publisher):
                 thread.start()
             try:
@@ -142,6 +148,14 @@ class AccessDaemon:
                 # What stays is right: a device that was closed stays closed without us.
                 for thread in (self._reader, self._lists, self._publisher):
                     thread.close()
+
+    def _restore(self) -> None:
+        """What was taken before the last end holds from the beginning: the topic may have an older entry by now."""
+        now_s = self._clock()
+        for publication in self._seen.restore(self._reader.registry, self._check_signed):
+            if self._enrolment is not None:
+                self._enrolment.take(publication)
+            self._core.on_device(publication, now_s)
 
     def _turn(self) -> None:
         self._take_events()
@@ -245,10 +259,8 @@ class AccessDaemon:
         for one in self._issued.read_new():
             self._core.on_issued(one.name, one.serial, one.not_after_s, now_s)
 
-    def _keep(self, publication: DevicePublication, message: TopicMessage) -> _Kept:
-        is_closed = not publication.entry.may_connect
-        # Whole only what may have to be published again: that somebody is locked out must not be compacted away.
-        return _Kept(is_closed, message if is_closed and publication.entry.region == self._settings.region else None)
+    def _keep(self, publication: DevicePublication, _: TopicMessage) -> _Kept:
+        return _Kept(not publication.entry.may_connect, publication.entry.region == self._settings.region)
 
     def _on_entry(self, message: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, Taken):
@@ -258,17 +270,20 @@ class AccessDaemon:
                     self._enrolment.take(became.publication)
             finally:
                 self._events.put(became.publication)
+                # Last: no session waits for a disk.
+                self._seen.keep(message)
             return
         # What nobody signed who may counts for nothing, but compaction would keep it instead of what holds.
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
         if isinstance(became, EntryRefused):
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
         if isinstance(became, Outranked):
-            _LOG.warning("two changed a device at once, and the stricter one holds", device=name)
+            _LOG.warning("an older entry came after a newer one, which holds", device=name)
         kept = self._reader.registry.get(name)
         # The same one: its key is trusted no more, so it would come back to us for ever.
-        if kept is not None and kept.message is not None and kept.message.body != message.body:
-            self._publisher.publish_again(kept.message)
+        held = self._seen.message(name) if kept is not None and kept.is_ours else None
+        if held is not None and held.body != message.body:
+            self._publisher.publish_again(held)
 
     def _tick(self, now_s: float) -> None:
         ahead_s = now_s - time.monotonic()
@@ -297,6 +312,7 @@ class AccessDaemon:
         problem = problem or (self._operators.problem if self._operators is not None else "")
         problem = problem or self._not_applied or standing.last_unhandled or topic.last_unhandled
         problem = problem or self._key.problem(datetime.fromtimestamp(self._clock(), UTC)) or self._publisher.problem
+        problem = problem or self._seen.problem
         asked = self._enrolment
         problem = problem or "; ".join(asked.problems if asked is not None else ())
         refused = self._refused()
