@@ -34,9 +34,11 @@ from identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing,
 from identity.requests import KeyPair
 from runtime.durable_file import create_durably, replace_durably
 
-__all__ = ["AuthorityFolder", "IssuedCertificate", "issued_in"]
+__all__ = ["AUTHORITY_FILES", "AuthorityFolder", "IssuedCertificate", "issued_in"]
 
 _ROOT, _CERTIFICATE, _KEY, _ISSUED = "root.pem", "authority.pem", "authority.key", "issued"
+AUTHORITY_FILES = (_ROOT, _CERTIFICATE)
+"""The certificates of the root and of the authority itself."""
 
 
 class IssuedCertificate(NamedTuple):

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from identity.operator_settings import OperatorSettings
     from identity.registry import Claim, DeviceChange, DeviceEntry
+    from identity.registry_messages import DevicePublication
     from identity.registry_session import RegistrySession
 
 __all__ = ["app"]
@@ -54,9 +55,9 @@ def list_devices(
     Example: waybill device list --config operator.toml --tenant acme
     """
     with _session(config) as (session, _):
-        for entry in session.all():
-            if tenant in ("", entry.tenant):
-                typer.echo(_line(entry))
+        for one in session.publications():
+            if tenant in ("", one.entry.tenant):
+                typer.echo(_line(one.entry, session.signed_by(one)))
 
 
 @app.command()
@@ -66,18 +67,17 @@ def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> N
     Example: waybill device show acme/bus-1 --config operator.toml
     """
     with _session(config, with_history=True) as (session, _):
-        entry = _known(session, device)
-        past = [one.entry for one in session.history(device)]
+        _known(session, device)
+        held = session.publication(device)
+        assert held is not None, "it is known"
+        past = session.history(device)
         if as_json:
-            facts = {
-                "device": json.loads(entry.model_dump_json()),
-                "history": [json.loads(one.model_dump_json()) for one in past],
-            }
+            facts = {"device": _facts(session, held), "history": [_facts(session, one) for one in past]}
             sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return
-        typer.echo(_line(entry))
+        typer.echo(_line(held.entry, session.signed_by(held)))
         for one in past:
-            typer.echo(f"  {_line(one)}  {one.reason}")
+            typer.echo(f"  {_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
 
 
 @app.command()
@@ -223,7 +223,7 @@ def sign(
     """
 
     def entries(session: RegistrySession, _: DeviceChange) -> tuple[DeviceEntry, ...]:
-        chosen = [_known(session, name) for name in devices] or session.all()
+        chosen = [_known(session, name) for name in devices] or [one.entry for one in session.publications()]
         return tuple(entry for entry in chosen if tenant in ("", entry.tenant))
 
     _change(config, key, "", wait, entries)
@@ -311,9 +311,16 @@ def _known(session: RegistrySession, device: str) -> DeviceEntry:
     return entry
 
 
-def _line(entry: DeviceEntry) -> str:
+def _facts(session: RegistrySession, publication: DevicePublication) -> dict[str, Any]:
+    return {**json.loads(publication.entry.model_dump_json()), "signed_by": session.signed_by(publication)}
+
+
+def _line(entry: DeviceEntry, signed_by: str = "") -> str:
+    """`signed_by` beside who the entry says: the first is proven, the second is what was written."""
     more = f" -> {entry.successor}" if entry.successor else ""
     changed = f"{entry.changed_at:%Y-%m-%dT%H:%M:%SZ} by {entry.changed_by}"
+    if signed_by not in ("", entry.changed_by):
+        changed += f", signed by {signed_by}"
     return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from identity.authority import Issued, common_name, read_certificates, regional_name, server_names
-from identity.authority_folder import AuthorityFolder, IssuedCertificate, issued_in
+from identity.authority_folder import AUTHORITY_FILES, AuthorityFolder, IssuedCertificate, issued_in
 from identity.credentials import credentials_in, write_credentials
 from identity.errors import AuthorityMissing, NameRefused
 from identity.names import DeviceName, parse_name
@@ -75,11 +75,15 @@ class PkiFolder:
         replace_durably(folder / _SHARE, self.share(region).read_bytes(), mode=0o600)
 
     def issued(self) -> list[IssuedCertificate]:
-        """What every authority of this folder signed, and the root itself; no key is needed."""
-        if not self.root_certificate.exists():
-            raise AuthorityMissing(self.folder, "has no root: `waybill pki init` makes one")
-        places = [self.folder / _ROOT, *(self._place(region) for region in self.regions())]
-        return [IssuedCertificate.read(self.root_certificate), *(one for place in places for one in issued_in(place))]
+        """What every authority of this folder signed, and these themselves; no key is needed.
+
+        A region's machine has no root. Some are there twice: see `latest`. Raises AuthorityMissing where there is none.
+        """
+        places = [place for place in (self.folder / _ROOT, *map(self._place, self.regions())) if place.exists()]
+        if not places:
+            raise AuthorityMissing(self.folder, "has no authority: `waybill pki init` makes the root")
+        own = [IssuedCertificate.read(place / name) for place in places for name in AUTHORITY_FILES]
+        return [*own, *(one for place in places for one in issued_in(place))]
 
     def write(
         self, region: str, folder: Path, name: str, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta

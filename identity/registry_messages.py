@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from identity.errors import IdentityError, SignatureRefused
 from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
 from identity.registry import DeviceEntry, Precedence, first_fault, precedence
+from identity.signatures import SIGNER
 from telemetry import InvalidJson, parse_json
 
 __all__ = [
@@ -56,10 +57,15 @@ class EntryRefused(IdentityError):
 
 
 class DevicePublication(NamedTuple):
-    """An entry, and the id under which it was published."""
+    """An entry, and the id under which it was published.
+
+    `signer`: the id of the key whose signature was found to be right; "" where none was looked at. Who *changed* the
+    entry is what the entry says; `device sign` publishes it under another key as it is.
+    """
 
     entry: DeviceEntry
     publication_id: str
+    signer: str = ""
 
     @property
     def precedence(self) -> Precedence:
@@ -98,7 +104,7 @@ def read_entry(
     if entry.name != key:
         raise EntryRefused(key, f"its body is of {entry.name}")
     # Last: a signature costs more than all the rest, and garbage needs none.
-    found = DevicePublication(entry, publication_id)
+    found = DevicePublication(entry, publication_id, "" if check_signed is None else properties.get(SIGNER, ""))
     try:
         if check_signed is not None:
             check_signed(found, body, properties)

@@ -83,9 +83,18 @@ class RegistrySession:
         found = self._reader.registry.get(name)
         return None if found is None else found.entry
 
-    def all(self) -> list[DeviceEntry]:
-        """Every entry, by name."""
-        return [found.entry for _, found in sorted(self._reader.registry.all().items())]
+    def publications(self) -> list[DevicePublication]:
+        """What holds of every device, by name."""
+        return [found for _, found in sorted(self._reader.registry.all().items())]
+
+    def publication(self, name: str) -> DevicePublication | None:
+        """What holds of a device; None: it is not known."""
+        return self._reader.registry.get(name)
+
+    def signed_by(self, publication: DevicePublication) -> str:
+        """Whose key signed it, by the trusted ones' names; "" where signatures are not looked at."""
+        key = None if self._trusted is None else self._trusted.keys.get(publication.signer)
+        return "" if key is None else key.name
 
     def history(self, name: str) -> list[DevicePublication]:
         """What the topic still has of a device, in the order in which it came."""

@@ -81,10 +81,10 @@ class AuthorityPlace(Settings):
 
 
 class AccessEndpoint(Settings):
-    """Where metrics, health and status are served, loopback unless said otherwise."""
+    """Where metrics, health and status are served, loopback unless said otherwise. Not the gateway's or the agent's."""
 
     host: str = "127.0.0.1"
-    port: Port = 9465
+    port: Port = 9466
 
 
 class AccessSettings(Settings):

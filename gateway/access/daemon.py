@@ -151,11 +151,13 @@ class AccessDaemon:
 
     def _restore(self) -> None:
         """What was taken before the last end holds from the beginning: the topic may have an older entry by now."""
-        now_s = self._clock()
         for publication in self._seen.restore(self._reader.registry, self._check_signed):
-            if self._enrolment is not None:
-                self._enrolment.take(publication)
-            self._core.on_device(publication, now_s)
+            self._take(publication)
+            try:
+                if self._enrolment is not None:
+                    self._enrolment.take(publication)
+            except Exception as error:  # noqa: BLE001 - as in `_take`
+                self._not_applied = f"{publication.entry.name} is not known to enrolment: {last_line(error)}"
 
     def _turn(self) -> None:
         self._take_events()

@@ -114,6 +114,20 @@ def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) 
     assert (shown.exit_code, json.loads(shown.output)[0]["what"]) == (1, "server")
 
 
+def test_the_machine_of_a_region_lists_what_it_has(pki: Path, tmp_path: Path) -> None:
+    run(pki, "region", "us", "--root-key", tmp_path / SAFE)
+    run(pki, "gateway", "us-1", "--region", "us", "--out", tmp_path / "other")
+    run(pki, "gateway", "eu-1", "--region", "eu", "--out", tmp_path / "gw", "--days", "20")
+    (tmp_path / "machine" / "regions").mkdir(parents=True)
+    (pki / "regions" / "eu").rename(tmp_path / "machine" / "regions" / "eu")
+    assert listed(tmp_path / "machine") == (
+        1,
+        {"gateway@eu-1": "ends soon", "Waybill regional authority eu": "good", "Waybill root": "good"},
+    )
+    empty = run(tmp_path / "other", "list")
+    assert (empty.exit_code, "has no authority" in empty.output) == (1, True)
+
+
 @pytest.mark.parametrize(
     "command",
     [

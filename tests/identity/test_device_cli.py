@@ -1,0 +1,88 @@
+"""`waybill device` as a command, on a registry in memory: who changed an entry, and whose key signed that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Self
+
+import pytest
+from typer.testing import CliRunner
+
+import identity.registry_session
+from identity.device_cli import app
+from identity.operator_keys import OperatorKeys
+from identity.registry_messages import DevicePublication, read_entry
+from identity.registry_session import RegistrySession
+from identity.registry_signing import check_by
+from tests.identity.registry_strategies import active
+from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
+
+# The entries say that anna changed them.
+MESSAGES = [signed(active(device="bus-1"), ANNA), signed(active(device="bus-2"), BOTH)]
+
+
+class InMemory:
+    """A session whose registry has these messages; without keys signatures are not looked at."""
+
+    trusted: OperatorKeys | None = KEYS
+    signed_by = RegistrySession.signed_by
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._trusted = self.trusted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def publications(self) -> list[DevicePublication]:
+        check = None if self._trusted is None else check_by(self._trusted)
+        return [read_entry(*message, check) for message in MESSAGES]
+
+    def publication(self, name: str) -> DevicePublication | None:
+        return next((one for one in self.publications() if one.entry.name == name), None)
+
+    def get(self, name: str) -> object:
+        found = self.publication(name)
+        return found and found.entry
+
+    def history(self, name: str) -> list[DevicePublication]:
+        return [one for one in self.publications() if one.entry.name == name]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(identity.registry_session, "RegistrySession", InMemory)
+    file = tmp_path / "operator.toml"
+    file.write_text('service_url = "pulsar://127.0.0.1:1"\nregions = ["eu"]\nunsigned = true\n')
+    return file
+
+
+def run(config: Path, *arguments: str) -> str:
+    done = CliRunner().invoke(app, [*arguments, "--config", str(config)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_key_that_is_not_of_who_the_entry_names_is_shown_beside_it(config: Path) -> None:
+    own, other = run(config, "list").splitlines()
+    assert own.endswith("by anna")
+    assert other.endswith("by anna, signed by bea")
+    assert [line.endswith("signed by bea  because") for line in run(config, "show", "acme/bus-2").splitlines()] == [
+        False,
+        True,
+    ]
+
+
+def test_programs_always_hear_whose_key_it_was(config: Path) -> None:
+    found = json.loads(run(config, "show", "acme/bus-1", "--json"))
+    assert (found["device"]["changed_by"], found["device"]["signed_by"]) == ("anna", "anna")
+    found = json.loads(run(config, "show", "acme/bus-2", "--json"))
+    assert (found["device"]["signed_by"], found["history"][0]["signed_by"]) == ("bea", "bea")
+
+
+def test_a_signature_that_nobody_looked_at_names_nobody(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InMemory, "trusted", None)
+    assert "signed by" not in run(config, "list")
+    assert json.loads(run(config, "show", "acme/bus-2", "--json"))["device"]["signed_by"] == ""
