@@ -43,6 +43,20 @@ Config = Annotated[
     Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _known_kind(kind: str | None) -> str | None:
+    from cloud_jobs.reference_messages import TOPICS
+
+    # of a kind that is none nothing would be shown, as if nothing were there
+    if kind is not None and kind not in TOPICS:
+        raise typer.BadParameter(f"{kind!r} is no kind: {', '.join(TOPICS)}")
+    return kind
+
+
+OfKind = Annotated[
+    str | None, typer.Option("--kind", help="Only this kind: account, tariff, fence ...", callback=_known_kind)
+]
 LakeAt = Annotated[str, typer.Option("--lake", help="The lake: a folder, or s3://BUCKET/PREFIX.")]
 Files = Annotated[
     list[Path],
@@ -142,7 +156,7 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Ju
 def list_(
     *,
     lake: LakeAt,
-    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind: account, tariff, fence ...")] = None,
+    kind: OfKind = None,
     as_json: AsJson = False,
 ) -> None:
     """Show every version in force of what the jobs have taken over from the topics, by whom, and what cannot be used.
@@ -170,7 +184,7 @@ def list_(
         *(_refused_row(one, published[one.publication_id]) for one in found.refused),
     ]
     shown = sorted(shown, key=_version)
-    topic = "" if kind is None else next((name for one, name in TOPICS.items() if one == kind), "?")
+    topic = "" if kind is None else next(name for one, name in TOPICS.items() if one == kind)
     quarantined = [row for row in quarantined_messages(there) if row["topic"].endswith(topic)]
     if as_json:
         plain = [{name: _plain(value) for name, value in row.items()} for row in quarantined]
@@ -223,7 +237,7 @@ def history(
     thing: Annotated[str, typer.Argument(metavar="ID", help="The id of a fence, a tariff, an account ...")],
     *,
     lake: LakeAt,
-    kind: Annotated[str | None, typer.Option("--kind", help="Only the thing of this kind.")] = None,
+    kind: OfKind = None,
     operators: Annotated[
         Path | None, typer.Option("--operators", help="The trusted keys: check each signature by them.")
     ] = None,

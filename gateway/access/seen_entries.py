@@ -45,9 +45,9 @@ class SeenEntries:
         try:
             self._database = self._open()
         except sqlite3.DatabaseError as error:
-            aside = self._path.with_suffix(".damaged")
-            _LOG.error("the entries seen before cannot be read, and are begun anew", kept=str(aside), error=str(error))
-            self._path.replace(aside)
+            kept = self._path.with_suffix(".damaged")
+            _LOG.error("the entries seen before cannot be read, and are begun anew", kept=str(kept), error=str(error))
+            self._path.replace(kept)
             self._database = self._open()
         return self
 
@@ -82,7 +82,7 @@ class SeenEntries:
         try:
             for name, body, properties, published_ms in self._database.execute(query, parameters):
                 yield TopicMessage(name, body, json.loads(properties), published_ms)
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, ValueError, RecursionError) as error:
             self.problem = f"{self._path}: {error}"
 
     def _open(self) -> sqlite3.Connection:

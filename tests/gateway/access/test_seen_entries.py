@@ -97,7 +97,7 @@ def test_what_a_key_signed_that_is_trusted_no_more_is_not_restored(tmp_path: Pat
     assert Process(tmp_path / "seen", keys=trusting(BOTH)).restored == []
 
 
-def test_a_damaged_file_is_put_aside_and_the_topic_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_damaged_file_is_kept_and_the_topic_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "seen").write_bytes(b"no database" * 1000)
     begun = Process(tmp_path / "seen", [signed(active())])
     assert (begun.problem, begun.registry.get("acme/bus-1")) == ("", active())
