@@ -6,12 +6,13 @@ import warnings
 from typing import NamedTuple, Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from identity.errors import KeyRefused, RequestFault, RequestRefused
+from identity.pem_keys import private_key_of
 
 __all__ = ["MAX_REQUEST_BYTES", "CertificateRequest", "KeyPair", "PublicKey", "make_request", "read_request"]
 
@@ -40,9 +41,9 @@ class KeyPair:
     def from_pem(cls, pem: bytes) -> Self:
         """A key from PEM without a passphrase. Raises KeyRefused."""
         try:
-            private = serialization.load_pem_private_key(pem, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise KeyRefused(f"no private key in PEM without a passphrase: {error}") from error
+            private = private_key_of(pem)
+        except ValueError as error:
+            raise KeyRefused(str(error)) from error
         if not (
             isinstance(private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) and _is_taken(private.public_key())
         ):
@@ -106,7 +107,7 @@ def read_request(pem: bytes) -> CertificateRequest:
 def _is_signed(request: x509.CertificateSigningRequest) -> bool:
     try:
         return request.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError, InvalidSignature):
         return False
 
 

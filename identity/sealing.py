@@ -17,14 +17,14 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from identity.errors import SealingKeyError, Unsealable
+from identity.pem_keys import private_key_of, public_key_of
 
 _MAGIC: Final = b"WBS1"
 _ID_BYTES, _KEY_BYTES, _NUMBER_BYTES, _TAG_BYTES = 8, 32, 12, 16
@@ -117,9 +117,9 @@ def is_sealed(payload: bytes) -> bool:
 def read_public_key(file: Path) -> X25519PublicKey:
     """A tenant's public key (PEM, X25519). Raises SealingKeyError."""
     try:
-        key = load_pem_public_key(_pem(file))
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise SealingKeyError(f"{file}: is no public key: {error}") from error
+        key = public_key_of(_pem(file))
+    except ValueError as error:
+        raise SealingKeyError(f"{file}: {error}") from error
     if not isinstance(key, X25519PublicKey):
         raise SealingKeyError(f"{file}: is not an X25519 key: make one with `waybill pki sealing TENANT`")
     return key
@@ -127,9 +127,9 @@ def read_public_key(file: Path) -> X25519PublicKey:
 
 def _private_key(file: Path) -> X25519PrivateKey:
     try:
-        key = load_pem_private_key(_pem(file), None)
-    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-        raise SealingKeyError(f"{file}: is no private key without a passphrase: {error}") from error
+        key = private_key_of(_pem(file))
+    except ValueError as error:
+        raise SealingKeyError(f"{file}: {error}") from error
     if not isinstance(key, X25519PrivateKey):
         raise SealingKeyError(f"{file}: is not an X25519 key: make one with `waybill pki sealing TENANT`")
     return key

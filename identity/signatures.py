@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
 from identity.operator_keys import KEY_BYTES, OperatorKeys, Scope, key_id_of
+from identity.pem_keys import private_key_of
 from identity.publication_id import PROPERTY, drawn_at, is_publication_id
 
 __all__ = [
@@ -63,9 +64,9 @@ class OperatorKey:
         try:
             if len(pem) > _MAX_FILE_BYTES:
                 raise OperatorKeyRefused(f"it has more than {_MAX_FILE_BYTES} bytes, which is no key")
-            key = serialization.load_pem_private_key(pem, None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise OperatorKeyRefused(f"it is no private key in PEM without a password: {error}") from error
+            key = private_key_of(pem)
+        except ValueError as error:
+            raise OperatorKeyRefused(f"it is {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise OperatorKeyRefused("it is a private key of another kind; make one with `waybill push key NAME`")
         return cls(key)

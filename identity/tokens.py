@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from identity.errors import IdentityError
+from identity.pem_keys import private_key_of
 
 __all__ = [
     "AUDIENCE",
@@ -56,9 +56,9 @@ class TokenKey:
     def from_pem(cls, pem: bytes) -> "TokenKey":
         """A key as `to_pem` wrote it. Raises InvalidToken for anything else."""
         try:
-            key = serialization.load_pem_private_key(pem, password=None)
-        except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-            raise InvalidToken(f"is not a private key on the curve P-256 without a passphrase: {error}") from error
+            key = private_key_of(pem)
+        except ValueError as error:
+            raise InvalidToken(f"is not a private key on the curve P-256: {error}") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
             raise InvalidToken("is not a private key on the curve P-256")
         return cls(key)

@@ -14,6 +14,11 @@ from tests.fuzz.bounds import check_refusal
 KEY = TokenKey(ec.generate_private_key(ec.SECP256R1()))
 TOKEN = KEY.token("gateway-eu", issuer="https://keys.example", now_s=1_764_000_000, life_s=3600)
 
+OTHER_KIND = (
+    b"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VxBCIEIDftOWwJOMz9qnBwj8MHhGhXMZwcmpKuN9H7j4/nxNJM\n"
+    b"-----END PRIVATE KEY-----\n"
+)
+
 
 def seeds() -> Iterable[bytes]:
     """A good one of each kind, and such as are cut, of another kind, deep, or end at no moment."""
@@ -22,6 +27,9 @@ def seeds() -> Iterable[bytes]:
         yield bytes([kind]) + whole
         yield bytes([kind]) + whole[:-20]
         yield bytes([(kind + 1) % 3]) + whole
+    # an Ed25519 key that calls itself X448: an internal error of OpenSSL
+    yield b"\x01" + OTHER_KIND
+    yield b"\x02" + OTHER_KIND
     yield b"\x00" + f"{head}.eyJleHAiOiBOYU59.{signature}".encode()
     yield b"\x00" + f"{head}.{'W' * 15_000}.{signature}".encode()
     yield b"\x00" + b"." * 60_000
