@@ -81,7 +81,7 @@ def test_a_diff_beside_nothing_is_all_new_and_of_what_is_in_force_it_ends_with_0
     assert (code, {row["change"] for row in json.loads(text)["versions"]}) == (1, {"new"})
     versions = [placed.version for placed in read_placed([contracts])]
     bodies = [(one.kind, one.id, json.loads(one.body)) for one in versions]
-    lake.append("reference", [row_of(kind, name, body, at) for at, (kind, name, body) in enumerate(bodies)])  # type: ignore[arg-type]
+    lake.append("reference", [row_of(kind, name, body, at) for at, (kind, name, body) in enumerate(bodies)])
     assert run("diff", contracts, "--lake", tmp_path / "begun")[0] == 0
 
 
