@@ -18,7 +18,7 @@ from deploy.local.errors import (
 from deploy.local.folder import empty
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
-from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles
+from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook, free_port
 from deploy.local.pulsar import PulsarCluster, PulsarSecurity, PulsarSettings
@@ -28,6 +28,7 @@ from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings, Spark
 from deploy.local.stack import LocalStack, StackSettings
 from deploy.local.stack_operator import StackOperator, stack_operator
 from deploy.local.stack_state import StackState
+from identity.broker_conf import MosquittoSettings
 
 __all__ = [
     "CuttableLink",

@@ -8,6 +8,7 @@ from deploy.local.key_server import TokenKeyServer
 from deploy.local.ports import PortBook
 from deploy.local.pulsar import PulsarSecurity
 from geo.replication import Topology
+from geo.replication.model import BROKERS
 from identity import PrincipalKind, TokenIssuer, principal
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess
@@ -15,7 +16,6 @@ from runtime.pulsar_client import PulsarAccess
 __all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials", "stack_access"]
 
 OPERATOR = "operator"
-_BROKERS = "brokers"
 ACCESS_FILE = "access.toml"
 """The operator's access, beside the topology: what `waybill topology` takes where nothing else is named."""
 
@@ -48,9 +48,8 @@ class StackCredentials:
             self.authority.server(principal(PrincipalKind.PULSAR, "token-keys")),
             self.issuer.published,
         )
-        # Where the topology gives brokers no rights in other clusters, they may do everything there.
-        self._superusers = (*topology.superusers(), *(() if topology.replication_role else (_BROKERS,)))
-        self._brokers = {name: topology.role_of_brokers(name) or _BROKERS for name in topology.clusters}
+        self._topology = topology
+        self._brokers = {name: topology.role_of_brokers(name) or BROKERS for name in topology.clusters}
         self.roles = sorted({*topology.roles_by_name(), *self._brokers.values(), OPERATOR})
         self.renew()
 
@@ -66,8 +65,7 @@ class StackCredentials:
             tls=self.authority.server(principal(PrincipalKind.PULSAR, name)),
             issuer=self.issuer.issuer,
             broker_token=self.issuer.token_file(self._brokers[name]),
-            # The broker is a client of its own system topics.
-            superusers=tuple(sorted({*self._superusers, OPERATOR, self._brokers[name]})),
+            superusers=tuple(sorted({*self._topology.superusers_of(name), OPERATOR})),
             operator_token=self.issuer.token_file(OPERATOR),
         )
 

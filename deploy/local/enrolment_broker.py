@@ -15,13 +15,12 @@ from deploy.local.mosquitto import mosquitto_program
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, MqttHealth
+from identity.broker_conf import ServerFiles, broker_log_lines, conf_text, enrolment_broker_lines
 from settings import Settings
 
 __all__ = ["EnrolmentBroker", "EnrolmentBrokerFiles"]
 
 _HOST = "127.0.0.1"
-_PACKET_BYTES = 16 << 10
-_MAX_CONNECTIONS = 500
 
 
 class EnrolmentBrokerFiles(Settings):
@@ -59,7 +58,7 @@ class EnrolmentBroker(Server):
 
     def prepare(self) -> None:
         """Write mosquitto.conf."""
-        self._conf.write_text("\n".join(self._lines()) + "\n")
+        self._conf.write_text(conf_text(self._lines()))
 
     def command(self) -> Sequence[str]:
         """Mosquitto in the foreground."""
@@ -80,30 +79,15 @@ class EnrolmentBroker(Server):
 
     def _lines(self) -> list[str]:
         files = self.files
-        own = [f"certfile {files.certificate}", f"keyfile {files.key}", "tls_version tlsv1.2"]
-        # One claim, one session: a second client with the same token ends the first one.
-        bounds = [f"max_connections {_MAX_CONNECTIONS}", "use_username_as_clientid true"]
-        lines = [f"listener {self.port} {_HOST}", *own, *bounds]
-        # A listener of its own: with a certificate no password is asked for, and without one nobody gets this far.
-        if files.factory_ca is not None:
-            lines += [f"listener {self.factory_port} {_HOST}", *own, *bounds]
-            lines += [f"cafile {files.factory_ca}", "require_certificate true", "use_identity_as_username true"]
-        return [
-            *lines,
-            "allow_anonymous false",
-            f"acl_file {files.rules}",
-            f"password_file {files.passwords}",
-            f"pid_file {self.folder / 'mosquitto.pid'}",
-            f"max_packet_size {_PACKET_BYTES}",
-            "max_queued_messages 10",
-            "persistence false",
-            # Not stdout, which Mosquitto fills by pages: a refusal is to be read when it happens.
-            "log_dest stderr",
-            "log_timestamp_format %Y-%m-%dT%H:%M:%S",
-            "log_type error",
-            "log_type warning",
-            "log_type notice",
-            "log_type information",
-            # As root it would become another user, who may not read our files.
-            f"user {getpass.getuser()}",
-        ]
+        lines = enrolment_broker_lines(
+            ServerFiles(files.certificate, files.key),
+            port=self.port,
+            bind=_HOST,
+            rules=files.rules,
+            passwords=files.passwords,
+            pid_file=self.folder / "mosquitto.pid",
+            factory_port=self.factory_port,
+            factory_ca=files.factory_ca,
+        )
+        # As root it would become another user, who may not read our files.
+        return [*lines, *broker_log_lines(), f"user {getpass.getuser()}"]

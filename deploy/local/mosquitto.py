@@ -8,21 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import Field
-
 from deploy.local.errors import ProgramMissing
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, MqttHealth
+from identity.broker_conf import (
+    MosquittoSettings,
+    ServerFiles,
+    broker_access_lines,
+    broker_lines,
+    broker_log_lines,
+    conf_text,
+    device_listener_lines,
+)
 from identity.broker_rules import rules_version
 from runtime import TlsSettings, replace_durably
-from settings import Settings
 
 __all__ = [
     "BrokerAccessFiles",
     "MosquittoBroker",
     "MosquittoSecurity",
-    "MosquittoSettings",
     "TlsFiles",
     "mosquitto_program",
 ]
@@ -45,16 +50,6 @@ class TlsFiles(TlsSettings):
 
     certificate: Path
     key: Path
-
-
-class MosquittoSettings(Settings):
-    """Bounds of one broker."""
-
-    max_queued_messages: int = Field(100_000, ge=1, description="waiting for one client that is away")
-    max_queued_mb: int = Field(256, ge=1, description="waiting for one client that is away")
-    max_inflight_messages: int = Field(1000, ge=1, description="sent to one client and not acknowledged yet")
-    max_packet_mb: int = Field(8, ge=1, description="one MQTT packet")
-    autosave_s: int = Field(10, ge=1, description="between two writes of the queues to disk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +114,7 @@ class MosquittoBroker(Server):
             replace_durably(self.rules_file, rules.encode(), mode=0o600)
         if self.security and self.security.has_access_daemon:
             self.access_files.guard_socket.parent.mkdir(exist_ok=True, mode=0o700)
-        self._conf.write_text("\n".join(self._lines()) + "\n")
+        self._conf.write_text(conf_text(self._lines()))
 
     def command(self) -> Sequence[str]:
         """Mosquitto in the foreground."""
@@ -148,54 +143,23 @@ class MosquittoBroker(Server):
         return self.folder / "mosquitto.conf"
 
     def _lines(self) -> list[str]:
-        settings = self.settings
-        lines = [
-            f"listener {self.port} {_HOST}",
-            f"max_packet_size {settings.max_packet_mb * 1024 * 1024}",
-            f"max_queued_messages {settings.max_queued_messages}",
-            f"max_queued_bytes {settings.max_queued_mb * 1024 * 1024}",
-            f"max_inflight_messages {settings.max_inflight_messages}",
-            "persistence true",
-            f"persistence_location {self.folder}/",
-            f"autosave_interval {settings.autosave_s}",
-            # Nagle's algorithm would hold back a small PUBACK until the packet before it is acknowledged.
-            "set_tcp_nodelay true",
-            # Not stdout, which Mosquitto fills by pages: a refusal is to be read when it happens.
-            "log_dest stderr",
-            "log_timestamp_format %Y-%m-%dT%H:%M:%S",
-            "log_type error",
-            "log_type warning",
-            "log_type notice",
-            "log_type information",
-            # As root it would become another user, who may not write to our folder.
-            f"user {getpass.getuser()}",
-        ]
+        lines = broker_lines(self.port, _HOST, self.folder, self.settings)
+        # As root it would become another user, who may not write to our folder.
+        lines += [*broker_log_lines(), f"user {getpass.getuser()}"]
         if self.security is None:
             return [*lines, "allow_anonymous true"]
-        return [
-            *lines,
-            "allow_anonymous false",
-            "require_certificate true",
-            "use_identity_as_username true",
-            # Or who gives the client id of another device would end that one's session.
-            "use_username_as_clientid true",
-            *([f"acl_file {self.rules_file}"] if self.security.rules else []),
-            "tls_version tlsv1.2",
-            f"cafile {self.security.tls.ca}",
-            f"certfile {self.security.tls.certificate}",
-            f"keyfile {self.security.tls.key}",
-            *(self._access_lines() if self.security.has_access_daemon else []),
-        ]
-
-    def _access_lines(self) -> list[str]:
-        files = self.access_files
-        return [
-            f"crlfile {files.revocations}",
-            f"password_file {files.passwords}",
-            f"pid_file {files.pid}",
-            # Relative, as the broker runs in its folder: the path of a socket has at most 107 bytes.
-            f"listener 0 {_GUARD}",
-        ]
+        tls, files = self.security.tls, self.access_files
+        own = ServerFiles(tls.certificate, tls.key)
+        lines += device_listener_lines(own, tls.ca, self.rules_file if self.security.rules else None)
+        if self.security.has_access_daemon:
+            lines += broker_access_lines(
+                revocations=files.revocations,
+                passwords=files.passwords,
+                pid_file=files.pid,
+                # Relative, as the broker runs in its folder: the path of a socket has at most 107 bytes.
+                guard_socket=_GUARD,
+            )
+        return lines
 
 
 def _rules_version(file: Path) -> int:

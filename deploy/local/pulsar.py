@@ -10,7 +10,8 @@ from deploy.local.mosquitto import TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, HttpHealth
-from identity.tokens import AUDIENCE
+from identity.broker_conf import ServerFiles
+from identity.pulsar_conf import pulsar_security
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
@@ -239,46 +240,22 @@ class PulsarCluster(Server):
             "bindAddress": _HOST,
             "advertisedAddress": _HOST,
             **listeners,
-            **(_secured(self.security, self.broker_port, self.web_port) if self.security else {}),
+            **self._secured(),
             **_BROKER,
             # Last, so that the stack's user has the last word.
             **self.settings.broker,
         }
 
-
-def _secured(security: PulsarSecurity, broker_port: int, web_port: int) -> dict[str, str | int]:
-    """No port without TLS, nobody without a token, nothing without a right.
-
-    Tokens are checked by Pulsar's OpenID Connect provider, which asks the issuer for its keys again and again; the
-    usual one reads a single key when it starts (apache/pulsar#8152).
-    """
-    plugins = "org.apache.pulsar"
-    return {
-        "brokerServicePort": "",
-        "webServicePort": "",
-        "brokerServicePortTls": broker_port,
-        "webServicePortTls": web_port,
-        "tlsEnabled": "true",
-        "tlsCertificateFilePath": str(security.tls.certificate),
-        "tlsKeyFilePath": str(security.tls.key),
-        "tlsTrustCertsFilePath": str(security.tls.ca),
-        "tlsCertRefreshCheckDurationSec": 5,
-        "tlsHostnameVerificationEnabled": "true",
-        "brokerClientTlsEnabled": "true",
-        "brokerClientTrustCertsFilePath": str(security.tls.ca),
-        "brokerClientAuthenticationPlugin": f"{plugins}.client.impl.auth.AuthenticationToken",
-        "brokerClientAuthenticationParameters": security.broker_token.as_uri(),
-        "authenticationEnabled": "true",
-        "authenticationProviders": f"{plugins}.broker.authentication.oidc.AuthenticationProviderOpenID",
-        # Between two looks at the tokens of live connections: one that has expired is asked for anew.
-        "authenticationRefreshCheckSeconds": 10,
-        "openIDAllowedTokenIssuers": security.issuer,
-        "openIDAllowedAudiences": AUDIENCE,
-        "openIDTokenIssuerTrustCertsFilePath": str(security.tls.ca),
-        # A key that is retired is refused after so long; without the issuer the keys that are known count for a day.
-        "openIDCacheRefreshAfterWriteSeconds": KEY_REFRESH_S,
-        "openIDCacheExpirationSeconds": 86_400,
-        "openIDKeyIdCacheMissRefreshSeconds": 1,
-        "authorizationEnabled": "true",
-        "superUserRoles": ",".join(security.superusers),
-    }
+    def _secured(self) -> dict[str, str | int]:
+        security = self.security
+        if security is None:
+            return {}
+        return pulsar_security(
+            ServerFiles(security.tls.certificate, security.tls.key),
+            security.tls.ca,
+            issuer=security.issuer,
+            broker_token=security.broker_token,
+            superusers=security.superusers,
+            ports=(self.broker_port, self.web_port),
+            key_refresh_s=KEY_REFRESH_S,
+        )

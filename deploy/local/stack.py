@@ -20,7 +20,7 @@ from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
-from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, MosquittoSettings, TlsFiles
+from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook
 from deploy.local.process import ProcessIdentity
@@ -33,6 +33,7 @@ from deploy.local.stack_operator import stack_operator
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from identity import PrincipalKind, principal
+from identity.broker_conf import MosquittoSettings
 from identity.broker_rules import broker_rules
 from identity.operator_settings import OPERATOR_SETTINGS
 from runtime import replace_durably

@@ -42,7 +42,7 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command()
 def prepare(*, config: ConfigOption) -> None:
-    """Make the files that the broker needs to start, where they are missing: nothing that is there is changed.
+    """Make the files that the brokers need to start, where they are missing, and write their configuration (`server`).
 
     Example: fleet-gateway access prepare --config access.toml
     """

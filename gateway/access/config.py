@@ -10,9 +10,52 @@ from pydantic import Field, model_validator
 from gateway.access.enrolment_rates import EnrolmentRateSettings
 from gateway.config import Word
 from gateway.registry_settings import RegistrySettings
+from identity.broker_conf import MosquittoSettings, ServerFiles
 from runtime.broker_settings import BrokerSettings, Port
 from runtime.logs import LogSettings
+from runtime.tls import TlsSettings
 from settings import Settings
+
+
+class BrokerServer(Settings):
+    """A broker as it is started: the configuration that is written for it, its address, and its certificate and key.
+
+    Only the broker reads the files of `tls`; its `ca` signed those who connect. `bind`: none is every address.
+    """
+
+    conf_file: Path
+    port: Port
+    bind: str | None = None
+    tls: TlsSettings
+
+    @model_validator(mode="after")
+    def _is_a_server(self) -> Self:
+        if self.tls.certificate is None:
+            raise ValueError("tls: a server has a certificate and a key")
+        return self
+
+    @property
+    def files(self) -> ServerFiles:
+        """Its certificate and key."""
+        assert self.tls.certificate is not None
+        assert self.tls.key is not None
+        return ServerFiles(self.tls.certificate, self.tls.key)
+
+
+class DeviceServer(BrokerServer):
+    """The region's broker. `folder`: where it keeps what waits for who is away."""
+
+    port: Port = 8883
+    folder: Path
+    bounds: MosquittoSettings = MosquittoSettings()
+
+
+class ClaimServer(BrokerServer):
+    """The enrolment broker. `factory_ca`: who signs factory certificates, which are then taken at `factory_port`."""
+
+    port: Port = 8884
+    factory_port: Port = 8885
+    factory_ca: Path | None = None
 
 
 class BrokerProcessPlace(Settings):
@@ -35,6 +78,11 @@ class BrokerProcessPlace(Settings):
             raise ValueError("say one of pid and pid_file: which process reads these files")
         return self
 
+    def check_server(self, server: BrokerServer | None) -> None:
+        """Raises ValueError where what the broker's configuration needs is not said."""
+        if server is not None and self.pid_file is None:
+            raise ValueError("server: its configuration names pid_file, so say that instead of pid")
+
 
 class GuardedBroker(BrokerProcessPlace):
     """The region's broker, and where its sessions are ended."""
@@ -42,6 +90,23 @@ class GuardedBroker(BrokerProcessPlace):
     revocation_file: Path
     guard_socket: Path
     guard_secret_file: Path
+    server: DeviceServer | None = None
+
+    @model_validator(mode="after")
+    def _has_a_pid_file(self) -> Self:
+        self.check_server(self.server)
+        return self
+
+
+class ClaimBroker(BrokerProcessPlace):
+    """The region's enrolment broker."""
+
+    server: ClaimServer | None = None
+
+    @model_validator(mode="after")
+    def _has_a_pid_file(self) -> Self:
+        self.check_server(self.server)
+        return self
 
 
 class EnrolmentPlace(Settings):
@@ -51,7 +116,7 @@ class EnrolmentPlace(Settings):
     reach it; `devices`: the region's, with our certificate.
     """
 
-    broker: BrokerProcessPlace
+    broker: ClaimBroker
     secret_file: Path
     claims: BrokerSettings
     devices: BrokerSettings

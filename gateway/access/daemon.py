@@ -17,6 +17,7 @@ from cryptography import x509
 from gateway.access.access_key import AccessKey
 from gateway.access.apply import StepRunner
 from gateway.access.broker import BrokerFiles, open_guard
+from gateway.access.broker_conf import write_broker_conf
 from gateway.access.broker_log import BrokerLog, RefusedConnection
 from gateway.access.config import AccessSettings, BrokerProcessPlace
 from gateway.access.core import AccessCore, CoreSettings
@@ -116,7 +117,11 @@ class AccessDaemon:
         self.status = self._first
 
     def prepare(self) -> None:
-        """Make the files that the broker needs to start, where they are missing. Raises OSError."""
+        """Make the files that the brokers need to start: where they are missing, and their configuration as it is now.
+
+        Raises OSError.
+        """
+        write_broker_conf(self._settings)
         if not self._settings.broker.rules_file.exists():
             self._files.write_rules(frozenset())
         if self._own.issuer not in self._files.lists:

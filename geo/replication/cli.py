@@ -1,4 +1,4 @@
-"""waybill topology plan | apply | verify | watch."""
+"""waybill topology plan | apply | verify | watch | broker-conf."""
 
 import errno
 import json
@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 from geo.replication.admin import AdminClient
 from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
+from geo.replication.broker_conf import broker_conf_lines
 from geo.replication.errors import ReplicationError
 from geo.replication.link_probe import VerifyResult
 from geo.replication.link_probe import verify as verify_links
@@ -247,6 +248,27 @@ def watch(
             time.sleep(interval_s)
 
 
+@app.command("broker-conf", cls=TopologyCommand)
+def broker_conf(
+    cluster: Annotated[str, typer.Argument(help="Whose brokers.")],
+    *,
+    issuer: Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves the keys of tokens.")],
+    tls: Annotated[
+        Path, typer.Option(help="Folder of ca.pem, certificate.pem and key.pem, as it is on the brokers' machines.")
+    ],
+    token_file: Annotated[Path, typer.Option(help="The token of the brokers' role, as it is there.")],
+    topology: File = None,
+) -> None:
+    """Print the lines of Pulsar's broker.conf for TLS, tokens and rights: append them, the last of a name counts.
+
+    Example: waybill topology broker-conf eu --issuer https://keys.example --tls /etc/pulsar/tls
+    --token-file /etc/pulsar/broker.token
+    """
+    with _errors_as_messages(topology):
+        lines = broker_conf_lines(load(Topology, _file(topology)), cluster, issuer, tls, token_file)
+    print(*lines, sep="\n")  # noqa: T201
+
+
 def _serve(host: str, port: int, collector: ReplicationCollector) -> None:
     try:
         registry = collector.registry()
@@ -275,14 +297,20 @@ def _opened(
     topology: Path | None, token: str | None, ca: Path | None, access: Path | None
 ) -> Iterator[tuple[Topology, dict[str, AdminClient], TopologyAccess]]:
     file = _file(topology)
-    try:
+    with _errors_as_messages(topology):
         wanted = load(Topology, file)
         known = _access(file, token, ca, access)
         with admins(wanted, known) as clients:
             yield wanted, clients, known
+
+
+@contextmanager
+def _errors_as_messages(topology: Path | None) -> Iterator[None]:
+    try:
+        yield
     except (ReplicationError, SettingsError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        if topology is None and not file.exists():
+        if topology is None and not _file(topology).exists():
             remedy = "name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up"
             errors.print(remedy, soft_wrap=True)
         raise typer.Exit(os.EX_CONFIG if isinstance(error, SettingsError) else 1) from error

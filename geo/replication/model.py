@@ -9,6 +9,7 @@ from geo.replication.roles import Role, expanded_roles, namespace_of, role_name
 from settings import Settings
 
 __all__ = [
+    "BROKERS",
     "BacklogQuota",
     "Cluster",
     "ClusterAddress",
@@ -24,6 +25,8 @@ __all__ = [
     "Topology",
 ]
 
+BROKERS = "brokers"
+"""The role of all brokers where a topology has no `replication_role`."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=_NAME)]
 _REGION = "{region}"
@@ -259,6 +262,13 @@ class Topology(Settings):
     def role_of_brokers(self, cluster: str) -> str | None:
         """What the brokers of a cluster are to the others; None: the topology does not say."""
         return role_name(self.replication_role, cluster) if self.replication_role else None
+
+    def superusers_of(self, cluster: str) -> tuple[str, ...]:
+        """The roles that may do everything in a cluster: superusers, and its brokers themselves as its clients.
+
+        Where the topology gives brokers no rights in other clusters, they may do everything there.
+        """
+        return tuple(sorted({*self.superusers(), self.role_of_brokers(cluster) or BROKERS}))
 
     def grants(self, cluster: str, resource: str) -> dict[str, frozenset[str]]:
         """What each role may do with a namespace or topic in a cluster, by right of exactly that."""

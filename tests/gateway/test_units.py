@@ -16,14 +16,15 @@ from typer.testing import CliRunner
 from gateway.access.config import AccessSettings
 from gateway.cli import app
 from gateway.config import GatewaySettings
-from settings import load
+from settings import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/systemd"
 UNITS = sorted(FOLDER.glob("fleet-*.service"))
-BROKER = FOLDER / "mosquitto.service.d/waybill.conf"
-PROGRAM = "/opt/waybill/bin/fleet-gateway"
-PAGE = (ROOT / "docs/access.md").read_text(encoding="utf-8")
+DAEMONS = [FOLDER / f"fleet-{name}.service" for name in ("access", "gateway@")]
+BROKER = FOLDER / "fleet-broker@.service"
+PROGRAM = "/opt/waybill/bin/"
+PAGE = (ROOT / "docs/secured-region.md").read_text(encoding="utf-8")
 
 
 def lines(unit: Path, name: str) -> list[str]:
@@ -33,35 +34,32 @@ def lines(unit: Path, name: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
-    program = tmp_path / "fleet-gateway"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    written = [tmp_path / unit.name for unit in UNITS]
-    for unit, copy in zip(UNITS, written, strict=True):
-        copy.write_text(unit.read_text(encoding="utf-8").replace(PROGRAM, str(program)))
-    # Debian's own unit stands for the broker's, with what is added to it.
-    broker = tmp_path / "mosquitto.service"
-    broker.write_text(BROKER.read_text(encoding="utf-8") + f"ExecStart={program}\n")
-    judged = subprocess.run(
-        ["systemd-analyze", "verify", *written, broker], capture_output=True, text=True, check=False
-    )
+    for name in ("fleet-gateway", "waybill", "mosquitto", "hand-out"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    for unit in [*UNITS, *FOLDER.glob("fleet-*.timer")]:
+        text = re.sub(r"/opt/waybill/bin|/usr/sbin|/etc/waybill(?=/hand-out)", str(tmp_path), unit.read_text())
+        (tmp_path / unit.name).write_text(text)
+    # Of a template an instance is judged.
+    instances = [tmp_path / unit.name.replace("@.", "@eu-1.") for unit in UNITS]
+    judged = subprocess.run(["systemd-analyze", "verify", *instances], capture_output=True, text=True, check=False)
     assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", DAEMONS, ids=lambda unit: unit.stem)
 def test_each_unit_calls_a_command_with_options_that_it_has(unit: Path) -> None:
     (command,) = lines(unit, "ExecStart")
     program, *words = shlex.split(command)
-    assert program == PROGRAM
+    assert program == f"{PROGRAM}fleet-gateway"
     found: Any = main.get_command(app)
     while not words[0].startswith("-"):
         found = found.commands[words.pop(0)]
     own = {option for parameter in found.params for option in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= own
-    assert words[-1] in PAGE
+    assert words[-1].replace("%i", "eu-1") in PAGE
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", DAEMONS, ids=lambda unit: unit.stem)
 def test_each_is_started_again_whatever_ended_it_but_wrong_settings(unit: Path, tmp_path: Path) -> None:
     assert lines(unit, "Restart") == ["always"]
     assert lines(unit, "StartLimitIntervalSec") == ["0"]
@@ -74,38 +72,59 @@ def test_each_is_started_again_whatever_ended_it_but_wrong_settings(unit: Path, 
     assert str(ended.exit_code) in prevents.split()
 
 
-def test_only_the_access_daemon_may_signal_another_user_and_the_broker_cannot_read_the_authority() -> None:
-    access, gateway = (FOLDER / f"fleet-{name}.service" for name in ("access", "gateway"))
-    assert (lines(access, "CapabilityBoundingSet"), lines(gateway, "CapabilityBoundingSet")) == (["CAP_KILL"], [""])
+def test_only_who_must_has_a_capability_and_the_broker_cannot_read_the_authority() -> None:
+    has = {unit.stem: lines(unit, "CapabilityBoundingSet") for unit in UNITS}
+    assert {name: found for name, found in has.items() if found != [""]} == {
+        "fleet-access": ["CAP_KILL"],
+        "fleet-renew": ["CAP_DAC_OVERRIDE"],
+    }
+    access = FOLDER / "fleet-access.service"
     assert (lines(access, "User"), lines(access, "Group")) == (["fleet-access"], ["mosquitto"])
     # The group reads its folder and writes nothing there; the socket's folder is the group's own.
     assert (lines(access, "StateDirectoryMode"), lines(access, "RuntimeDirectoryMode")) == (["0750"], ["0770"])
-    assert lines(BROKER, "UMask") == ["0007"]
+    assert (lines(BROKER, "User"), lines(BROKER, "UMask")) == (["mosquitto"], ["0007"])
 
 
-def test_the_settings_of_the_page_are_read_and_stay_in_the_folders_of_the_unit(tmp_path: Path) -> None:
-    unit = FOLDER / "fleet-access.service"
-    folders = [f"/var/lib/{lines(unit, 'StateDirectory')[0]}/", f"/run/{lines(unit, 'RuntimeDirectory')[0]}/"]
+def test_the_settings_of_the_page_stay_in_the_folders_of_the_units() -> None:
     (text,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[broker]" in block]
-    file = tmp_path / "access.toml"
-    file.write_text(text)
-    settings = load(AccessSettings, file)
-    broker = settings.broker
-    assert broker.pid_file == Path("/run/mosquitto/mosquitto.pid")
+    settings = parse(AccessSettings, text, "secured-region.md")
+    broker, asked = settings.broker, settings.enrolment
+    assert broker.server is not None
+    assert asked is not None
+    assert asked.broker.server is not None
+    access = FOLDER / "fleet-access.service"
+    own = f"/var/lib/{lines(access, 'StateDirectory')[0]}/", f"/run/{lines(access, 'RuntimeDirectory')[0]}/"
     made = [broker.rules_file, broker.revocation_file, broker.password_file, broker.guard_secret_file]
-    for place in [*made, broker.guard_socket, settings.authority.folder]:
-        assert str(place).startswith(tuple(folders))
-    (mosquitto,) = re.findall(r"```\n(listener 0 .*?)```", PAGE, re.DOTALL)
-    for place in [broker.rules_file, broker.revocation_file, broker.password_file, broker.guard_socket]:
-        assert f" {place}\n" in mosquitto
+    made += [asked.secret_file, asked.broker.rules_file, asked.broker.password_file]
+    for file in [*made, broker.guard_socket, settings.authority.folder]:
+        assert str(file).startswith(own)
+    (starts,), (log,) = lines(BROKER, "ExecStart"), lines(BROKER, "ExecStartPre")
+    for name, place, server in (
+        ("devices", broker, broker.server),
+        ("enrolment", asked.broker, asked.broker.server),
+    ):
+        folder = lines(BROKER, "RuntimeDirectory")[0].replace("%i", name)
+        assert str(server.conf_file) == starts.replace("%i", name).split()[-1]
+        assert str(place.log_file) == log.replace("%i", name).split()[-1] == f"/var/log/{folder}/broker.log"
+        assert str(place.pid_file) == f"/run/{folder}/pid"
+    assert str(broker.server.folder) == "/var/lib/fleet-broker-devices"
+
+
+def test_a_renewal_reaches_every_certificate_of_the_page_and_the_brokers_read_it() -> None:
+    unit = FOLDER / "fleet-renew.service"
+    (command,), (after,) = lines(unit, "ExecStart"), lines(unit, "ExecStartPost")
+    assert "/opt/waybill/bin/waybill pki renew --folder /var/lib/fleet-access/pki /etc/waybill/tls/*" in command
+    assert {"fleet-broker@devices.service", "fleet-broker@enrolment.service"} <= set(after.split())
+    files = re.findall(r'^(?:certificate|key) = "(.+)"$', PAGE, re.MULTILINE)
+    assert [file for file in files if not file.startswith("/etc/waybill/") or "/tls/" not in file] == [
+        "/etc/waybill/access@eu.key"
+    ]
 
 
 def test_a_gateway_has_the_time_to_end_that_its_settings_give_it() -> None:
-    (stop,) = lines(FOLDER / "fleet-gateway.service", "TimeoutStopSec")
+    (stop,) = lines(FOLDER / "fleet-gateway@.service", "TimeoutStopSec")
     assert int(stop) > GatewaySettings.model_fields["stop_timeout_s"].default + 1
 
 
-def test_the_page_names_each_unit_and_where_the_broker_s_is_added_to() -> None:
-    assert [
-        name for name in (*(unit.name for unit in UNITS), "mosquitto.service.d/waybill.conf") if name not in PAGE
-    ] == []
+def test_the_page_names_each_unit() -> None:
+    assert [unit.name for unit in FOLDER.glob("fleet-*") if unit.name not in PAGE] == []
