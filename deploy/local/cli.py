@@ -22,7 +22,7 @@ from deploy.local.server import Server
 from deploy.local.spark_cluster import SparkClusterSettings
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
 from deploy.local.stack_state import StackState
-from deploy.local.view import StackView, asked, links_table, servers_table
+from deploy.local.view import INSECURE, StackView, asked, links_table, servers_table
 from geo.replication import ReplicationError, Topology
 from runtime.signals import raise_on_signals
 from settings import SettingsError, load
@@ -62,6 +62,7 @@ def up(
     Example: waybill up --detach --lake s3
     """
     size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None, insecure=insecure)
+    _warn_if(insecure)
     with _errors_as_messages():
         if detach:
             _detach(folder, topology, fresh, size)
@@ -96,7 +97,13 @@ def status(
         print(json.dumps(state.model_dump(mode="json") | {"memory_bytes": memory}, indent=2))  # noqa: T201
     else:
         console.print(servers_table(state.servers), "", links_table(state), "", _summary(state))
+        _warn_if(state.is_insecure)
     raise typer.Exit(0 if state.is_well else 1)
+
+
+def _warn_if(is_insecure: bool) -> None:
+    if is_insecure:
+        errors.print(INSECURE, style="bold red", soft_wrap=True)
 
 
 def _summary(state: StackState) -> str:

@@ -360,6 +360,7 @@ class LocalStack:
             detail=detail,
             started_s=self._started_s,
             asked_s=self.asked_s,
+            is_insecure=self.settings.insecure,
             servers=self._reported,
             links={
                 name: LinkRecord(port=link.port, target=link.target, control=link.control)

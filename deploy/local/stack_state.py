@@ -76,7 +76,8 @@ class LinkRecord(Settings):
 class StackState(Settings):
     """A running stack: its supervisor, servers, addresses and links.
 
-    The servers' states are what they answered at `asked_s` (seconds since the epoch; 0: never).
+    The servers' states are what they answered at `asked_s` (seconds since the epoch; 0: never). `is_insecure`: they ask
+    nobody who they are.
     """
 
     supervisor: ProcessIdentity
@@ -84,6 +85,7 @@ class StackState(Settings):
     detail: str = ""
     started_s: float
     asked_s: float = 0.0
+    is_insecure: bool = False
     servers: list[ServerRecord]
     links: dict[str, LinkRecord]
 

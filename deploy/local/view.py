@@ -12,10 +12,15 @@ from deploy.local.errors import LinkControlError
 from deploy.local.stack import LocalStack
 from deploy.local.stack_state import ServerRecord, StackState
 
-__all__ = ["StackView", "asked", "links_table", "servers_table"]
+__all__ = ["INSECURE", "StackView", "asked", "links_table", "servers_table"]
 
 _STYLES = {"healthy": "green", "starting": "yellow", "unknown": "yellow", "stopped": "dim"}
 _MB = 1024 * 1024
+
+INSECURE = (
+    "INSECURE: plain text, and nobody is asked who they are; everybody on this machine reads and writes all of it"
+)
+"""What is said of a stack that was started with `--insecure`, wherever it is shown."""
 
 
 class StackView:
@@ -36,7 +41,8 @@ class StackView:
             "failed": "failed",
         }[self._stack.phase]
         if self._stack.phase in ("ready", "failed"):
-            return Group(servers_table(records), Text(words, style="bold"))
+            insecure = [Text(INSECURE, style="bold red")] if self._stack.settings.insecure else []
+            return Group(servers_table(records), *insecure, Text(words, style="bold"))
         self._busy.update(text=words)
         return Group(servers_table(records), self._busy)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from typer.testing import CliRunner
 
 import deploy.local
 from deploy.demo.cli import print_next_commands
+from deploy.local import LocalStack, StackSettings, StackState
+from deploy.local.process import ProcessIdentity
+from deploy.local.view import StackView
 from waybill.commands import SUBCOMMANDS, command_line
 
 
@@ -90,6 +94,23 @@ def test_the_commands_that_the_demo_ends_with_stand_on_one_line_each(
     commands = [line.split() for line in capsys.readouterr().out.splitlines() if ".venv/bin/waybill" in line]
     assert [words[1:3] for words in commands] == [["bill", "list"], ["bill", "show"]]
     assert all(words[-2:] == ["--lake", f"{folder}/lake"] for words in commands)
+
+
+@pytest.mark.parametrize("is_insecure", [True, False])
+def test_a_stack_that_asks_nobody_who_they_are_says_so_wherever_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_insecure: bool
+) -> None:
+    now = StackState(
+        supervisor=ProcessIdentity.mine(), phase="ready", started_s=0.0, servers=[], links={}, is_insecure=is_insecure
+    )
+    monkeypatch.setattr(StackState, "load", lambda _folder: now)
+    status, shown = run("status", "--folder", str(tmp_path))
+    assert (status, "INSECURE" in shown) == (0, is_insecure)
+    stack = LocalStack(tmp_path, settings=StackSettings(insecure=is_insecure))
+    stack.phase = "ready"
+    console = Console(width=200, file=(drawn := StringIO()))
+    console.print(StackView(stack))
+    assert ("INSECURE" in drawn.getvalue()) is is_insecure
 
 
 def test_what_is_shown_is_sorted_and_there() -> None:
