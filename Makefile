@@ -6,7 +6,7 @@ REPLAY ?=
 CLUSTER ?=
 LAKE ?= folder
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-noisy bench-billing
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -75,11 +75,8 @@ bench-edge: python  ## What the agent takes in, keeps and delivers in a second, 
 bench-wire: python  ## What a batch costs to write, judge and read, and the worst 64 kB for each parser
 	@$(PYTHON) -m benchmarks.wire
 
-bench-gateway: setup  ## What a gateway holds for 100,000 devices, and what goes through it, beside pulsar-perf
+bench-gateway: setup  ## What a gateway holds for 100,000 devices, what goes through it, beside pulsar-perf, and beside a noisy tenant
 	@$(PYTHON) -m benchmarks.gateway
-
-bench-noisy: setup  ## What a tenant at ten times its rate does to another one of the same gateway
-	@$(PYTHON) -m benchmarks.gateway noisy
 
 bench-billing: setup  ## What billing costs: a month rated, closed and issued, one large payer, one invoice shown
 	@$(PYTHON) -m benchmarks.billing
