@@ -1,7 +1,7 @@
 """`waybill device`: who is expected, may send, is suspended or locked out; each change with who, when and why.
 
 Exit status: 0 done; 1 the registry is not reachable; 3 refused: nothing was changed; 4 published, and another change of
-the same moment holds instead; 5 published, and a region has not confirmed it in time.
+the same moment holds instead; 5 published, and a region refuses it or has not confirmed it in time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+_LOCK_WAIT_S = 10.0
+"""Who locks somebody out hears by default whether the regions do so."""
+_NO_KEY_THERE = "add your public key to that region's operators.toml: then it takes this change too"
+_CONFIRMATIONS_KEPT = timedelta(days=1)
+"""So long the topologies keep confirmations."""
 EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 3, 4, 5
 
 app = typer.Typer(
@@ -39,6 +44,9 @@ Config = Annotated[
 Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is recorded.")]
 Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
+LockWait = Annotated[
+    float, typer.Option("--wait", help="Wait so many seconds for each region to confirm; 0: do not wait.", min=0)
+]
 Key = Annotated[Path | None, typer.Option("--key", help="Your private key, which signs the change.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
@@ -48,16 +56,27 @@ ByHand = Annotated[bool, typer.Option("--by-hand", help="No claim: it gets its c
 
 @app.command("list")
 def list_devices(
-    *, config: Config = None, tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = ""
+    *,
+    config: Config = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """List every device: state, version, region, and when and by whom it was changed.
+    """List every device: state, version, region, when and by whom it was changed, and what no region has confirmed.
 
     Example: waybill device list --config operator.toml --tenant acme
     """
     with _session(config) as (session, _):
-        for one in session.publications():
-            if tenant in ("", one.entry.tenant):
-                typer.echo(_line(one.entry, session.signed_by(one)))
+        missing = session.not_confirmed(datetime.now(UTC) - _CONFIRMATIONS_KEPT)
+        chosen = [one for one in session.publications() if tenant in ("", one.entry.tenant)]
+        if as_json:
+            facts = [_facts(session, one) | _confirmation(one.entry, missing) for one in chosen]
+            typer.echo(json.dumps(facts, indent=2))
+        else:
+            for one in chosen:
+                why = (missing or {}).get(one.entry.name)
+                typer.echo(_line(one.entry, session.signed_by(one)) + (f"  NOT CONFIRMED: {why}" if why else ""))
+    if missing is None:
+        typer.echo("waybill device: confirmations cannot be read: what is listed may not be in force", err=True)
 
 
 @app.command()
@@ -117,7 +136,9 @@ def expect(
 
 
 @app.command()
-def suspend(device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
+def suspend(
+    device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: LockWait = _LOCK_WAIT_S
+) -> None:
     """End a device's session in all regions, and let it in no more until it is resumed.
 
     Example: waybill device suspend acme/bus-1 --reason "in the workshop" --config operator.toml --wait 10
@@ -139,7 +160,9 @@ def resume(device: Device, *, config: Config = None, reason: Reason, key: Key = 
 
 
 @app.command()
-def revoke(device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
+def revoke(
+    device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: LockWait = _LOCK_WAIT_S
+) -> None:
     """End a device's session in all regions, and never let it in again.
 
     Example: waybill device revoke acme/bus-1 --reason "stolen" --config operator.toml --wait 10
@@ -160,7 +183,7 @@ def move(
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
-    wait: Wait = 0,
+    wait: LockWait = _LOCK_WAIT_S,
 ) -> None:
     """Give a device to another tenant: its name here ends, and it is expected there.
 
@@ -190,7 +213,7 @@ def replace(
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
-    wait: Wait = 0,
+    wait: LockWait = _LOCK_WAIT_S,
 ) -> None:
     """Put a new device into the vehicle of this one, whose name ends; the new one has its own name and epoch.
 
@@ -236,6 +259,7 @@ def _change(
     wait_s: float,
     entries: Callable[[RegistrySession, DeviceChange], tuple[DeviceEntry, ...]],
 ) -> None:
+    from identity.errors import SignatureFault
     from identity.registry import DeviceChange
 
     with _session(config, key) as (session, settings):
@@ -245,10 +269,12 @@ def _change(
         typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
     if not outcome.holds:
         _end("somebody changed it at the same moment, and that change holds: look, and ask again", EXIT_OUTRANKED)
-    if outcome.missing:
-        _end(f"not confirmed within {wait_s:g} s: {', '.join(outcome.missing)}", EXIT_NOT_CONFIRMED)
     if outcome.missing is not None:
-        typer.echo(f"confirmed: {', '.join(settings.regions)}")
+        if confirmed := [region for region in settings.regions if region not in outcome.missing]:
+            typer.echo(f"confirmed: {', '.join(confirmed)}")
+        if outcome.missing:
+            more = f" ({_NO_KEY_THERE})" if SignatureFault.UNKNOWN_KEY in outcome.why else ""
+            _end(f"not in force everywhere after {wait_s:g} s: {outcome.why}{more}", EXIT_NOT_CONFIRMED)
 
 
 def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool) -> Claim | None:
@@ -322,6 +348,10 @@ def _line(entry: DeviceEntry, signed_by: str = "") -> str:
     if signed_by not in ("", entry.changed_by):
         changed += f", signed by {signed_by}"
     return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
+
+
+def _confirmation(entry: DeviceEntry, missing: dict[str, str] | None) -> dict[str, str | bool | None]:
+    return {"confirmed": None if missing is None else entry.name not in missing, "why": (missing or {}).get(entry.name)}
 
 
 def _end(text: str, status: int) -> NoReturn:

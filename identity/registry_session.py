@@ -13,6 +13,7 @@ from identity.confirmations import CONFIRMATIONS_TOPIC, decode_confirmation, is_
 from identity.errors import SignatureFault, SignatureRefused
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
+from identity.region_answers import RegionAnswers
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_publisher import RegistryPublisher, RegistryUnreachable, unsigned
@@ -23,15 +24,18 @@ from runtime.compacted_topic import CompactedTopicReader, TopicMessage
 __all__ = ["ChangeOutcome", "RegistrySession"]
 
 _READ_S: Final = 30.0
+_CONFIRMATIONS_S: Final = 10.0
 
 
 class ChangeOutcome(NamedTuple):
     """What became of a change. `holds`: no other change made at the same time outranks it. `missing`: regions whose
-    access daemon has not confirmed it in time; None: nobody waited."""
+    access daemon has not confirmed it in time; None: nobody waited. `why`: what each of them said, and whether the
+    confirmations can be read at all."""
 
     publications: tuple[DevicePublication, ...]
     holds: bool
     missing: tuple[str, ...] | None
+    why: str = ""
 
 
 class RegistrySession:
@@ -43,7 +47,7 @@ class RegistrySession:
     def __init__(self, settings: OperatorSettings, *, with_history: bool = False) -> None:
         self._settings = settings
         self._changed = threading.Condition()
-        self._confirmed: dict[str, set[str]] = {}
+        self._answers = RegionAnswers()
         self._history: list[DevicePublication] = []
         registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
         url, access = settings.service_url, settings.access
@@ -56,7 +60,9 @@ class RegistrySession:
             check_signed=settings.check_signed(),
             is_compacted=not with_history,
         )
-        self._confirmations = CompactedTopicReader(url, access, CONFIRMATIONS_TOPIC, self._on_confirmation)
+        self._confirmations = CompactedTopicReader(
+            url, access, CONFIRMATIONS_TOPIC, self._on_confirmation, lambda _: self._notify(), is_compacted=False
+        )
         self._trusted = None if settings.operators is None else read_operators(settings.operators)
         self._key = None if settings.key is None else read_operator_key(settings.key)
         self._publisher = RegistryPublisher(url, access, sign=unsigned if self._key is None else signed_by(self._key))
@@ -122,7 +128,7 @@ class RegistrySession:
         # By what holds, not by what came last.
         held = self._reader.registry.all()
         holds = all(held[one.entry.name].publication_id == one.publication_id for one in made)
-        return ChangeOutcome(made, holds, self._missing(made, wait_s) if wait_s else None)
+        return ChangeOutcome(made, holds, *(self._missing(made, wait_s) if wait_s else (None, "")))
 
     def _check_rights(self, entries: Iterable[DeviceEntry]) -> None:
         if self._trusted is None:
@@ -134,14 +140,27 @@ class RegistrySession:
         for entry in entries:
             check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
 
-    def _missing(self, made: tuple[DevicePublication, ...], wait_s: float) -> tuple[str, ...]:
-        ids = {one.publication_id for one in made}
+    def _missing(self, made: tuple[DevicePublication, ...], wait_s: float) -> tuple[tuple[str, ...], str]:
+        ids, regions = {one.publication_id for one in made}, self._settings.regions
+        # Who refuses it will not confirm it by waiting.
+        self._wait(lambda: not self._answers.verdicts(ids, regions).silent, wait_s)
+        found, standing = self._answers.verdicts(ids, regions), self._confirmations.standing
+        unread = "" if standing.is_current else f"; confirmations cannot be read: {standing.problem}"
+        return (*found.refused, *found.silent), found.text + unread
 
-        def missing() -> tuple[str, ...]:
-            return tuple(name for name in self._settings.regions if not ids <= self._confirmed.get(name, set()))
+    def not_confirmed(self, since: datetime) -> dict[str, str] | None:
+        """Devices whose last change not every region has confirmed, and why, of those that were changed since then.
 
-        self._wait(lambda: not missing(), wait_s)
-        return missing()
+        None: confirmations cannot be read.
+        """
+        if not self._confirmations.is_running:
+            self._confirmations.start()
+        if not self._wait(lambda: self._confirmations.standing.was_current, _CONFIRMATIONS_S):
+            return None
+        changed = ((name, one) for name, one in self._reader.registry.all().items() if one.entry.changed_at >= since)
+        regions = self._settings.regions
+        said = ((name, self._answers.verdicts([one.publication_id], regions).text) for name, one in changed)
+        return {name: text for name, text in said if text}
 
     def _is_seen(self, made: DevicePublication) -> bool:
         return any(one.publication_id == made.publication_id for one in reversed(self._history))
@@ -159,7 +178,7 @@ class RegistrySession:
             return
         if self._trusted is None or is_of_its_region(found, message.body, message.properties, self._trusted):
             with self._changed:
-                self._confirmed.setdefault(found.region, set()).update(found.confirmed.values())
+                self._answers.take(found)
                 self._changed.notify_all()
 
     def _notify(self) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from deploy.local import PulsarCluster
 from identity.device_cli import app
-from identity.operator_files import write_operator
+from identity.operator_files import operators_toml, trust_operator, write_operator
 from identity.registry import DeviceEntry, resume, revoke, suspend
 from identity.registry_messages import DEVICES_TOPIC
 from identity.registry_publisher import RegistryPublisher
@@ -225,6 +225,34 @@ def test_an_operators_command_says_when_every_region_has_confirmed_and_what_was_
     assert [word in said for word in ("revoked -> acme/cli-2", "version 3", "by anna", "as a test")] == [True] * 4
     assert device_command("show", "acme/nobody")[0] == 3
     assert device_command("sign", "acme/cli", "acme/cli-2", "--wait", "20")[0] == 0
+
+
+def test_a_revocation_by_a_key_that_the_regions_do_not_trust_is_said_to_be_refused_until_they_do(
+    device_command: Callable[..., tuple[int, str]],
+    regions: list[AccessRegion],
+    operator_files: OperatorFiles,
+    tmp_path: Path,
+) -> None:
+    eu, _ = regions
+    because, carl = ("--reason", "stolen"), operator("carl", kinds=("device",))
+    device_command("expect", "acme/carls", "--region", "eu", "--by-hand", *because, "--wait", "20")
+    session = eu.connect(eu.certificate("acme", "carls"))
+    write_operator(tmp_path / "carl.key", carl)
+    own = tmp_path / "operators.toml"
+    own.write_text(operator_files.trusted.read_text() + "\n" + operators_toml({carl.key.key_id: carl.trusted}))
+    config = tmp_path / "operator.toml"
+    config.write_text(config.read_text().replace(str(operator_files.trusted), str(own)))
+    code, said = device_command("revoke", "acme/carls", *because, "--key", str(tmp_path / "carl.key"))
+    assert code == 5
+    assert [f"{region} refuses it: unknown-key" in said for region in ("eu", "us")] == [True, True], said
+    code, said = device_command("list", "--tenant", "acme")
+    (line,) = [one for one in said.splitlines() if one.startswith("acme/carls ")]
+    assert "NOT CONFIRMED" in line
+    session.sendall(b"\xc0\x00")
+    assert session.recv(10) == b"\xd0\x00", "it is in, and that is what was said"
+    trust_operator(operator_files.trusted, carl)
+    assert has_ended(session)
+    wait_until(lambda: "NOT CONFIRMED" not in device_command("list", "--tenant", "acme")[1], 10)
 
 
 def test_a_moved_device_is_locked_out_under_its_old_name_and_comes_under_its_new_one(

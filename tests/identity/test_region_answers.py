@@ -1,0 +1,30 @@
+"""What regions said of a change: in force, refused, nothing."""
+
+from identity.confirmations import RegionConfirmation, decode_confirmation, encode_confirmation
+from identity.region_answers import RegionAnswers
+
+
+def said(region: str, confirmed: dict[str, str], refused: dict[str, str]) -> RegionConfirmation:
+    return RegionConfirmation(region, confirmed, 1.0, refused)
+
+
+def test_each_region_has_a_change_in_force_or_refuses_it_or_is_silent() -> None:
+    answers = RegionAnswers()
+    answers.take(said("eu", {"acme/a": "1", "acme/b": "2"}, {}))
+    answers.take(said("us", {"acme/a": "1"}, {"2": "unknown-key"}))
+    found = answers.verdicts(["1", "2"], ["eu", "us", "jp"])
+    assert found == (("eu",), {"us": "unknown-key"}, ("jp",))
+    assert found.text == "us refuses it: unknown-key; jp has not confirmed it"
+
+
+def test_what_a_region_refused_and_has_in_force_now_is_in_force() -> None:
+    answers = RegionAnswers()
+    answers.take(said("us", {}, {"2": "unknown-key"}))
+    answers.take(said("us", {"acme/b": "2"}, {}))
+    assert answers.verdicts(["2"], ["us"]) == (("us",), {}, ())
+
+
+def test_a_refusal_goes_through_the_topic_and_one_that_is_no_text_is_none() -> None:
+    body = encode_confirmation("us", [("acme/a", "1")], 1.0, [("2", "altered")])
+    assert decode_confirmation(body) == said("us", {"acme/a": "1"}, {"2": "altered"})
+    assert decode_confirmation(body.replace(b'"altered"', b"[1]")) is None
