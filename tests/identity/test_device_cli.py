@@ -26,6 +26,7 @@ class InMemory:
     """A session whose registry has these messages; without keys signatures are not looked at."""
 
     trusted: OperatorKeys | None = KEYS
+    unconfirmed: dict[str, str] | None = {}
     signed_by = RegistrySession.signed_by
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -39,6 +40,9 @@ class InMemory:
     def publications(self) -> list[DevicePublication]:
         check = None if self._trusted is None else check_by(self._trusted)
         return [read_entry(*message, check) for message in MESSAGES]
+
+    def not_confirmed(self, _: object) -> dict[str, str] | None:
+        return self.unconfirmed
 
     def publication(self, name: str) -> DevicePublication | None:
         return next((one for one in self.publications() if one.entry.name == name), None)
@@ -63,6 +67,24 @@ def run(config: Path, *arguments: str) -> str:
     done = CliRunner().invoke(app, [*arguments, "--config", str(config)])
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def test_what_a_region_did_not_confirm_is_marked_in_the_list(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "us refuses it: unknown-key"
+    monkeypatch.setattr(InMemory, "unconfirmed", {"acme/bus-2": why})
+    assert [line.endswith(f"  NOT CONFIRMED: {why}") for line in run(config, "list").splitlines()] == [False, True]
+    facts = json.loads(run(config, "list", "--json"))
+    assert [(one["device"], one["confirmed"], one["why"]) for one in facts] == [
+        ("bus-1", True, None),
+        ("bus-2", False, why),
+    ]
+
+
+def test_where_confirmations_cannot_be_read_the_list_says_so(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InMemory, "unconfirmed", None)
+    done = CliRunner().invoke(app, ["list", "--config", str(config)])
+    assert "confirmations cannot be read" in done.stderr
+    assert [one["confirmed"] for one in json.loads(run(config, "list", "--json"))] == [None, None]
 
 
 def test_a_key_that_is_not_of_who_the_entry_names_is_shown_beside_it(config: Path) -> None:

@@ -13,7 +13,7 @@ def test_each_region_has_a_change_in_force_or_refuses_it_or_is_silent() -> None:
     answers.take(said("eu", {"acme/a": "1", "acme/b": "2"}, {}))
     answers.take(said("us", {"acme/a": "1"}, {"2": "unknown-key"}))
     found = answers.verdicts(["1", "2"], ["eu", "us", "jp"])
-    assert found == (("eu",), {"us": "unknown-key"}, ("jp",))
+    assert (found.confirmed, found.refused, found.silent) == (("eu",), {"us": "unknown-key"}, ("jp",))
     assert found.text == "us refuses it: unknown-key; jp has not confirmed it"
 
 
