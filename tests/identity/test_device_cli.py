@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import pytest
@@ -26,7 +28,7 @@ class InMemory:
     """A session whose registry has these messages; without keys signatures are not looked at."""
 
     trusted: OperatorKeys | None = KEYS
-    unconfirmed: dict[str, str] | None = {}
+    unconfirmed: Mapping[str, str] | None = MappingProxyType({})
     signed_by = RegistrySession.signed_by
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -41,7 +43,7 @@ class InMemory:
         check = None if self._trusted is None else check_by(self._trusted)
         return [read_entry(*message, check) for message in MESSAGES]
 
-    def not_confirmed(self, _: object) -> dict[str, str] | None:
+    def not_confirmed(self, _: object) -> Mapping[str, str] | None:
         return self.unconfirmed
 
     def publication(self, name: str) -> DevicePublication | None:
