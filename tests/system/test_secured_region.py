@@ -121,9 +121,14 @@ def test_mosquitto_runs_with_what_the_page_writes_and_lets_in_whom_it_names(mach
             # The unit says as whom it runs.
             file = machine.folder / f"{name}.conf"
             file.write_text(f"{conf}user {getpass.getuser()}\n")
-            running.append(subprocess.Popen([mosquitto_program(), "-c", str(file)]))
+            log = machine.path(f"/var/log/fleet-broker-{name}/broker.log")
+            log.touch(mode=0o660)
+            running.append(subprocess.Popen([mosquitto_program(), "-c", str(file)], umask=0o007))
         for log in (machine.path(f"/var/log/fleet-broker-{name}/broker.log") for name in NAMES):
             wait_until(partial(is_running, log))
+            # The access daemon is in the broker's group.
+            pid = machine.path(f"/run/{log.parent.name}/pid")
+            assert pid.stat().st_mode & log.stat().st_mode & 0o040
         tls = machine.path("/etc/waybill/tls/gateway-eu-1")
         one, nobody = credentials_in(tls), TlsSettings(ca=tls / "ca.pem")
         assert machine.path("/run/fleet-access/guard.sock").is_socket()
