@@ -6,12 +6,12 @@ A broker of its own, because a device's broker can be led to forget a session by
 import getpass
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import FilePath
 
-from deploy.local.mosquitto import mosquitto_program
+from deploy.local.mosquitto import NO_RESUMPTION, mosquitto_program
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, MqttHealth
@@ -63,6 +63,10 @@ class EnrolmentBroker(Server):
     def command(self) -> Sequence[str]:
         """Mosquitto in the foreground."""
         return [self._program, "-c", str(self._conf)]
+
+    def environment(self) -> Mapping[str, str]:
+        """See Server."""
+        return {"OPENSSL_CONF": str(NO_RESUMPTION)}
 
     def signal_reload(self) -> None:
         """Have the broker read its passwords and rules again. Who is not in them any more is disconnected."""

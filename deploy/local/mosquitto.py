@@ -3,7 +3,7 @@
 import getpass
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from identity.broker_rules import rules_version
 from runtime import TlsSettings, replace_durably
 
 __all__ = [
+    "NO_RESUMPTION",
     "BrokerAccessFiles",
     "MosquittoBroker",
     "MosquittoSecurity",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 _HOST = "127.0.0.1"
+NO_RESUMPTION = Path(__file__).parents[1] / "systemd" / "mosquitto-openssl.cnf"
+"""OpenSSL's settings of brokers: a session that is resumed would be let in whose certificate has ended."""
 _GUARD = "guard/socket"
 
 
@@ -119,6 +122,10 @@ class MosquittoBroker(Server):
     def command(self) -> Sequence[str]:
         """Mosquitto in the foreground."""
         return [self._program, "-c", str(self._conf)]
+
+    def environment(self) -> Mapping[str, str]:
+        """See Server."""
+        return {"OPENSSL_CONF": str(NO_RESUMPTION)} if self.security else {}
 
     def health(self) -> Health:
         """Whether the broker answers a CONNECT (with TLS: whether it accepts a connection)."""

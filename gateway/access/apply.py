@@ -104,7 +104,9 @@ class StepRunner:
     def _reload(self) -> None:
         # Forgotten first: a signal that fails is sent again, though the files are written by then.
         self._reloaded = None
-        self._reloaded = self._files.reload()
+        reloaded = self._files.reload()
+        self._guard.await_reload()
+        self._reloaded = reloaded
         self._metrics.reloads.inc()
 
     def _publish_list(self) -> None:

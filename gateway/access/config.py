@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -155,14 +156,16 @@ class AccessEndpoint(Settings):
 class AccessSettings(Settings):
     """One access daemon. `gateways`: the names of the gateways that may take batches from this broker.
 
-    `deny_for_days`: so long a device that may not connect is named in the rules; then the revocation lists alone keep
-    it out. `settle_ms`: changes that come within it are one reload. `look_after_s`: when it looks whether a device
+    `settle_ms`: changes that come within it are one reload. `look_after_s`: when it looks whether a device
     whose session was ended is there again.
     """
 
+    REMOVED_KEYS: ClassVar[Mapping[str, str]] = {
+        "deny_for_days": "a device is denied by name for as long as a certificate of it may be valid"
+    }
+
     region: Word
     gateways: tuple[Word, ...] = ()
-    deny_for_days: float = Field(default=7, gt=0, le=365)
     settle_ms: int = Field(default=20, ge=0, le=1000)
     look_after_s: float = Field(default=1, gt=0, le=60)
     broker: GuardedBroker

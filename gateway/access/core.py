@@ -8,8 +8,9 @@ the middle of a step makes the whole of it again. Nothing is denied or allowed b
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -29,6 +30,10 @@ MAX_CONFIRMED: Final = 1000
 MAX_ENDED: Final = 2000
 """Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
 MAX_LOOKS: Final = 10_000
+_LOOKS_AT_ONCE: Final = 500
+"""A tenth of a second: a revocation waits for no more of them."""
+LOOK_FOR_S: Final = 240.0
+"""At first soon, then each time after twice as long. Mosquitto closes a connection without a CONNECT after 90 s."""
 _PRUNE_S: Final = 3600.0
 SETTLE_AT_MOST: Final = 5
 """Changes that keep coming are put together for so many times the settling time, and no longer."""
@@ -41,10 +46,16 @@ _REASONS: Final = {
 
 
 class KnownDevice(NamedTuple):
-    """What the daemon keeps of a device that may not connect."""
+    """What is kept of a device that may not connect. `ends_s`: when its last certificate ends; inf: none is known."""
 
     state: DeviceState
     changed_s: float
+    ends_s: float
+
+
+class _Look(NamedTuple):
+    at_s: float
+    wait_s: float
 
 
 class Confirmation(NamedTuple):
@@ -74,7 +85,6 @@ class CoreSettings:
     """The bounds of the core; `own_issuer`: the region's authority, "" where this daemon has none."""
 
     own_issuer: str = ""
-    deny_for_s: float = 7 * 86_400.0
     settle_s: float = 0.02
     look_after_s: float = 1.0
 
@@ -92,7 +102,7 @@ class AccessCore:
         self._lists: dict[str, RevocationList] = {}
         self._to_end: dict[str, None] = {}
         self._to_confirm: OrderedDict[str, str] = OrderedDict()
-        self._looks: OrderedDict[str, float] = OrderedDict()
+        self._looks: OrderedDict[str, _Look] = OrderedDict()
         self._first_s: float | None = None
         self._last_s = 0.0
         self._forget_at_s: float | None = None
@@ -125,7 +135,9 @@ class AccessCore:
             self._to_end.pop(name, None)
             self._looks.pop(name, None)
         else:
-            self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp())
+            ends = [one.not_after.timestamp() for one in entry.certificates]
+            ends_s = max([*ends, *self._issued.get(name, {}).values()], default=math.inf)
+            self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp(), ends_s)
             self._to_end[name] = None
         # Beside what the authority's folder has: a folder that was restored may be without the newest ones.
         for one in entry.certificates:
@@ -150,7 +162,9 @@ class AccessCore:
         self._owner[serial] = name
         self._issued.setdefault(name, {})[serial] = not_after_s
         # Signed while it was revoked, or found after a start: it goes on the list at once.
-        if name in self._closed:
+        if (known := self._closed.get(name)) is not None:
+            # Of one that is found the end is known; where no other was, that is still not the last for sure.
+            self._closed[name] = known._replace(ends_s=max(known.ends_s, not_after_s))
             self._put_on_list(name)
             self._change(now_s)
 
@@ -193,7 +207,7 @@ class AccessCore:
 
     def due_s(self) -> float | None:
         """When a step or a look is due; None: none is."""
-        looks = next(iter(self._looks.values()), None)
+        looks = min((look.at_s for look in self._looks.values()), default=None)
         return min((at for at in (self._step_at_s(), looks, self._forget_at_s) if at is not None), default=None)
 
     def take_step(self, now_s: float) -> BrokerStep | None:
@@ -204,17 +218,21 @@ class AccessCore:
         self._first_s = None
         self._prune(now_s)
         # The last ones first: what was denied long ago is on the lists of all regions.
-        named = sorted(self._named(now_s), key=lambda name: self._closed[name].changed_s, reverse=True)
+        named = sorted(
+            (name for name in self._closed if self._denied_until_s(name) > now_s),
+            key=lambda name: self._closed[name].changed_s,
+            reverse=True,
+        )
         denied = named[:MAX_DENIED]
-        self._forget_at_s = self._next_forgotten_s(denied)
+        forget_at_s = min((self._denied_until_s(name) for name in denied), default=math.inf)
+        self._forget_at_s = forget_at_s if math.isfinite(forget_at_s) else None
         end = tuple(self._to_end.popitem()[0] for _ in range(min(MAX_ENDED, len(self._to_end))))
         if self._to_end:
             self._change(now_s)
         confirm = tuple(Confirmation(*one) for one in self._to_confirm.items())
         self._to_confirm.clear()
         for name in end[: MAX_LOOKS - len(self._looks)]:
-            self._looks[name] = now_s + self._settings.look_after_s
-            self._looks.move_to_end(name)
+            self._looks[name] = _Look(now_s + self._settings.look_after_s, self._settings.look_after_s)
         lists = tuple(self._lists[issuer] for issuer in sorted(self._lists))
         return BrokerStep(frozenset(denied), dict(self._revoked), lists, end, confirm, len(named) - len(denied))
 
@@ -227,10 +245,15 @@ class AccessCore:
         self._change(now_s)
 
     def take_looks(self, now_s: float) -> list[str]:
-        """Devices whose sessions were ended so long ago that it is time to look whether they are there again."""
-        due = [name for name, at_s in self._looks.items() if at_s <= now_s]
+        """Devices whose sessions were ended so long ago that it is time to look whether they are there again.
+
+        Several times: a TLS connection that stood before the revocation may send its CONNECT long after it.
+        """
+        due = [name for name, look in self._looks.items() if look.at_s <= now_s][:_LOOKS_AT_ONCE]
         for name in due:
-            del self._looks[name]
+            wait_s = 2 * self._looks.pop(name).wait_s
+            if wait_s <= LOOK_FOR_S:
+                self._looks[name] = _Look(now_s + wait_s, wait_s)
         return due
 
     def _change(self, now_s: float) -> None:
@@ -244,16 +267,12 @@ class AccessCore:
         settle_s = self._settings.settle_s
         return min(self._last_s + settle_s, self._first_s + SETTLE_AT_MOST * settle_s)
 
-    def _named(self, now_s: float) -> Iterable[str]:
-        return self._denied_since(now_s - self._settings.deny_for_s)
+    def _denied_until_s(self, name: str) -> float:
+        """When no certificate of a device is valid any more, by a slow clock too; never where none is known."""
+        return self._closed[name].ends_s + _PRUNE_S
 
     def _denied_since(self, since_s: float) -> list[str]:
         return [name for name, known in self._closed.items() if known.changed_s > since_s]
-
-    def _next_forgotten_s(self, denied: list[str]) -> float | None:
-        if not denied:
-            return None
-        return self._closed[denied[-1]].changed_s + self._settings.deny_for_s
 
     def _put_on_list(self, name: str) -> None:
         """Puts a device's certificates on the region's own list, or takes them from it."""

@@ -42,7 +42,6 @@ MAX_QUEUED = 10_000
 """Messages between the readers' threads and the loop; a reader waits where there is no room."""
 _TICK_S = 1.0
 _RETRY_S = 0.5
-_DAY_S = 86_400.0
 _CLOCK_BACK_S = 3600.0
 _SEEN = "seen-entries.sqlite"
 """In the folder of the region's authority, which is the daemon's alone."""
@@ -78,7 +77,6 @@ class AccessDaemon:
         self._core = AccessCore(
             CoreSettings(
                 own_issuer=self._own.issuer,
-                deny_for_s=settings.deny_for_days * _DAY_S,
                 settle_s=settings.settle_ms / 1000,
                 look_after_s=settings.look_after_s,
             ),

@@ -23,6 +23,8 @@ _CONNECT, _CONNACK, _DISCONNECT = 0x10, 0x20, b"\xe0\x00"
 _MQTT_5: Final = 5
 _USER, _PASSWORD, _CLEAN_START = 0x80, 0x40, 0x02
 _KEEPALIVE_S: Final = 10
+_NOBODY: Final = "nobody@guard"
+"""A client id that nobody has: names of principals begin with their kind, those of devices have a slash."""
 _MAX_ANSWER: Final = 1024
 _MAX_PATH_BYTES: Final = 107
 """What `sun_path` holds (unix(7))."""
@@ -37,6 +39,13 @@ class SessionGuard:
     def end(self, client_id: str) -> None:
         """End the session of a client, and forget it; harmless if there is none. Raises BrokerUnreachable."""
         self._connect(client_id, clean_start=True)
+
+    def await_reload(self) -> None:
+        """Return when the broker has done what a signal asked of it before this call. Raises BrokerUnreachable.
+
+        A connection is answered by a later turn of its loop; while it reads its files it forgets another signal.
+        """
+        self._connect(_NOBODY, clean_start=True)
 
     def was_there(self, client_id: str) -> bool:
         """Whether the client had a session that outlives its connection; it is ended. Raises BrokerUnreachable."""

@@ -46,6 +46,15 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
     assert (judged.returncode, judged.stdout + judged.stderr) == (0, "")
 
 
+def test_a_broker_resumes_no_tls_session_and_has_room_for_a_region() -> None:
+    (environment,) = lines(BROKER, "Environment")
+    file = environment.removeprefix("OPENSSL_CONF=")
+    assert f"/usr/bin/test -r {file}" in lines(BROKER, "ExecStartPre"), "OpenSSL says nothing of a file that is missing"
+    assert f"cp deploy/systemd/mosquitto-openssl.cnf {file}" in PAGE
+    (files,) = lines(BROKER, "LimitNOFILE")
+    assert int(files) >= 65_536
+
+
 @pytest.mark.parametrize("unit", DAEMONS, ids=lambda unit: unit.stem)
 def test_each_unit_calls_a_command_with_options_that_it_has(unit: Path) -> None:
     (command,) = lines(unit, "ExecStart")

@@ -9,6 +9,7 @@ import pytest
 
 from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
+from gateway.access import AccessSettings
 from gateway.config import GatewaySettings
 from settings import Settings, SettingsError, validate
 
@@ -38,6 +39,7 @@ RENAMED: list[tuple[type[Settings], str, str]] = [
 ]
 
 REMOVED: list[tuple[type[Settings], str, str]] = [
+    (AccessSettings, "deny_for_days", "a device is denied by name for as long as a certificate of it may be valid"),
     (GatewaySettings, "mqtt.session_expiry_s", "a gateway's session ends with its connection"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ from tests.system.access_region import AccessRegion, has_ended, new_root
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+CONNECT = b"\x10\x0d\x00\x04MQTT\x05\x02\x02\x58\x00\x00\x00"
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +123,24 @@ def test_a_revoked_device_loses_its_session_and_gets_no_other_one_in_any_region(
     other.sendall(b"\xc0\x00")
     assert other.recv(10) == b"\xd0\x00", "nobody else notices"
     other.close()
+
+
+def test_who_connected_before_the_revocation_and_sends_its_connect_after_it_has_no_session_that_lasts(
+    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, _ = regions
+    publish(active("acme", "early"))
+    context = eu.certificate("acme", "early")
+    plain = socket.create_connection(("127.0.0.1", eu.port), 10)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as early:
+        publish(revoke(active("acme", "early"), change()))
+        wait_until(lambda: eu.is_refused(context), 20)
+        # By then its session, which there was not, has been ended twice.
+        next_s = time.monotonic() + 1.2
+        wait_until(lambda: time.monotonic() > next_s)
+        early.sendall(CONNECT)
+        assert early.recv(4)[:1] == b"\x20"
+        assert has_ended(early)
 
 
 def test_a_suspended_device_comes_back_when_it_is_resumed(

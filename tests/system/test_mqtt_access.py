@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -327,3 +329,22 @@ def test_nobody_who_does_not_know_the_group_of_the_gateways_takes_batches_from_t
         side.disconnect()
         for one in (owner, *strangers):
             one.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_no_tls_session_is_resumed_so_that_each_connection_shows_a_certificate_that_is_good_now(
+    broker: RegionalBroker, version: ssl.TLSVersion
+) -> None:
+    own = broker.authority.client("acme/resumer", "eu")
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(str(own.certificate), str(own.key))
+    context.minimum_version = context.maximum_version = version
+    session: ssl.SSLSession | None = None
+    for _ in range(2):
+        plain = socket.create_connection(("127.0.0.1", broker.server.port), 10)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secure:
+            # A ticket comes behind the handshake, with what is read first.
+            secure.sendall(b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03abc")
+            assert secure.recv(4)[:1] == b"\x20"
+            assert not secure.session_reused
+            session = secure.session

@@ -17,6 +17,7 @@ from tests.identity.registry_strategies import MOMENT, active, change, published
 
 NOW_S = MOMENT.timestamp() + 10
 LATER_S = NOW_S + 1
+DAY_S = 86_400.0
 
 
 def core(**more: Any) -> AccessCore:
@@ -132,16 +133,36 @@ def test_another_regions_list_ends_again_whom_its_certificate_let_in_meanwhile()
     assert not made.on_list(other_list({1}, 1), LATER_S), "an older one"
 
 
-def test_after_some_days_the_lists_alone_keep_a_device_out() -> None:
-    made = core(deny_for_s=100.0)
-    made.on_device(published(revoke(active("acme", "bus-1"), change(10))), NOW_S)
+def test_a_device_is_denied_by_name_until_its_last_certificate_has_ended_and_longer_by_slow_clocks() -> None:
+    made = core()
+    made.on_issued("acme/bus-1", 7, NOW_S + 400 * DAY_S, NOW_S)
+    made.on_device(revoked("bus-1"), NOW_S)
     step = made.take_step(LATER_S)
     assert step is not None
-    assert step.denied
-    later = made.take_step(NOW_S + 200)
+    assert made.take_step(NOW_S + 400 * DAY_S) is None
+    later = made.take_step(NOW_S + 400 * DAY_S + 3601)
     assert later is not None
-    assert not later.denied
+    assert (step.denied, later.denied) == (frozenset({"acme/bus-1"}), frozenset())
     assert made.closed_devices == 1
+
+
+def test_a_device_of_which_no_certificate_is_known_is_denied_for_good() -> None:
+    made = core()
+    made.on_device(revoked("bus-1"), NOW_S)
+    made.take_step(LATER_S)
+    made.on_device(revoked("bus-2"), NOW_S + 9000 * DAY_S)
+    step = made.take_step(NOW_S + 9000 * DAY_S + 1)
+    assert step is not None
+    assert step.denied == {"acme/bus-1", "acme/bus-2"}
+
+
+def test_a_device_that_was_closed_is_looked_for_longer_than_a_connection_without_a_connect_stands() -> None:
+    made = core()
+    made.on_device(revoked("bus-1"), NOW_S)
+    made.take_step(LATER_S)
+    looks = [seconds for seconds in range(600) if made.take_looks(LATER_S + seconds)]
+    assert looks == [1, 3, 7, 15, 31, 63, 127, 255]
+    assert made.due_s() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([suspend, resume, revoke])), max_size=20), st.randoms())
