@@ -107,7 +107,7 @@ def test_the_settings_of_the_page_stay_in_the_folders_of_the_units() -> None:
     made += [asked.secret_file, asked.broker.rules_file, asked.broker.password_file]
     for file in [*made, broker.guard_socket, settings.authority.folder]:
         assert str(file).startswith(own)
-    (starts,), (log,) = lines(BROKER, "ExecStart"), lines(BROKER, "ExecStartPre")
+    (starts,), (*_, log) = lines(BROKER, "ExecStart"), lines(BROKER, "ExecStartPre")
     for name, place, server in (
         ("devices", broker, broker.server),
         ("enrolment", asked.broker, asked.broker.server),
