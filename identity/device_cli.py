@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import typer
 
@@ -31,6 +32,8 @@ _NO_KEY_THERE = "add your public key to that region's operators.toml: then it ta
 _CONFIRMATIONS_KEPT = timedelta(days=1)
 """So long the topologies keep confirmations."""
 EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 3, 4, 5
+_NOT_PUBLISHED = (2, EXIT_REFUSED, os.EX_CONFIG)
+P = ParamSpec("P")
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Expect, suspend, revoke, move and replace devices; show them."
@@ -50,8 +53,27 @@ LockWait = Annotated[
 Key = Annotated[Path | None, typer.Option("--key", help="Your private key, which signs the change.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
+TokenDays = Annotated[float, typer.Option("--days", help="How long the token is good for.", min=0.01, max=365)]
 Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
 ByHand = Annotated[bool, typer.Option("--by-hand", help="No claim: it gets its certificate by `waybill pki device`.")]
+
+
+def _removes_refused_token(command: Callable[P, None]) -> Callable[P, None]:
+    """A token that was never published opens nothing: its file does not stay where the command was refused."""
+
+    @wraps(command)
+    def run(*arguments: P.args, **more: P.kwargs) -> None:
+        file = more.get("token_file")
+        is_new = isinstance(file, Path) and not file.exists()
+        try:
+            command(*arguments, **more)
+        except (typer.Exit, typer.BadParameter) as ended:
+            # Of what could not be reached nobody knows whether it was published.
+            if is_new and isinstance(file, Path) and ended.exit_code in _NOT_PUBLISHED:
+                file.unlink(missing_ok=True)
+            raise
+
+    return run
 
 
 @app.command("list")
@@ -100,6 +122,7 @@ def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> N
 
 
 @app.command()
+@_removes_refused_token
 def expect(
     device: Device,
     *,
@@ -110,6 +133,7 @@ def expect(
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
+    days: TokenDays = 7,
     again: Annotated[
         bool, typer.Option("--again", help="One that was enrolled, and whose certificates ended.")
     ] = False,
@@ -123,7 +147,7 @@ def expect(
     from identity.registry import expect_again
 
     tenant, _, name = device.partition("/")
-    claim = _claim(token_file, factory, by_hand=by_hand)
+    claim = _claim(token_file, factory, by_hand=by_hand, days=days)
     if again and claim is None:
         raise typer.BadParameter("--again needs a claim: --token-file or --factory")
 
@@ -173,6 +197,7 @@ def revoke(
 
 
 @app.command()
+@_removes_refused_token
 def move(
     device: Device,
     tenant: Annotated[str, typer.Argument(help="The tenant that it belongs to from now on.")],
@@ -183,6 +208,7 @@ def move(
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
+    days: TokenDays = 7,
     wait: LockWait = _LOCK_WAIT_S,
 ) -> None:
     """Give a device to another tenant: its name here ends, and it is expected there.
@@ -192,7 +218,7 @@ def move(
     from identity.registry import Beginning
     from identity.registry import move as moved
 
-    claim, name = _claim(token_file, factory, by_hand=by_hand), device.partition("/")[2]
+    claim, name = _claim(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[2]
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
         beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
@@ -203,6 +229,7 @@ def move(
 
 
 @app.command()
+@_removes_refused_token
 def replace(
     device: Device,
     successor: Annotated[str, typer.Argument(help="The name of the new device in this vehicle, of the same tenant.")],
@@ -213,6 +240,7 @@ def replace(
     token_file: Token = None,
     factory: Factory = None,
     by_hand: ByHand = False,
+    days: TokenDays = 7,
     wait: LockWait = _LOCK_WAIT_S,
 ) -> None:
     """Put a new device into the vehicle of this one, whose name ends; the new one has its own name and epoch.
@@ -222,7 +250,7 @@ def replace(
     from identity.registry import Beginning
     from identity.registry import replace as replaced
 
-    claim, tenant = _claim(token_file, factory, by_hand=by_hand), device.partition("/")[0]
+    claim, tenant = _claim(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[0]
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
         beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
@@ -267,6 +295,8 @@ def _change(
         outcome = session.publish(entries(session, change), wait_s)
     for one in outcome.publications:
         typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
+        if one.entry.claim is not None and one.entry.claim.until is not None and one.entry.state == "expected":
+            typer.echo(f"  its token is good until {one.entry.claim.until:%Y-%m-%dT%H:%M:%SZ}")
     if not outcome.holds:
         _end("somebody changed it at the same moment, and that change holds: look, and ask again", EXIT_OUTRANKED)
     if outcome.missing is not None:
@@ -277,8 +307,8 @@ def _change(
             _end(f"not in force everywhere after {wait_s:g} s: {outcome.why}{more}", EXIT_NOT_CONFIRMED)
 
 
-def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool) -> Claim | None:
-    from identity.claims import TOKEN_LIFETIME, check_factory_serial, make_token
+def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool, days: float) -> Claim | None:
+    from identity.claims import check_factory_serial, make_token
     from identity.errors import NameRefused
     from identity.registry import Claim
     from runtime.durable_file import create_durably
@@ -297,7 +327,7 @@ def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool) -> Cl
     token = make_token()
     if not create_durably(token_file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
         raise typer.BadParameter(f"{token_file} is there already: a token is written to a new file")
-    until = datetime.now(UTC) + timedelta(seconds=TOKEN_LIFETIME.total_seconds())
+    until = datetime.now(UTC) + timedelta(days=days)
     return Claim(id=token.id, password_hash=token.password_hash, until=until)
 
 

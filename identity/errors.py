@@ -16,6 +16,7 @@ IdentityError
 └── AuthorityFolderError     the files of an authority
     ├── AuthorityExists      there is one already: it is never replaced
     ├── AuthorityMissing     there is none
+    ├── KeyExists            a folder has somebody's key already: it is never replaced
     └── AuthorityDamaged     what is there cannot be used
 """
 
@@ -118,6 +119,16 @@ class AuthorityExists(AuthorityFolderError):
 
 class AuthorityMissing(AuthorityFolderError):
     """There is no authority, or its key is kept elsewhere."""
+
+
+class KeyExists(AuthorityFolderError):
+    """A folder has the key or the certificate of somebody."""
+
+    def __init__(self, folder: Path, whose: str) -> None:
+        super().__init__(
+            folder,
+            f"has the key of {whose}, which is never replaced: take another folder, or `waybill pki renew {folder}`",
+        )
 
 
 class AuthorityDamaged(AuthorityFolderError):

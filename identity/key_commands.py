@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from identity.error_messages import errors_as_messages
 from identity.errors import NameRefused, SealingKeyError
-from identity.token_issuer import TokenIssuer
+from identity.token_issuer import TokenIssuer, check_issuer
 from runtime.durable_file import create_durably
 from telemetry.record import DEVICE_PATTERN
 
@@ -23,6 +23,7 @@ _DAY_S = 86_400
 TokenFolder = Annotated[Path, typer.Option(envvar="WAYBILL_TOKENS", help="Where tokens and their keys are.")]
 Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
 TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="How long a token is good for.")]
+NewIssuer = Annotated[bool, typer.Option("--new-issuer", help="The folder's tokens were of another issuer.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
@@ -47,6 +48,7 @@ def token(
     issuer: Issuer,
     folder: TokenFolder = Path("tokens"),
     days: TokenDays = 7,
+    new_issuer: NewIssuer = False,
     as_json: Json = False,
 ) -> None:
     """Write the token of a role of Pulsar into a file, which its holder reads again at each connection.
@@ -54,6 +56,7 @@ def token(
     Example: waybill pki token gateway-eu --issuer https://keys.example:8443 --days 7
     """
     with errors_as_messages():
+        check_issuer(folder, issuer, may_change=new_issuer)
         file = TokenIssuer(folder, issuer).issue(role, now_s=time.time(), life_s=days * _DAY_S)
     _say(as_json, {"role": role, "file": str(file), "days": days}, f"{file}: a token of {role}, good for {days:g} days")
 
@@ -64,6 +67,7 @@ def token_key(
     issuer: Issuer,
     folder: TokenFolder = Path("tokens"),
     days: TokenDays = 7,
+    new_issuer: NewIssuer = False,
     as_json: Json = False,
 ) -> None:
     """Change the key of tokens while everybody runs, in three steps: publish, sign, retire.
@@ -71,6 +75,7 @@ def token_key(
     Example: waybill pki token-key publish --issuer https://keys.example:8443
     """
     with errors_as_messages():
+        check_issuer(folder, issuer, may_change=new_issuer)
         keys = TokenIssuer(folder, issuer)
         match step:
             case KeyStep.PUBLISH:

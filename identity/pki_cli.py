@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from identity.authority import regional_name
+from identity.authority import common_name, regional_name
 from identity.authority_folder import IssuedCertificate
 from identity.error_messages import errors_as_messages
 from identity.key_commands import sealing, token, token_key
@@ -194,7 +194,10 @@ def renew(
         # One after the other: those before one that fails are renewed, and said to be.
         for place in folders:
             issued = PkiFolder(folder).renew(place, now=_now(), lifetime=_lasting(days))
-            _say(as_json, {"name": str(place), "not_after": issued.not_after, "folder": place})
+            _say(
+                as_json,
+                {"name": common_name(issued.certificate.subject), "not_after": issued.not_after, "folder": place},
+            )
 
 
 @app.command("list")
@@ -267,7 +270,10 @@ def _show(found: Sequence[IssuedCertificate], within: float, as_json: bool) -> N
     if as_json:
         print(json.dumps([_fields(one) | {"state": state} for one, state in rows], indent=2))  # noqa: T201
     else:
-        table = Table("name", "what", "ends", "state", "signed by", "serial")
+        table = Table()
+        # What is long goes on in the next line: a name or a date that is cut says nothing.
+        for heading in ("name", "what", "ends", "state", "signed by", "serial"):
+            table.add_column(heading, overflow="fold", min_width=20 if heading == "ends" else None)
         for one, state in rows:
             fields = _fields(one)
             table.add_row(one.name, fields["what"], fields["not_after"], state, one.issuer, fields["serial"][:16])

@@ -14,7 +14,7 @@ from pathlib import Path
 from identity.authority import Issued, common_name, read_certificates, regional_name, server_names
 from identity.authority_folder import AUTHORITY_FILES, AuthorityFolder, IssuedCertificate, issued_in
 from identity.credentials import credentials_in, write_credentials
-from identity.errors import AuthorityMissing, NameRefused
+from identity.errors import AuthorityMissing, IdentityError, KeyExists, NameRefused
 from identity.names import DeviceName, parse_name
 from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request
 from runtime.durable_file import create_durably, replace_durably
@@ -88,7 +88,11 @@ class PkiFolder:
     def write(
         self, region: str, folder: Path, name: str, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
     ) -> TlsSettings:
-        """A new key and its certificate as files of a folder, for a device, a client, or a server reached there."""
+        """A new key and its certificate as files of a folder, for a device, a client, or a server reached there.
+
+        Raises KeyExists where the folder has a key, AuthorityMissing, NameRefused, AuthorityExpired.
+        """
+        _refuse_other(folder, "")
         authority, key = self.region(region), KeyPair.generate()
         issued = certify(authority, key, name, servers=servers, now=now, lifetime=lifetime)
         return write_credentials(folder, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
@@ -98,7 +102,7 @@ class PkiFolder:
     ) -> Issued:
         """A device's certificate for a request (PEM file), beside the root's in a folder; the key stays where it is.
 
-        Raises NameRefused, RequestRefused, AuthorityExpired, OSError.
+        Raises KeyExists where the folder is somebody else's, NameRefused, RequestRefused, AuthorityExpired, OSError.
         """
         authority, named = self.region(region), parse_name(name)
         if not isinstance(named, DeviceName):
@@ -106,6 +110,7 @@ class PkiFolder:
         # One byte more than is taken, so that a longer file is refused and not cut.
         with request.open("rb") as file:
             pem = file.read(MAX_REQUEST_BYTES + 1)
+        _refuse_other(folder, name)
         issued = authority.device(pem, *named, now=now, lifetime=lifetime)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files = credentials_in(folder)
@@ -138,6 +143,21 @@ class PkiFolder:
         if not DEVICE_PATTERN.fullmatch(region):
             raise NameRefused(f"{region!r} is not the name of a region")
         return self.folder / "regions" / region
+
+
+def _refuse_other(folder: Path, name: str) -> None:
+    """Raises KeyExists for a folder with a key or certificate, unless it is of this name."""
+    files = credentials_in(folder)
+    assert files.key is not None
+    assert files.certificate is not None
+    if not (files.key.exists() or files.certificate.exists()):
+        return
+    try:
+        whose = common_name(read_certificates(files.certificate.read_bytes())[0].subject)
+    except (OSError, IdentityError):
+        whose = "somebody"
+    if whose != name:
+        raise KeyExists(folder, whose)
 
 
 def certify(

@@ -5,17 +5,43 @@ published/               what brokers are served: the discovery document and the
 tokens/ROLE.token        a role's token: who holds it reads it again at each connection
 """
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from identity.errors import IdentityError
 from identity.tokens import CHECK_KEYS_PATH, DISCOVERY_PATH, InvalidToken, TokenKey, check_keys, discovery, read_claims
-from runtime import replace_durably
+from runtime import read_bounded, replace_durably
 
-__all__ = ["TokenIssuer"]
+__all__ = ["KeyStepRefused", "OtherIssuer", "TokenIssuer", "check_issuer"]
 
 _SECRET = 0o600
+_MAX_DISCOVERY_BYTES = 64 << 10
+
+
+class KeyStepRefused(IdentityError):
+    """A step of a change of keys is out of order; the message says which comes first."""
+
+
+class OtherIssuer(IdentityError):
+    """The tokens of a folder are of another issuer, or an issuer is none that a broker can trust."""
+
+
+def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None:
+    """Raises OtherIssuer: every broker takes what the folder publishes, and tokens of the issuer named there alone."""
+    if not issuer.startswith("https://"):
+        raise OtherIssuer(f"{issuer}: an issuer is reached by https://, or anybody on the way could give out keys")
+    try:
+        content = read_bounded(folder / "published" / DISCOVERY_PATH.removeprefix("/"), _MAX_DISCOVERY_BYTES)
+        known = json.loads(content)["issuer"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return
+    if known != issuer and not may_change:
+        raise OtherIssuer(
+            f"{folder} is of the issuer {known}, and brokers refuse tokens of {issuer}: say that one, or --new-issuer"
+        )
 
 
 class TokenIssuer:
@@ -62,7 +88,12 @@ class TokenIssuer:
         return due
 
     def publish_new_key(self) -> str:
-        """Make a key and let brokers know it; tokens are signed by the former one still. Returns its id."""
+        """Make a key and let brokers know it; tokens are signed by the former one still. Returns its id.
+
+        Raises KeyStepRefused where one is published already that does not sign yet.
+        """
+        if self.has_waiting_key:
+            raise KeyStepRefused("a new key is published already and does not sign yet: waybill pki token-key sign")
         # The signer is named in a file and is not the newest key: who is killed here signs with the former one still.
         self._add_key()
         self._publish()
@@ -78,7 +109,14 @@ class TokenIssuer:
         return self.renew(roles, now_s=now_s, life_s=life_s)
 
     def retire_former_keys(self) -> list[str]:
-        """Delete every key but the one that signs; returns the ids of those that are gone."""
+        """Delete every key but the one that signs; returns the ids of those that are gone.
+
+        Raises KeyStepRefused where that would be the new one.
+        """
+        if self.has_waiting_key:
+            raise KeyStepRefused(
+                "the newest key does not sign yet, and would be lost: waybill pki token-key sign first"
+            )
         signer = self._signer().key_id
         former = [(file, key_id) for file in self._files() if (key_id := self._load(file).key_id) != signer]
         # Deleted first: a key that is published and that nobody has signs nothing; the next start publishes without it.
@@ -86,6 +124,11 @@ class TokenIssuer:
             file.unlink()
         self._publish()
         return [key_id for _, key_id in former]
+
+    @property
+    def has_waiting_key(self) -> bool:
+        """Whether a key is published that does not sign yet."""
+        return self._load(self._files()[-1]).key_id != self._signer().key_id
 
     @property
     def roles(self) -> list[str]:

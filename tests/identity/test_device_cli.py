@@ -39,6 +39,11 @@ class InMemory:
 
     def __exit__(self, *_: object) -> None: ...
 
+    operator = "anna"
+
+    def publish(self, *_: object) -> object:
+        raise AssertionError("nothing is published of what is refused")
+
     def publications(self) -> list[DevicePublication]:
         check = None if self._trusted is None else check_by(self._trusted)
         return [read_entry(*message, check) for message in MESSAGES]
@@ -87,6 +92,20 @@ def test_where_confirmations_cannot_be_read_the_list_says_so(config: Path, monke
     done = CliRunner().invoke(app, ["list", "--config", str(config)])
     assert "confirmations cannot be read" in done.stderr
     assert [one["confirmed"] for one in json.loads(run(config, "list", "--json"))] == [None, None]
+
+
+@pytest.mark.parametrize("by_hand", [(), ("--by-hand",)])
+def test_a_refused_command_leaves_no_token_of_its_own_and_touches_no_other(
+    config: Path, tmp_path: Path, by_hand: tuple[str, ...]
+) -> None:
+    token = tmp_path / "bus-1.token"
+    move = ["move", "acme/nobody", "zeta", "--reason", "sold", "--token-file", str(token), *by_hand]
+    refused = CliRunner().invoke(app, [*move, "--config", str(config)])
+    assert refused.exit_code == (2 if by_hand else 3), refused.output
+    assert not token.exists()
+    token.write_text("another's")
+    assert CliRunner().invoke(app, [*move, "--config", str(config)]).exit_code == 2
+    assert token.read_text() == "another's"
 
 
 def test_a_key_that_is_not_of_who_the_entry_names_is_shown_beside_it(config: Path) -> None:

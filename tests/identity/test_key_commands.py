@@ -52,6 +52,30 @@ def test_a_token_names_its_role_and_a_new_key_signs_it_after_its_three_steps(tmp
     assert json.loads(run("token-key", "retire", *common).output)["done"] == [first.key_id]
 
 
+def test_a_step_out_of_order_is_refused_and_loses_no_key(tmp_path: Path) -> None:
+    common = ("--issuer", ISSUER, "--folder", tmp_path)
+    run("token", "jobs", *common)
+    assert run("token-key", "publish", *common).exit_code == 0
+    keys = sorted((tmp_path / "keys").iterdir())
+    for step in ("publish", "retire"):
+        refused = run("token-key", step, *common)
+        assert (refused.exit_code, "token-key sign" in " ".join(refused.output.split())) == (1, True)
+    assert sorted((tmp_path / "keys").iterdir()) == keys
+    assert run("token-key", "sign", *common).exit_code == 0
+    assert run("token-key", "retire", *common).exit_code == 0
+
+
+@pytest.mark.parametrize("issuer", ["https://keys.example:8444", "http://keys.example:8443", "keys.example"])
+def test_a_folder_keeps_its_issuer_and_none_is_reached_in_plain_text(tmp_path: Path, issuer: str) -> None:
+    run("token", "jobs", "--issuer", ISSUER, "--folder", tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for command in (("token", "jobs"), ("token-key", "publish"), ("token-key", "sign")):
+        assert run(*command, "--issuer", issuer, "--folder", tmp_path).exit_code == 1
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    changed = run("token", "jobs", "--issuer", issuer, "--folder", tmp_path, "--new-issuer")
+    assert changed.exit_code == (0 if issuer.startswith("https://") else 1)
+
+
 def test_a_role_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
     refused = run("token", "../up", "--issuer", ISSUER, "--folder", tmp_path)
     assert refused.exit_code == 1

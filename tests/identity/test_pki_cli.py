@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from identity import KeyPair, common_name, make_request, read_certificates
+from identity import KeyPair, common_name, make_request, pki_cli, read_certificates
 from identity.pki_cli import app
 from runtime import check_key_pair
 
@@ -72,9 +74,39 @@ def test_a_device_may_keep_its_key_to_itself(pki: Path, tmp_path: Path) -> None:
     assert run(pki, "device", "acme/bus-1", "--region", "eu", "--out", out, "--request", request).exit_code == 0
     assert read_certificates((out / "certificate.pem").read_bytes())[0].public_key() == key.public
     assert not (out / "key.pem").exists()
-    refused = run(pki, "device", "acme/bus-2", "--region", "eu", "--out", out, "--request", request)
+    other = tmp_path / "other"
+    refused = run(pki, "device", "acme/bus-2", "--region", "eu", "--out", other, "--request", request)
     assert refused.exit_code == 1
     assert "not for 'acme/bus-2'" in refused.output
+
+
+def test_no_command_replaces_a_key_or_another_s_certificate(pki: Path, tmp_path: Path) -> None:
+    out, request = tmp_path / "out", tmp_path / "request.pem"
+    assert run(pki, "gateway", "eu-9", "--region", "eu", "--out", out).exit_code == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    request.write_bytes(make_request(KeyPair.generate(), "acme/bus-17"))
+    for command in (
+        ("device", "acme/bus-17"),
+        ("device", "acme/bus-17", "--request", request),
+        ("gateway", "eu-9"),
+        ("factory", "VIN-1"),
+        ("server", "broker@eu", "--at", "127.0.0.1"),
+    ):
+        refused = run(pki, *command, "--region", "eu", "--out", out)
+        assert refused.exit_code == 1
+        assert "gateway@eu-9" in refused.output
+        assert "never replaced" in refused.output
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert "gateway@eu-9" in run(pki, "renew", out).output
+    assert (out / "key.pem").read_bytes() == before["key.pem"]
+
+
+def test_the_list_cuts_no_name_and_no_date(pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pki_cli, "console", Console(width=80))
+    run(pki, "gateway", "a-name-that-is-longer-than-a-column-has-room", "--region", "eu", "--out", tmp_path / "out")
+    shown = run(pki, "list").output
+    assert "\u2026" not in shown
+    assert f"{datetime.now(UTC) + timedelta(days=90):%Y-%m-%dT}" in shown
 
 
 def test_a_region_needs_the_root_s_key_and_is_renewed_with_it(pki: Path, tmp_path: Path) -> None:
