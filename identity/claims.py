@@ -14,6 +14,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from hmac import compare_digest
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from identity.names import PrincipalKind, principal
 
 __all__ = [
     "PASSWORD_HASH",
+    "TOKEN_LIFETIME",
     "EnrolmentToken",
     "broker_password",
     "check_factory_serial",
@@ -33,6 +35,8 @@ __all__ = [
     "token_user",
 ]
 
+TOKEN_LIFETIME = timedelta(days=7)
+"""How long a token waits for its device, where nothing else is said."""
 _ITERATIONS = 101
 """As mosquitto_passwd has it. A token is 256 random bits: more would slow down the broker, and no attacker."""
 _SALT_BYTES, _HASH_BYTES = 12, 64
