@@ -177,10 +177,12 @@ class ReferenceFileError(CloudError):
 
 
 class ReferenceNotPublished(CloudError):
-    """No cluster took the versions, or not all of them. Publishing them again is harmless."""
+    """No cluster took all versions; `way_out` says what helps. Publishing them again is harmless."""
 
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__(f"not published ({'; '.join(reasons)}); publish again, what arrived already changes nothing")
+    def __init__(
+        self, reasons: Sequence[str], way_out: str = "publish again, what arrived already changes nothing"
+    ) -> None:
+        super().__init__(f"not published ({'; '.join(reasons)}); {way_out}")
         self.reasons = tuple(reasons)
 
 

@@ -14,9 +14,14 @@ from cloud_jobs.reference_files import ReferenceVersion
 from cloud_jobs.reference_messages import NAMESPACE, TOPICS
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
 from identity.signatures import OperatorKey, Publication, sign_publication
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from identity.tokens import InvalidToken, read_claims
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, open_pulsar_client
 
 _TIMEOUT_S = 10
+_RIGHT_NEEDED = (
+    "take the token of a role that may: one with the grant `produce` there in the topology, as `publisher` has in the "
+    "local stack (access/tokens/publisher.token); `token_file` under [access] names it"
+)
 _ANYBODY = PulsarAccess()
 _Publication = tuple[ReferenceVersion, str]
 
@@ -47,6 +52,7 @@ def publish(
     """
     todo, reasons, now_ms = list(versions), list[str](), round(clock() * 1000)
     publications: list[_Publication] = []
+    way_out: dict[str, str] = {}
     for url in service_urls:
         try:
             client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
@@ -55,9 +61,21 @@ def publish(
                 return _send(client, publications, signing)
             finally:
                 client.close()
+        except pulsar.AuthorizationError:
+            way_out = {"way_out": _RIGHT_NEEDED}
+            reasons.append(f"{url}: the role {_role(access)} may not publish on {NAMESPACE}")
         except (PulsarAccessError, pulsar.PulsarException, ValueError, RuntimeError) as error:
             reasons.append(f"{url}: {error}")
-    raise ReferenceNotPublished(reasons)
+    raise ReferenceNotPublished(reasons, **way_out)
+
+
+def _role(access: PulsarAccess) -> str:
+    """Whom the token of an access names; "" where it has none that says so."""
+    try:
+        token = PulsarToken(access)
+        return repr(read_claims(token()).role) if token else "of nobody, for want of a token,"
+    except (PulsarAccessError, InvalidToken):
+        return "of this token"
 
 
 def _with_ids(versions: Iterable[ReferenceVersion], newest: str | None, now_ms: int) -> list[_Publication]:

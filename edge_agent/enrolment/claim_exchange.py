@@ -62,10 +62,22 @@ def exchange(
                     raise EnrolmentFailed(f"{settings.host}:{settings.port}: the broker takes no request: {reason}")
         return answers[0]
     except LinkError as error:
-        # A password that the broker does not know is a claim that is not open.
-        raise EnrolmentFailed(f"{error}; a claim that is used, expired or unknown is turned away there") from error
+        raise EnrolmentFailed(f"{error}; {_meaning(str(error))}") from error
     finally:
         session.close()
+
+
+def _meaning(problem: str) -> str:
+    """What an installer can do about it."""
+    if "certificate" in problem.lower():
+        return "the broker's certificate is not of the authority in enrolment.ca, or this device's clock is wrong"
+    if "refused" in problem or "timed out" in problem or "unreachable" in problem or "resolution" in problem:
+        return "the claim was not looked at: see enrolment.host and port, and the network"
+    # The broker ends a connection with a password that it does not know, and not each says so in words.
+    return (
+        "a claim that is used, expired or unknown is turned away there: `waybill device show` says what is expected, "
+        "and `waybill device expect --again` gives another claim"
+    )
 
 
 def _keeping(answers: list[bytes], is_answer: Callable[[bytes], bool]) -> Callable[[MqttMessage], None]:

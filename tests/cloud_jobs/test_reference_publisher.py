@@ -9,8 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from pulsar import ConnectError, MessageId
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from cloud_jobs import reference_publisher
@@ -22,6 +25,8 @@ from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
 from cloud_jobs.reference_trust import ANYBODY
 from identity.publication_id import PROPERTY
+from identity.tokens import TokenKey
+from runtime.pulsar_client import PulsarAccess
 from tests.cloud_jobs.billing.contracts.makers import account, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of
 
@@ -131,6 +136,18 @@ def test_the_first_cluster_that_answers_takes_all(clusters: dict[str, Cluster]) 
     ]
     with pytest.raises(ReferenceNotPublished, match="pulsar://hq:6650"):
         publish(["pulsar://hq:6650"], VERSIONS)
+
+
+def test_a_role_without_the_right_is_named_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Cluster:
+        raise pulsar.AuthorizationError
+
+    monkeypatch.setattr(reference_publisher, "open_pulsar_client", refuse)
+    key = TokenKey(ec.generate_private_key(ec.SECP256R1()))
+    access = PulsarAccess(token=SecretStr(key.token("jobs", issuer="https://keys", now_s=0, life_s=9)))
+    with pytest.raises(ReferenceNotPublished, match=r"role 'jobs' may not .*`produce`.*publisher") as refused:
+        publish(["pulsar://hq:6650"], VERSIONS, access)
+    assert "publish again" not in str(refused.value)
 
 
 def test_what_arrived_in_two_clusters_has_one_id_and_counts_once(clusters: dict[str, Cluster], tmp_path: Path) -> None:
