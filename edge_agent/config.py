@@ -253,7 +253,9 @@ class EnrolmentSettings(Settings):
     port: Port = 8884
     """Its TCP port; brokers have one for tokens and one for factory certificates."""
     ca: Path
-    """Certificates of the authorities that may have signed the enrolment broker's certificate (PEM)."""
+    """Certificates of the authorities that may have signed the enrolment broker's certificate (PEM).
+
+    The device's own has to be of one of them, too."""
     token_file: Path | None = None
     """File whose first line is the one-time token."""
     certificate: Path | None = None

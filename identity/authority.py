@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -199,6 +200,32 @@ def common_name(name: x509.Name) -> str:
     """Whom a certificate's subject or issuer names; "" where it names nobody."""
     found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
+
+
+def is_chain_to(certificates: Sequence[x509.Certificate], roots: Iterable[x509.Certificate]) -> bool:
+    """Whether each of these is signed by the authority that follows it, and the last one by a root, or is one.
+
+    Times are not looked at: a clock may be wrong, and TLS looks at them.
+    """
+    chain, known = [*certificates], [*roots]
+    while chain:
+        signed = chain.pop(0)
+        if signed in known or any(_is_signed_by(signed, root) for root in known):
+            return True
+        if not chain or not _is_signed_by(signed, chain[0]):
+            return False
+    return False
+
+
+def _is_signed_by(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        # A device has a certificate and a key, too: it is no authority.
+        if not issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return False
+        signed.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound):
+        return False
+    return True
 
 
 def read_certificates(pem: bytes) -> list[x509.Certificate]:

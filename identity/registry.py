@@ -315,9 +315,11 @@ def _begin(
 ) -> DeviceEntry:
     name, (claim, region, held) = device_name(*successor), beginning
     # What began this way before its end was published may begin again: a command may be killed between the two.
-    is_begun = held is not None and held.state is DeviceState.EXPECTED and held.vehicle == entry.vehicle
+    is_begun = held is not None and not held.is_ended and held.vehicle == entry.vehicle
     if name == entry.name or (held is not None and not is_begun):
         raise _refused(entry, what, f"{name} is known already: a name is used once")
+    if held is not None and held.state is not DeviceState.EXPECTED:
+        return held
     vehicle = entry.vehicle
     return expect(*successor, region=region or entry.region, claim=claim, change=change, held=held, vehicle=vehicle)
 

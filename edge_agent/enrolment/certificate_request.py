@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_agent.config import DeviceSettings
@@ -26,9 +27,10 @@ NONCE_BYTES = 16
 class CertificateRequests:
     """The requests of one device. Until one is answered with a certificate, each has the same key."""
 
-    def __init__(self, device: DeviceSettings, folder: CertificateFolder) -> None:
+    def __init__(self, device: DeviceSettings, folder: CertificateFolder, ca: Path) -> None:
+        """`ca`: the authorities that are trusted; no other's certificate is kept."""
         self._name = f"{device.tenant}/{device.id}"
-        self._folder = folder
+        self._folder, self._ca = folder, ca
         self._nonce = ""
 
     def make(self) -> bytes:
@@ -64,11 +66,11 @@ class CertificateRequests:
         return self._keep(answer)
 
     def _keep(self, answer: EnrolmentGranted) -> HeldCertificate:
-        from identity.authority import common_name, read_certificates  # noqa: PLC0415 - see the module
+        from identity.authority import common_name, is_chain_to, read_certificates  # noqa: PLC0415 - see the module
 
         key = self._key()
         try:
-            certificate = read_certificates(answer.chain_pem)[0]
+            certificate, *issuers = read_certificates(answer.chain_pem)
             named = common_name(certificate.subject)
         except (IdentityError, ValueError) as error:
             raise EnrolmentFailed(f"the answer holds no certificate: {error}") from error
@@ -76,6 +78,13 @@ class CertificateRequests:
             raise EnrolmentFailed(f"the certificate is for {named!r:.80}, and this is {self._name}")
         if key is None or certificate.public_key() != key.public:
             raise EnrolmentFailed("the certificate is for another key than the one that was asked for")
+        try:
+            trusted = read_certificates(self._ca.read_bytes())
+        except IdentityError as error:
+            raise EnrolmentFailed(f"{self._ca}: {error}") from error
+        # Whoever gets between may answer: with a certificate that no broker takes it would never ask again.
+        if not is_chain_to([certificate, *issuers], trusted):
+            raise EnrolmentFailed(f"the certificate is of no authority in {self._ca}")
         self._folder.keep_next(key.private_pem(), answer.chain_pem)
         held = self._folder.next()
         if held is None:

@@ -48,7 +48,7 @@ class EnrolmentLoop:
 
     def __init__(self, settings: EnrolmentSettings, device: DeviceSettings, parts: EnrolmentParts) -> None:
         self._settings, self._parts = settings, parts
-        self._requests = CertificateRequests(device, parts.folder)
+        self._requests = CertificateRequests(device, parts.folder, settings.ca)
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, parts.random.random)
         # Drawn once: a moment that is drawn anew with each look would come early for everybody.
         self._renew_share = settings.renew_after + JITTER_SHARE * parts.random.random()

@@ -172,7 +172,7 @@ class EnrolmentDesk:
         """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock."""
         nonce = ""
         try:
-            if not self.rates.try_take(sender, now_s):
+            if not self.rates.try_take(sender, self._tenant_of(sender), now_s):
                 raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
             request = decode_enrolment_request(payload)
             nonce = request.nonce
@@ -259,6 +259,13 @@ class EnrolmentDesk:
         if valid >= MAX_VALID_CERTIFICATES:
             raise _Refuse(RefusedBecause.TOO_MANY, f"{name} has {valid} valid certificates, and may have no more")
         return self._issue(entry, asked)
+
+    def _tenant_of(self, sender: str) -> str:
+        name = parse_name(sender)
+        if isinstance(name, DeviceName):
+            return name.tenant if self.devices.device(sender) is not None else ""
+        entry = None if name is None else self.devices.with_claim(name.name)
+        return "" if entry is None else entry.tenant
 
     def _check_place(self, entry: DeviceEntry, asked: _Asked) -> None:
         if asked.wanted.common_name != entry.name:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from gateway.access.enrolment import may_log_in
@@ -11,22 +12,33 @@ from identity.names import PrincipalKind, principal
 from identity.registry import DeviceEntry
 from telemetry import EnrolmentChannel, enrolment_filters, enrolment_rule
 
-__all__ = ["enrolment_passwords", "enrolment_rules"]
+__all__ = ["enrolment_passwords", "enrolment_rules", "name_at_enrolment"]
+
+_NAME_DIGITS = 16
 
 
-def enrolment_rules(region: str) -> str:
-    """The rules file: who shows a claim writes its own requests and reads their answers, and nothing else."""
+def name_at_enrolment(region: str, secret: str) -> str:
+    """Who the access daemon is at the enrolment broker: a name that nobody can guess who has not its secret.
+
+    The authority of a factory signs whatever name it likes, and who has the daemon's would be the daemon there.
+    """
+    drawn = hashlib.sha256(b"name at the enrolment broker:" + secret.encode()).hexdigest()
+    return principal(PrincipalKind.ACCESS, f"{region}-{drawn[:_NAME_DIGITS]}")
+
+
+def enrolment_rules(name: str) -> str:
+    """The rules file: who shows a claim writes its own requests and reads their answers; `name` is the daemon's."""
     requests, _ = enrolment_filters(EnrolmentChannel.REQUEST)
     answers, _ = enrolment_filters(EnrolmentChannel.ANSWER)
-    lines = [f"user {principal(PrincipalKind.ACCESS, region)}", f"topic read {requests}", f"topic write {answers}"]
+    lines = [f"user {name}", f"topic read {requests}", f"topic write {answers}"]
     lines += [f"pattern write {enrolment_rule(EnrolmentChannel.REQUEST)}"]
     lines += [f"pattern read {enrolment_rule(EnrolmentChannel.ANSWER)}"]
     return "\n".join(lines) + "\n"
 
 
-def enrolment_passwords(entries: Iterable[DeviceEntry], region: str, now: datetime, own_hash: str) -> bytes:
-    """The password file: the tokens that may log in now, and the access daemon itself (`own_hash`)."""
-    hashes = {principal(PrincipalKind.ACCESS, region): own_hash}
+def enrolment_passwords(entries: Iterable[DeviceEntry], region: str, now: datetime, own: Mapping[str, str]) -> bytes:
+    """The password file: the tokens that may log in now, and the access daemon itself (`own`: its name and hash)."""
+    hashes = dict(own)
     # A factory certificate has no password: its listener knows it by mutual TLS.
     for entry in entries:
         if may_log_in(entry, region, now) and entry.claim is not None and entry.claim.password_hash is not None:

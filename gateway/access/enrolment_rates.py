@@ -19,6 +19,10 @@ class EnrolmentRateSettings(Settings):
     """Requests of all senders that are looked at a second: each costs a signature, and a message to Pulsar."""
     burst: int = Field(default=200, ge=1, le=100_000)
     """How many of them may come at once."""
+    tenant_requests_per_s: float = Field(default=10.0, gt=0, le=10_000)
+    """Of these of the devices of one tenant; who shows a claim that nobody is expected with is a tenant of its own."""
+    tenant_burst: int = Field(default=50, ge=1, le=100_000)
+    """How many of them may come at once."""
     sender_interval_s: float = Field(default=5.0, gt=0, le=86_400)
     """One sender is looked at once in so long."""
     sender_burst: int = Field(default=5, ge=1, le=1000)
@@ -28,15 +32,16 @@ class EnrolmentRateSettings(Settings):
 
 
 class EnrolmentRates:
-    """Each sender has a rate of its own, so that one that asks again and again takes nothing from the others."""
+    """Each sender has a rate of its own, and each tenant: who asks again and again takes nothing from the others."""
 
     def __init__(self, settings: EnrolmentRateSettings) -> None:
         self._settings = settings
         self._all = TokenBucket(settings.requests_per_s, settings.burst)
         self._senders: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._tenants: dict[str, TokenBucket] = {}
 
-    def try_take(self, sender: str, now_s: float) -> bool:
-        """Whether a request of this sender is looked at now."""
+    def try_take(self, sender: str, tenant: str, now_s: float) -> bool:
+        """Whether a request of this sender is looked at now. `tenant`: of the device that it is for, "" if unknown."""
         settings = self._settings
         bucket = self._senders.pop(sender, None) or TokenBucket(1 / settings.sender_interval_s, settings.sender_burst)
         # Put in last: who was silent for longest stands first, and is forgotten first.
@@ -44,4 +49,11 @@ class EnrolmentRates:
         if len(self._senders) > settings.max_senders:
             self._senders.popitem(last=False)
         # The sender's own first: what it asks for too often is not charged to all.
-        return bucket.try_take(now_s) and self._all.try_take(now_s)
+        return bucket.try_take(now_s) and self._of_tenant(tenant).try_take(now_s) and self._all.try_take(now_s)
+
+    def _of_tenant(self, tenant: str) -> TokenBucket:
+        # As many as an operator has put into the registry: nobody else names one here.
+        if (bucket := self._tenants.get(tenant)) is None:
+            bucket = TokenBucket(self._settings.tenant_requests_per_s, self._settings.tenant_burst)
+            self._tenants[tenant] = bucket
+        return bucket

@@ -29,7 +29,7 @@ _LOG = structlog.get_logger("access")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentDoors:
-    """Where requests come: `claims`, the enrolment broker; `devices`, the broker of the region. Each as `name`."""
+    """Where requests come: `claims`, the enrolment broker, as the user of these settings; `devices`, as `name`."""
 
     name: str
     claims: BrokerSettings
@@ -47,7 +47,7 @@ class EnrolmentService:
         self._desk, self._publish = desk, publish
         claims, devices = enrolment_filters(EnrolmentChannel.REQUEST)
         self._doors = (
-            EnrolmentDoor(doors.claims, doors.name, claims, self._on_request),
+            EnrolmentDoor(doors.claims, doors.claims.username or doors.name, claims, self._on_request),
             EnrolmentDoor(doors.devices, doors.name, devices, self._on_request),
         )
         self._stop = threading.Event()

@@ -14,7 +14,7 @@ from gateway.access.broker import drawn_secret
 from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
 from gateway.access.config import AccessSettings
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules, RefusedRequest
-from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
+from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules, name_at_enrolment
 from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
@@ -52,15 +52,19 @@ class RegionEnrolment:
         assert daemon.enrolment is not None
         region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
         self._region, self._settings, self._clock = region, settings, clock
-        self._name = principal(PrincipalKind.ACCESS, region)
         self._secret = drawn_secret(settings.secret_file)
+        self._name = name_at_enrolment(region, self._secret)
         self._book = EntryBook(region)
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
         self._desk = EnrolmentDesk(rules, self._book, authority, EnrolmentRates(settings.rates), key.check)
         own = {"username": self._name, "password_file": settings.secret_file}
-        doors = EnrolmentDoors(name=self._name, claims=settings.claims.model_copy(update=own), devices=settings.devices)
+        doors = EnrolmentDoors(
+            name=principal(PrincipalKind.ACCESS, region),
+            claims=settings.claims.model_copy(update=own),
+            devices=settings.devices,
+        )
         self._publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
         self._service = EnrolmentService(self._desk, doors, self._publish)
         self._taken = threading.Condition()
@@ -94,7 +98,7 @@ class RegionEnrolment:
 
     def prepare(self) -> None:
         """Make the files without which its broker does not start. Raises OSError."""
-        rules = enrolment_rules(self._region).encode()
+        rules = enrolment_rules(self._name).encode()
         place = self._settings.broker
         if not place.rules_file.exists() or place.rules_file.read_bytes() != rules:
             replace_durably(place.rules_file, rules, mode=_READABLE_BY_GROUP)
@@ -142,7 +146,9 @@ class RegionEnrolment:
 
     def _have_tokens_taken(self, now: datetime) -> None:
         own_hash = self._hash_in_file() or self._new_hash()
-        changed = self._write_passwords(enrolment_passwords(self._book.tokens(), self._region, now, own_hash))
+        changed = self._write_passwords(
+            enrolment_passwords(self._book.tokens(), self._region, now, {self._name: own_hash})
+        )
         if changed or self._reloaded != running_broker(self._settings.broker):
             self._reloaded = reload_broker(self._settings.broker)
 
@@ -178,7 +184,7 @@ class RegionEnrolment:
 
     def _write_passwords(self, content: bytes) -> bool:
         path = self._settings.broker.password_file
-        content = content or enrolment_passwords((), self._region, datetime.now(UTC), self._new_hash())
+        content = content or enrolment_passwords((), self._region, datetime.now(UTC), {self._name: self._new_hash()})
         if path.exists() and path.read_bytes() == content:
             return False
         replace_durably(path, content, mode=_READABLE_BY_GROUP)

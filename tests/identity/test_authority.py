@@ -34,6 +34,7 @@ from identity import (
     regional_name,
     sign_revocation_list,
 )
+from identity.authority import is_chain_to, make_root
 from tests.identity.makers import MONTH, NOW, YEAR, regional_authority, root_authority
 
 ROOT = root_authority()
@@ -225,3 +226,28 @@ def test_a_certificate_is_refused_where_it_is_read_or_can_be_looked_at_in_every_
 def test_certificates_of_more_bytes_than_a_chain_has_are_refused_before_they_are_read() -> None:
     with pytest.raises(NotAnAuthority, match="at most"):
         read_certificates(PEM * 200)
+
+
+def test_a_chain_is_good_if_each_is_signed_by_the_next_authority_and_the_last_by_a_root() -> None:
+    now, day = NOW, timedelta(days=1)
+    keys = [KeyPair.generate() for _ in range(4)]
+    root = make_root("root", keys[0], now=now, serial=1, lifetime=900 * day)
+    other = make_root("root", keys[3], now=now, serial=1, lifetime=900 * day)
+    eu = make_regional(root, "eu", keys[1].public, now=now, serial=2, lifetime=800 * day)
+    authority = Authority(eu.certificate, keys[1])
+    device = issue_device(
+        authority, make_request(keys[2], "acme/bus-1"), "acme", "bus-1", now=now, serial=3, lifetime=30 * day
+    ).certificate
+    thief = (
+        x509.CertificateBuilder(device.subject, device.subject, keys[3].public, 4, now, now + day)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(keys[2].private, hashes.SHA256())
+    )
+    regional, roots = eu.certificate, [root.certificate]
+    assert is_chain_to([device, regional], roots)
+    assert is_chain_to([device, regional, root.certificate], roots)
+    assert not is_chain_to([device], roots)
+    assert not is_chain_to([], roots)
+    assert not is_chain_to([device, regional], [other.certificate])
+    assert not is_chain_to([device, other.certificate], roots)
+    assert not is_chain_to([thief, device, regional], roots), "a device is no authority"

@@ -186,3 +186,21 @@ def test_no_claim_has_a_broker_compute_for_seconds_at_each_connection(iterations
     assert CLAIM.password_hash is not None
     with pytest.raises(ValidationError, match="password_hash"):
         Claim(id=CLAIM.id, password_hash=CLAIM.password_hash.replace("$101$", f"${iterations}$"))
+
+
+@pytest.mark.parametrize("claim", [None, CLAIM], ids=["by hand", "enrolled meanwhile"])
+def test_a_move_or_replacement_that_was_killed_between_its_publications_can_be_given_again(claim: Claim | None) -> None:
+    start = active()
+    for what, where in ((move, "zeta"), (replace, "bus-2")):
+        _, begun = what(start, where, Beginning(claim), change())
+        if claim is not None:
+            begun = enrol(begun, CERTIFICATE, change())
+        ended, again = what(start, where, Beginning(claim, held=begun), change())
+        assert again == begun, "it goes on as it is"
+        assert (ended.is_ended, ended.successor) == (True, begun.name)
+        stranger = begun.model_copy(update={"vehicle": begun.name})
+        for held in (stranger, revoke(begun, change())):
+            with pytest.raises(ChangeRefused, match="used once"):
+                what(start, where, Beginning(claim, held=held), change())
+    with pytest.raises(ChangeRefused, match="used once"):
+        replace(start, "bus-1", Beginning(claim, held=start), change())

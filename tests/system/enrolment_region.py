@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules
-from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules
+from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules, name_at_enrolment
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
@@ -36,9 +36,10 @@ class EnrolmentRegion:
         self.root.write_bytes(root.root_pem)
         self.secret = folder / "access.secret"
         self.secret.write_text(secrets.token_urlsafe(32))
-        self.own_hash = broker_password(self.secret.read_text(), secrets.token_bytes(12))
+        self.name = name_at_enrolment("eu", self.secret.read_text())
+        self.own = {self.name: broker_password(self.secret.read_text(), secrets.token_bytes(12))}
         self.rules, self.passwords = folder / "enrol.acl", folder / "enrol.passwords"
-        self.rules.write_text(enrolment_rules("eu"))
+        self.rules.write_text(enrolment_rules(self.name))
         self.published: dict[str, DeviceEntry] = {}
         self.history: list[DeviceEntry] = []
         self.write_passwords()
@@ -80,13 +81,13 @@ class EnrolmentRegion:
         for entry in self.published.values():
             self.book.take(entry)
         rules = EnrolmentRules(region="eu", issuer=self.authority.authority.name, lifetime=self.lifetime)
-        rates = EnrolmentRates(EnrolmentRateSettings(sender_burst=1000))
+        rates = EnrolmentRates(EnrolmentRateSettings(sender_burst=1000, tenant_burst=1000))
         self.desk = EnrolmentDesk(rules, self.book, self.authority, rates, lambda _, __: None)
         own = self.files("access@eu")
         tls = TlsSettings(ca=self.root, certificate=own.certificate, key=own.key)
         claims = BrokerSettings(
             port=self.broker.port,
-            username="access@eu",
+            username=self.name,
             password_file=self.secret,
             tls=TlsSettings(ca=self.root),
             backoff_first_s=0.1,
@@ -128,7 +129,7 @@ class EnrolmentRegion:
 
     def write_passwords(self) -> None:
         entries = self.published.values()
-        self.passwords.write_bytes(enrolment_passwords(entries, "eu", datetime.now(UTC), self.own_hash))
+        self.passwords.write_bytes(enrolment_passwords(entries, "eu", datetime.now(UTC), self.own))
 
     def close(self) -> None:
         self.service.close()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from edge_agent.config import DeviceSettings, EnrolmentSettings
 from identity import Authority, Issued, KeyPair, issue_device, make_root
@@ -19,17 +20,19 @@ from identity.enrolment import (
 )
 
 DEVICE = DeviceSettings(id="bus-1", tenant="acme")
+ROOT_KEY = KeyPair.generate()
+DECADE = timedelta(days=3650)
 
 
 class Issuer:
-    """Certifies whatever it is asked for, from `now` for `lifetime`."""
+    """Certifies whatever it is asked for, from `now` for `lifetime`; each is the same root, if `key` is."""
 
-    def __init__(self, now: datetime | None = None, lifetime: timedelta = timedelta(days=30)) -> None:
+    def __init__(
+        self, now: datetime | None = None, lifetime: timedelta = timedelta(days=30), key: KeyPair = ROOT_KEY
+    ) -> None:
         self.now = now or datetime.now(UTC)
         self.lifetime = lifetime
-        self.authority: Authority = make_root(
-            "Waybill root", KeyPair.generate(), now=self.now, serial=1, lifetime=timedelta(days=3650)
-        )
+        self.authority: Authority = make_root("Waybill root", key, now=self.now, serial=1, lifetime=DECADE)
         self.requests: list[bytes] = []
 
     def issue(self, request: bytes, *, device: str = "bus-1") -> Issued:
@@ -48,8 +51,15 @@ class Issuer:
         return encode_enrolment_answer(EnrolmentRefused(decode_enrolment_request(message).nonce, reason, "no"))
 
 
+def root_file(folder: Path) -> Path:
+    """What a device trusts."""
+    file = folder / "root.pem"
+    file.write_bytes(Issuer().authority.certificate.public_bytes(Encoding.PEM))
+    return file
+
+
 def enrolment_settings(folder: Path, **more: object) -> EnrolmentSettings:
     token = folder / "token"
     token.write_text(make_token().text.get_secret_value() + "\n")
-    tables = {"host": "127.0.0.1", "ca": folder / "root.pem", "token_file": token, "answer_timeout_s": 0.2, **more}
+    tables = {"host": "127.0.0.1", "ca": root_file(folder), "token_file": token, "answer_timeout_s": 0.2, **more}
     return EnrolmentSettings.model_validate(tables)

@@ -18,7 +18,12 @@ from identity.enrolment import (
     encode_enrolment_answer,
 )
 from runtime import check_key_pair
-from tests.edge_agent.enrolment.makers import DEVICE, Issuer
+from tests.edge_agent.enrolment.makers import DEVICE, Issuer, root_file
+
+
+@pytest.fixture
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return root_file(tmp_path_factory.mktemp("trusted"))
 
 
 @pytest.fixture
@@ -27,9 +32,9 @@ def folder(tmp_path: Path) -> CertificateFolder:
 
 
 def test_a_certificate_that_was_given_is_kept_with_its_key_for_its_owner_alone(
-    folder: CertificateFolder, tmp_path: Path
+    folder: CertificateFolder, root: Path, tmp_path: Path
 ) -> None:
-    asking, issuer = CertificateRequests(DEVICE, folder), Issuer()
+    asking, issuer = CertificateRequests(DEVICE, folder, root), Issuer()
     message = asking.make()
     assert b"PRIVATE KEY" not in message
     answer = issuer.grant(message)
@@ -42,23 +47,25 @@ def test_a_certificate_that_was_given_is_kept_with_its_key_for_its_owner_alone(
     assert held.validity.not_after_s == int((issuer.now + issuer.lifetime).timestamp())
 
 
-def test_until_it_is_answered_a_request_has_the_same_key_also_after_a_restart(folder: CertificateFolder) -> None:
-    asking = CertificateRequests(DEVICE, folder)
+def test_until_it_is_answered_a_request_has_the_same_key_also_after_a_restart(
+    folder: CertificateFolder, root: Path
+) -> None:
+    asking = CertificateRequests(DEVICE, folder, root)
     keys = [read_request(decode_enrolment_request(asking.make()).csr).public_key for _ in range(2)]
-    again = CertificateRequests(DEVICE, folder).make()
+    again = CertificateRequests(DEVICE, folder, root).make()
     assert keys[0] == keys[1] == read_request(decode_enrolment_request(again).csr).public_key
 
 
-def test_an_answer_to_an_earlier_question_is_not_taken_for_this_one(folder: CertificateFolder) -> None:
-    asking, issuer = CertificateRequests(DEVICE, folder), Issuer()
+def test_an_answer_to_an_earlier_question_is_not_taken_for_this_one(folder: CertificateFolder, root: Path) -> None:
+    asking, issuer = CertificateRequests(DEVICE, folder, root), Issuer()
     earlier = issuer.grant(asking.make())
     asking.make()
     assert not asking.is_answered_by(earlier)
     assert not asking.is_answered_by(b"nonsense")
 
 
-def test_a_certificate_for_another_key_or_name_is_not_believed(folder: CertificateFolder) -> None:
-    asking, issuer = CertificateRequests(DEVICE, folder), Issuer()
+def test_a_certificate_for_another_key_or_name_is_not_believed(folder: CertificateFolder, root: Path) -> None:
+    asking, issuer = CertificateRequests(DEVICE, folder, root), Issuer()
     nonce = decode_enrolment_request(asking.make()).nonce
     other_key = issuer.issue(make_request(KeyPair.generate(), "acme/bus-1"))
     with pytest.raises(EnrolmentFailed, match="another key"):
@@ -75,16 +82,27 @@ def test_a_certificate_for_another_key_or_name_is_not_believed(folder: Certifica
     ("reason", "keeps"), [(RefusedBecause.CLAIM_USED, True), (RefusedBecause.OLD_KEY, False)], ids=str
 )
 def test_a_refusal_says_why_and_a_key_that_cannot_be_certified_is_let_go_of(
-    folder: CertificateFolder, reason: RefusedBecause, keeps: bool
+    folder: CertificateFolder, root: Path, reason: RefusedBecause, keeps: bool
 ) -> None:
-    asking = CertificateRequests(DEVICE, folder)
+    asking = CertificateRequests(DEVICE, folder, root)
     answer = Issuer().refuse(asking.make(), reason)
     with pytest.raises(EnrolmentFailed, match=rf"refused \({reason}\): no"):
         asking.take(answer)
     assert (folder.requested_key() is not None) == keeps
 
 
-def test_the_certificates_of_another_name_are_not_found(folder: CertificateFolder, tmp_path: Path) -> None:
-    asking = CertificateRequests(DEVICE, folder)
+def test_the_certificates_of_another_name_are_not_found(folder: CertificateFolder, root: Path, tmp_path: Path) -> None:
+    asking = CertificateRequests(DEVICE, folder, root)
     asking.take(Issuer().grant(asking.make()))
     assert CertificateFolder(tmp_path, "rival", "bus-1").newest() is None
+
+
+def test_a_certificate_of_an_authority_that_is_not_trusted_is_not_kept_and_it_is_asked_for_again(
+    folder: CertificateFolder, root: Path
+) -> None:
+    asking = CertificateRequests(DEVICE, folder, root)
+    with pytest.raises(EnrolmentFailed, match="of no authority"):
+        asking.take(Issuer(key=KeyPair.generate()).grant(asking.make()))
+    assert folder.newest() is None
+    asking.take(Issuer().grant(asking.make()))
+    assert folder.newest() is not None

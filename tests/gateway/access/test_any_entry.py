@@ -81,7 +81,7 @@ def handle(entry: DeviceEntry, authority: Authority) -> None:
     assert _line(entry).isprintable(), "an entry is one line of a screen"
     book = EntryBook("eu")
     book.take(entry)
-    enrolment_passwords(book.tokens(), "eu", MOMENT, "own")
+    enrolment_passwords(book.tokens(), "eu", MOMENT, {"access@eu": "own"})
     core = AccessCore(CoreSettings(own_issuer=authority.name))
     core.on_issued(entry.name, 5, NOW_S + 86_400, NOW_S)
     core.on_ready(NOW_S)

@@ -112,7 +112,7 @@ class World:
     def restart(self) -> None:
         self.registry.catch_up()
         rules = EnrolmentRules(region="eu", issuer=AUTHORITY.name, lifetime=timedelta(days=30))
-        rates = EnrolmentRates(EnrolmentRateSettings(requests_per_s=1000, sender_burst=1000))
+        rates = EnrolmentRates(EnrolmentRateSettings(requests_per_s=1000, tenant_burst=1000, sender_burst=1000))
         self.desk = EnrolmentDesk(rules, self.registry, self.signer, rates, self.check_right)
 
     def check_right(self, entry: DeviceEntry, now: datetime) -> None:
@@ -322,10 +322,27 @@ def test_one_sender_that_asks_too_often_takes_nothing_from_another() -> None:
     granted(world.ask())
 
 
+def test_a_tenant_whose_devices_ask_as_often_as_they_may_takes_nothing_from_another() -> None:
+    rates, looked_at = EnrolmentRates(EnrolmentRateSettings()), 0
+    for second in range(120):
+        for number in range(60):
+            rates.try_take(f"zeta/bus-{(second * 60 + number) % 300}", "zeta", second + number / 60)
+        looked_at += rates.try_take(f"acme/bus-{second}", "acme", second + 0.999)
+    assert looked_at == 120
+
+
+def test_a_flood_of_claims_that_nobody_is_expected_with_takes_nothing_from_who_is() -> None:
+    world = World(expected())
+    world.desk.rates = EnrolmentRates(EnrolmentRateSettings(tenant_burst=5))
+    answers = [world.ask(sender=f"claim@SN-{number}") for number in range(30)]
+    assert [refusal(one) for one in answers].count(RefusedBecause.TOO_OFTEN) == 25
+    granted(world.ask())
+
+
 def test_a_flood_of_senders_is_bounded_in_memory() -> None:
     rates = EnrolmentRates(EnrolmentRateSettings(max_senders=3))
     for number in range(100):
-        rates.try_take(f"claim@{number}", 0.0)
+        rates.try_take(f"claim@{number}", "", 0.0)
     assert len(rates._senders) == 3
 
 
