@@ -69,9 +69,9 @@ def exchange(
 
 def _meaning(problem: str) -> str:
     """What an installer can do about it."""
-    if "certificate" in problem.lower():
+    if "CERTIFICATE_VERIFY_FAILED" in problem:
         return "the broker's certificate is not of the authority in enrolment.ca, or this device's clock is wrong"
-    if "refused" in problem or "timed out" in problem or "unreachable" in problem or "resolution" in problem:
+    if "[Errno" in problem or "timed out" in problem:
         return "the claim was not looked at: see enrolment.host and port, and the network"
     # The broker ends a connection with a password that it does not know, and not each says so in words.
     return (
