@@ -50,7 +50,6 @@ _LOG = structlog.get_logger("access")
 
 class _Kept(NamedTuple):
     is_closed: bool
-    is_ours: bool
 
 
 _Event = DevicePublication | RevocationList | TopicStanding | TopicMessage
@@ -70,7 +69,8 @@ class AccessDaemon:
         self._root = x509.load_pem_x509_certificate(self._own.folder.root_pem)
         self._operators = operators = settings.registry.followed()
         self._key = AccessKey(settings.registry, settings.region, operators)
-        self._publisher = AccessPublisher(settings.registry, settings.region, self._key)
+        self._seen = SeenEntries(self._own.folder.folder / _SEEN)
+        self._publisher = AccessPublisher(settings.registry, settings.region, self._key, self._seen.message)
         guard = open_guard(settings.broker, settings.region)
         registry, reading = DeviceRegistry(self._keep, settings.registry.max_devices), settings.registry
         self._runner = StepRunner(self._files, guard, self._publisher, self.metrics, own_list=self._own, clock=clock)
@@ -91,7 +91,6 @@ class AccessDaemon:
             self._core.on_own_list(self._own.current, clock())
         self._ahead: dict[str, RevocationList] = {}
         self._check_signed = None if operators is None else operators.check_signed
-        self._seen = SeenEntries(self._own.folder.folder / _SEEN)
         self._reader = RegistryReader(
             reading.service_url,
             reading.access,
@@ -265,7 +264,7 @@ class AccessDaemon:
             self._core.on_issued(one.name, one.serial, one.not_after_s, now_s)
 
     def _keep(self, publication: DevicePublication, _: TopicMessage) -> _Kept:
-        return _Kept(not publication.entry.may_connect, publication.entry.region == self._settings.region)
+        return _Kept(not publication.entry.may_connect)
 
     def _on_entry(self, message: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, Taken):
@@ -284,11 +283,11 @@ class AccessDaemon:
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
         if isinstance(became, Outranked):
             _LOG.warning("an older entry came after a newer one, which holds", device=name)
-        kept = self._reader.registry.get(name)
+        # Each region does it: the one that enrols the device may be away.
         # The same one: its key is trusted no more, so it would come back to us for ever.
-        held = self._seen.message(name) if kept is not None and kept.is_ours else None
+        held = self._seen.message(name) if self._reader.registry.get(name) is not None else None
         if held is not None and held.body != message.body:
-            self._publisher.publish_again(held)
+            self._publisher.publish_again(name)
 
     def _tick(self, now_s: float) -> None:
         ahead_s = now_s - time.monotonic()

@@ -1,7 +1,7 @@
 """What an access daemon publishes: its revocation list for the other regions, and what it has confirmed.
 
 A thread of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest
-waits, of confirmations a bounded number; those that find no room are counted.
+waits, of displaced entries their names, of confirmations a bounded number; those that find no room are counted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -30,6 +30,8 @@ from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
 __all__ = ["AccessPublisher"]
 
 MAX_WAITING: Final = 1000
+AGAIN_AT_ONCE: Final = 100
+"""Displaced entries between two looks at lists and confirmations."""
 REFUSED_AGE_S: Final = 60.0
 """Of what was published longer ago nobody waits to hear that it is refused."""
 _OPERATION_S: Final = 5
@@ -40,12 +42,21 @@ _LOG = structlog.get_logger("access")
 class AccessPublisher:
     """Publishes in the background, again and again until the cluster has it."""
 
-    def __init__(self, settings: RegistrySettings, region: str, key: AccessKey) -> None:
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        region: str,
+        key: AccessKey,
+        held: Callable[[str], TopicMessage | None] = lambda _: None,
+    ) -> None:
+        """`held`: the message that holds of a device."""
+        self._held = held
         self._settings, self._region, self._key = settings, region, key
         self._list: RevocationList | None = None
         self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
         self._refused: deque[tuple[str, str]] = deque(maxlen=MAX_WAITING)
-        self._again: deque[TopicMessage] = deque()
+        self._again: dict[str, None] = {}
+        self._lock = threading.Lock()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._backoff = Backoff(0.1, 5.0, random.random)
         self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
@@ -72,11 +83,14 @@ class AccessPublisher:
         self._list = newest
         self._wake.set()
 
-    def publish_again(self, message: TopicMessage) -> None:
-        """An entry of the registry that holds, behind one that does not: compaction keeps the last."""
-        if len(self._again) < MAX_WAITING:
-            self._again.append(message)
-            self._wake.set()
+    def publish_again(self, name: str) -> None:
+        """What holds of a device, behind a message that does not: compaction keeps the last.
+
+        By name alone, as many as there are devices: none is lost, however many are displaced at once.
+        """
+        with self._lock:
+            self._again[name] = None
+        self._wake.set()
 
     def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
         """These publications are in force at this region's broker."""
@@ -144,8 +158,24 @@ class AccessPublisher:
         if not self._again:
             return
         producer = client.create_producer(DEVICES_TOPIC)
-        while self._again:
-            key, body, properties, _ = self._again[0]
-            producer.send(body, partition_key=key, properties=dict(properties))
-            self._again.popleft()
+        for _ in range(AGAIN_AT_ONCE):
+            if (name := self._take_again()) is None:
+                break
+            try:
+                # As it holds now: it may have changed while it waited.
+                if (message := self._held(name)) is not None:
+                    producer.send(message.body, partition_key=name, properties=dict(message.properties))
+            except BaseException:
+                self.publish_again(name)
+                raise
         producer.close()
+        # The rest after what is newer: nobody's revocation waits for a flood.
+        if self._again:
+            self._wake.set()
+
+    def _take_again(self) -> str | None:
+        with self._lock:
+            name = next(iter(self._again), None)
+            if name is not None:
+                del self._again[name]
+            return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ CREATE TABLE IF NOT EXISTS entries (
 
 
 class SeenEntries:
-    """Messages of the registry by the names of their devices, as they were signed. Used by one thread at a time.
+    """Messages of the registry by the names of their devices, as signed. `restore` first; then threads keep and ask.
 
     What the disk does not take is a `problem`; the registry is followed all the same.
     """
@@ -39,6 +40,7 @@ class SeenEntries:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._database: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
         self.problem = ""
 
     def __enter__(self) -> Self:
@@ -65,14 +67,16 @@ class SeenEntries:
     def message(self, name: str) -> TopicMessage | None:
         """The newest message of `tenant/device`; None: none was taken."""
         query = "SELECT name, body, properties, published_ms FROM entries WHERE name = ?"
-        return next(self._messages(query, name), None)
+        with self._lock:
+            return next(iter([*self._messages(query, name)]), None)
 
     def keep(self, message: TopicMessage) -> None:
         """A message that was taken, in place of the former one of its device."""
         assert self._database is not None, "it is open"
         row = (message.key, message.body, json.dumps(dict(message.properties)), message.published_ms)
         try:
-            self._database.execute("REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
+            with self._lock:
+                self._database.execute("REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
             self.problem = ""
         except sqlite3.Error as error:
             self.problem = f"{self._path}: {error}"

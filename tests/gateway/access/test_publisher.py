@@ -1,0 +1,68 @@
+"""What is displaced in the registry is published again: all of it, and nothing newer waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.access import publisher as module
+from gateway.access.access_key import AccessKey
+from gateway.access.core import Confirmation
+from gateway.access.publisher import AGAIN_AT_ONCE, AccessPublisher
+from gateway.registry_settings import RegistrySettings
+from identity.confirmations import CONFIRMATIONS_TOPIC
+from identity.registry_messages import DEVICES_TOPIC
+from runtime.compacted_topic import TopicMessage
+from tests.waiting import wait_until
+
+
+class Cluster:
+    """Keeps what is sent, in order; the first sends of a device fail."""
+
+    def __init__(self, failures: int) -> None:
+        self.sent: list[tuple[str, str]] = []
+        self.failures = failures
+
+    def __call__(self, *_: Any, **__: Any) -> Cluster:
+        return self
+
+    def create_producer(self, topic: str) -> Producer:
+        return Producer(self, topic)
+
+    def close(self) -> None:
+        pass
+
+
+class Producer:
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
+
+    def send(self, _: bytes, *, partition_key: str, properties: dict[str, str] | None = None) -> None:
+        if self._topic == DEVICES_TOPIC and self._cluster.failures:
+            self._cluster.failures -= 1
+            raise ValueError("the cluster is away")
+        self._cluster.sent.append((self._topic, partition_key))
+
+    def close(self) -> None:
+        pass
+
+
+def test_thousands_that_are_displaced_at_once_are_all_published_again_and_a_confirmation_waits_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(failures=2)
+    monkeypatch.setattr(module, "open_pulsar_client", cluster)
+    names = [f"acme/bus-{number}" for number in range(3000)]
+    settings = RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True)
+    made = AccessPublisher(
+        settings, "eu", AccessKey(settings, "eu", None), lambda name: TopicMessage(name, b"entry", {}, 0)
+    )
+    for name in [*names, *names]:
+        made.publish_again(name)
+    made.confirm([Confirmation("acme/stolen", "an id")], 1.0)
+    made.start()
+    wait_until(lambda: len(cluster.sent) >= len(names) + 1, 20)
+    made.close()
+    assert sorted(key for topic, key in cluster.sent if topic == DEVICES_TOPIC) == sorted(names)
+    assert [topic for topic, _ in cluster.sent].index(CONFIRMATIONS_TOPIC) <= AGAIN_AT_ONCE
