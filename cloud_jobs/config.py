@@ -19,6 +19,7 @@ from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
+from cloud_jobs.pulsar_source.topics import TopicName
 from cloud_jobs.reference_trust import ANYBODY, ReferenceTrust
 from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.status_settings import CentreLimits
@@ -46,6 +47,14 @@ def _checked_location(text: str) -> str:
     return text
 
 
+def _full_topic_name(text: str) -> str:
+    # As messages name their topic: by any other spelling nobody would find whose batches alone it may have.
+    return str(TopicName.parse(text))
+
+
+_FullTopicName = Annotated[str, AfterValidator(_full_topic_name)]
+
+
 class ClusterSettings(Settings):
     """A Pulsar cluster that holds the replicated topics."""
 
@@ -57,7 +66,7 @@ class ClusterSettings(Settings):
 class IngestSettings(Settings):
     """What the ingest reads, and how much at once."""
 
-    topics: tuple[str, ...] = Field(
+    topics: tuple[_FullTopicName, ...] = Field(
         default=("persistent://{tenant}/telemetry-eu/batches", "persistent://{tenant}/telemetry-us/batches"),
         min_length=1,
         description="the topic of batches of each region; `{tenant}` stands for each of `tenants`",
@@ -188,7 +197,9 @@ class CloudSettings(Settings):
     @property
     def batch_topics(self) -> dict[str, str | None]:
         """The topics that the ingest reads, each with the tenant whose batches alone it may have; None: of any."""
-        return {topic: tenant for one in self.ingest.topics for topic, tenant in self.topics_of(one).items()}
+        found = [pair for one in self.ingest.topics for pair in self.topics_of(one).items()]
+        # A tenant's last: named a second time, as a topic of all, it is still that tenant's.
+        return dict(sorted(found, key=lambda pair: pair[1] is not None))
 
     @property
     def service_urls(self) -> tuple[str, ...]:

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 MAX_NAMED: Final = 100
 """Of what cannot be used so many are named in a line of the log."""
 _HELD_COLUMNS: Final = ["publication_id", "digest", "commit_number"]
-_FAR_AHEAD: Final = "it was published by a clock more than a day ahead; publish it again by one that is right"
+_FAR_AHEAD: Final = (
+    "ahead: it was published by a clock more than five minutes ahead; publish it again by one that is right"
+)
 _log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]

@@ -108,6 +108,7 @@ def put(
         typer.echo(f"warning: not there yet: {lacking}", err=True)
     for notice in judged.checked.notices:
         typer.echo(f"warning: {notice}", err=True)
+    reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
     reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
     counts = judged.counts
     if as_json:

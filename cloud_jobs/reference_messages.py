@@ -130,7 +130,9 @@ def _publication(kind: Kind, message: dict[str, Any], trust: ReferenceTrust, hel
         found = "none" if publication_id is None else _shown(publication_id)
         raise ValueError(f"its property {PROPERTY} is to be a UUID of version 7, and is {found}")
     if is_far_ahead(publication_id, message["publish_time"].timestamp() * 1000):
-        raise ValueError(f"its publication id {publication_id} is of a time more than a day after it was published")
+        raise ValueError(
+            f"its publication id {publication_id} is of a time more than five minutes after it was published"
+        )
     body = parse_json(message["value"], max_bytes=MAX_BYTES, max_values=MAX_VALUES)
     if not isinstance(body, dict):
         raise ValueError("a version is a JSON object")

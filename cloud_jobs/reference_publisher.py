@@ -15,6 +15,7 @@ from cloud_jobs.reference_messages import NAMESPACE, TOPICS
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
 from identity.signatures import OperatorKey, Publication, sign_publication
 from identity.tokens import InvalidToken, read_claims
+from runtime import cluster_clock
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, open_pulsar_client
 
 _TIMEOUT_S = 10
@@ -33,6 +34,22 @@ class Signing(NamedTuple):
     reason: str
 
 
+def check_clock(admin_urls: Sequence[str], access: PulsarAccess) -> None:
+    """Compares this machine's clock with that of the first cluster that answers. Raises ReferenceNotPublished.
+
+    The ids of publications are their order, and a clock that is ahead puts its own behind every correction.
+    """
+    reasons = list[str]()
+    for url in admin_urls:
+        try:
+            return cluster_clock.check_clock(url, access)
+        except cluster_clock.ClockUnknown as unknown:
+            reasons.append(str(unknown))
+        except cluster_clock.ClockDiffers as differs:
+            raise ReferenceNotPublished([str(differs)]) from differs
+    raise ReferenceNotPublished(reasons)
+
+
 def publish(
     service_urls: Sequence[str],
     versions: Iterable[ReferenceVersion],
@@ -47,8 +64,8 @@ def publish(
 
     All are persisted then. They come, in their order, after every publication that stands last in a topic of that
     cluster, whatever `clock` (seconds since 1970) says. A cluster that is tried after another gets the same ids: what
-    arrived in both counts once. What was published by a clock more than a day ahead is no publication to come after;
-    a clock that is itself a day behind most publications publishes nothing. Raises ReferenceNotPublished.
+    arrived in both counts once. What was published by a clock more than five minutes ahead is no publication to
+    come after; a clock that is itself so far behind most publications publishes nothing. Raises ReferenceNotPublished.
     """
     todo, reasons, now_ms = list(versions), list[str](), round(clock() * 1000)
     publications: list[_Publication] = []
@@ -94,7 +111,7 @@ def _newest_id(client: pulsar.Client, now_ms: int) -> str | None:
     every = [one for topic in TOPICS.values() for one in _ids(client, topic, pulsar.MessageId.earliest) if one]
     near = [one for one in every if not is_far_ahead(one, now_ms)]
     if len(near) * 2 < len(every):
-        raise ValueError(f"this machine's clock is more than a day behind {len(every) - len(near)} of {len(every)} ids")
+        raise ValueError(f"this machine's clock is minutes behind {len(every) - len(near)} of {len(every)} ids")
     return max(near, default=None)
 
 

@@ -1,8 +1,10 @@
 """One-time tokens: what a device without a certificate shows to be enrolled, once.
 
-    token-0123456789abcdef.Zm9v...    the token's text, for the device: the name of its claim, and a secret
-    claim@token-0123456789abcdef      who shows it to the enrolment broker; the password is the whole text
+    token-Zm9v...                     the token's text, for the device: a secret
+    claim@token-0123456789abcdef      who shows it to the enrolment broker; the password is the text
     $7$101$...                        its hash, all that the registry has: in the format of Mosquitto's password files
+
+The name is made from the hash, and the hash from the text alone: nobody can give a token's name to a text of his own.
 
 A factory certificate is the other kind of claim. It names `claim@SERIAL`, and has no hash.
 """
@@ -30,8 +32,10 @@ __all__ = [
     "broker_password",
     "check_factory_serial",
     "is_broker_password",
+    "is_token_id",
     "make_token",
     "password_file",
+    "token_id",
     "token_user",
 ]
 
@@ -41,7 +45,7 @@ _ITERATIONS = 101
 """As mosquitto_passwd has it. A token is 256 random bits: more would slow down the broker, and no attacker."""
 _SALT_BYTES, _HASH_BYTES = 12, 64
 _TOKEN_ID = re.compile(r"token-[0-9a-f]{16}")
-_TOKEN = re.compile(rf"({_TOKEN_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
+_TOKEN = re.compile(r"token-[A-Za-z0-9_-]{43}")
 PASSWORD_HASH = re.compile(
     r"\$7\$([1-9][0-9]{0,3})\$((?:[A-Za-z0-9+/]{4}){0,15}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))"
     r"\$([A-Za-z0-9+/]{86}==)"
@@ -60,24 +64,33 @@ class EnrolmentToken(NamedTuple):
 
 def make_token(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> EnrolmentToken:
     """A new one-time token; `random_bytes` must be fit for secrets."""
-    token_id = f"token-{random_bytes(8).hex()}"
-    text = f"{token_id}.{base64.urlsafe_b64encode(random_bytes(32)).rstrip(b'=').decode()}"
-    return EnrolmentToken(SecretStr(text), token_id, broker_password(text, random_bytes(_SALT_BYTES)))
+    text = f"token-{base64.urlsafe_b64encode(random_bytes(32)).rstrip(b'=').decode()}"
+    password_hash = _hash_of(text)
+    return EnrolmentToken(SecretStr(text), token_id(password_hash), password_hash)
+
+
+def token_id(password_hash: str) -> str:
+    """What a token with this hash is called."""
+    return f"token-{hashlib.sha256(password_hash.encode()).hexdigest()[:16]}"
+
+
+def is_token_id(claim_id: str) -> bool:
+    """Whether a claim is called as a token is."""
+    return _TOKEN_ID.fullmatch(claim_id) is not None
 
 
 def check_factory_serial(serial: str) -> None:
     """Raises NameRefused for what no factory certificate may be called: nothing that could be a token's name."""
     principal(PrincipalKind.CLAIM, serial)
-    if _TOKEN_ID.fullmatch(serial):
+    if is_token_id(serial):
         raise NameRefused(f"{serial!r} is what a token is called: a factory certificate cannot have this name")
 
 
 def token_user(text: str) -> str:
     """The user name that goes with a token's text. Raises NameRefused for what is no token."""
-    matched = _TOKEN.fullmatch(text)
-    if matched is None:
+    if _TOKEN.fullmatch(text) is None:
         raise NameRefused("this is no enrolment token: one is a single line that begins with token-, as it was printed")
-    return principal(PrincipalKind.CLAIM, matched[1])
+    return principal(PrincipalKind.CLAIM, token_id(_hash_of(text)))
 
 
 def broker_password(text: str, salt: bytes) -> str:
@@ -99,6 +112,11 @@ def is_broker_password(text: str, password_hash: str) -> bool:
 def password_file(hashes: Mapping[str, str]) -> bytes:
     """A broker's password file of these hashes by user name; the same hashes give the same bytes."""
     return "".join(f"{user}:{hashes[user]}\n" for user in sorted(hashes)).encode()
+
+
+def _hash_of(text: str) -> str:
+    # The salt of a text that is never used twice may be its own: so the device knows by which name it goes.
+    return broker_password(text, hashlib.sha256(text.encode()).digest()[:_SALT_BYTES])
 
 
 def _pbkdf2(text: str, salt: bytes, iterations: int) -> bytes:

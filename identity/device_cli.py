@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -20,9 +20,9 @@ import typer
 
 if TYPE_CHECKING:
     from identity.operator_settings import OperatorSettings
-    from identity.registry import Claim, DeviceChange, DeviceEntry
+    from identity.registry import DeviceChange, DeviceEntry
     from identity.registry_messages import DevicePublication
-    from identity.registry_session import RegistrySession
+    from identity.registry_session import ChangeOutcome, RegistrySession
 
 __all__ = ["app"]
 
@@ -107,7 +107,7 @@ def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> N
 
     Example: waybill device show acme/bus-1 --config operator.toml
     """
-    with _session(config, with_history=True) as (session, _):
+    with _session(config, names={device}, with_history=True) as (session, _):
         _known(session, device)
         held = session.publication(device)
         assert held is not None, "it is known"
@@ -143,11 +143,12 @@ def expect(
 
     Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
     """
+    from identity.claim_option import claim_of
     from identity.registry import expect as expected
     from identity.registry import expect_again
 
     tenant, _, name = device.partition("/")
-    claim = _claim(token_file, factory, by_hand=by_hand, days=days)
+    claim = claim_of(token_file, factory, by_hand=by_hand, days=days)
     if again and claim is None:
         raise typer.BadParameter("--again needs a claim: --token-file or --factory")
 
@@ -156,7 +157,7 @@ def expect(
             return (expect_again(_known(session, device), region=region, claim=claim, change=change),)
         return (expected(tenant, name, region=region, claim=claim, change=change, held=session.get(device)),)
 
-    _change(config, key, reason, wait, entries)
+    _change(config, key, reason, wait, entries, names={device}, region=region)
 
 
 @app.command()
@@ -169,7 +170,9 @@ def suspend(
     """
     from identity.registry import suspend as suspended
 
-    _change(config, key, reason, wait, lambda session, change: (suspended(_known(session, device), change),))
+    _change(
+        config, key, reason, wait, lambda session, change: (suspended(_known(session, device), change),), names={device}
+    )
 
 
 @app.command()
@@ -180,7 +183,9 @@ def resume(device: Device, *, config: Config = None, reason: Reason, key: Key = 
     """
     from identity.registry import resume as resumed
 
-    _change(config, key, reason, wait, lambda session, change: (resumed(_known(session, device), change),))
+    _change(
+        config, key, reason, wait, lambda session, change: (resumed(_known(session, device), change),), names={device}
+    )
 
 
 @app.command()
@@ -193,7 +198,9 @@ def revoke(
     """
     from identity.registry import revoke as revoked
 
-    _change(config, key, reason, wait, lambda session, change: (revoked(_known(session, device), change),))
+    _change(
+        config, key, reason, wait, lambda session, change: (revoked(_known(session, device), change),), names={device}
+    )
 
 
 @app.command()
@@ -215,17 +222,18 @@ def move(
 
     Example: waybill device move acme/bus-1 zeta --token-file bus-1.token --reason "sold" --config operator.toml
     """
+    from identity.claim_option import claim_of
     from identity.registry import Beginning
     from identity.registry import move as moved
 
-    claim, name = _claim(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[2]
+    claim, name = claim_of(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[2]
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
         beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
         # The new one first: killed between the two, the command can be given again.
         return moved(_known(session, device), tenant, beginning, change)[::-1]
 
-    _change(config, key, reason, wait, entries)
+    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"})
 
 
 @app.command()
@@ -247,16 +255,17 @@ def replace(
 
     Example: waybill device replace acme/bus-1 bus-1b --factory SN-99 --reason "broken" --config operator.toml
     """
+    from identity.claim_option import claim_of
     from identity.registry import Beginning
     from identity.registry import replace as replaced
 
-    claim, tenant = _claim(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[0]
+    claim, tenant = claim_of(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[0]
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
         beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
         return replaced(_known(session, device), successor, beginning, change)[::-1]
 
-    _change(config, key, reason, wait, entries)
+    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"})
 
 
 @app.command()
@@ -272,12 +281,10 @@ def sign(
 
     Example: waybill device sign --tenant acme --key anna.key --config operator.toml
     """
-
-    def entries(session: RegistrySession, _: DeviceChange) -> tuple[DeviceEntry, ...]:
+    with _session(config, key, names=devices or None) as (session, settings):
         chosen = [_known(session, name) for name in devices] or [one.entry for one in session.publications()]
-        return tuple(entry for entry in chosen if tenant in ("", entry.tenant))
-
-    _change(config, key, "", wait, entries)
+        outcome = session.sign([entry.name for entry in chosen if tenant in ("", entry.tenant)], wait)
+    _say(outcome, settings, wait)
 
 
 def _change(
@@ -286,13 +293,23 @@ def _change(
     reason: str,
     wait_s: float,
     entries: Callable[[RegistrySession, DeviceChange], tuple[DeviceEntry, ...]],
+    *,
+    names: set[str],
+    region: str | None = None,
 ) -> None:
-    from identity.errors import SignatureFault
     from identity.registry import DeviceChange
 
-    with _session(config, key) as (session, settings):
+    with _session(config, key, names=names) as (session, settings):
+        if region is not None:
+            settings.check_region(region)
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         outcome = session.publish(entries(session, change), wait_s)
+    _say(outcome, settings, wait_s)
+
+
+def _say(outcome: ChangeOutcome, settings: OperatorSettings, wait_s: float) -> None:
+    from identity.errors import SignatureFault
+
     for one in outcome.publications:
         typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
         if one.entry.claim is not None and one.entry.claim.until is not None and one.entry.state == "expected":
@@ -307,34 +324,16 @@ def _change(
             _end(f"not in force everywhere after {wait_s:g} s: {outcome.why}{more}", EXIT_NOT_CONFIRMED)
 
 
-def _claim(token_file: Path | None, factory: str | None, *, by_hand: bool, days: float) -> Claim | None:
-    from identity.claims import check_factory_serial, make_token
-    from identity.errors import NameRefused
-    from identity.registry import Claim
-    from runtime.durable_file import create_durably
-
-    if (token_file is not None) + (factory is not None) + by_hand != 1:
-        raise typer.BadParameter("say one of --token-file, --factory and --by-hand: how it gets its certificate")
-    if factory is not None:
-        try:
-            check_factory_serial(factory)
-        except NameRefused as error:
-            raise typer.BadParameter(str(error)) from error
-        return Claim(id=factory)
-    if token_file is None:
-        return None
-    # A new file: a token that was handed out already must not be overwritten unseen.
-    token = make_token()
-    if not create_durably(token_file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
-        raise typer.BadParameter(f"{token_file} is there already: a token is written to a new file")
-    until = datetime.now(UTC) + timedelta(days=days)
-    return Claim(id=token.id, password_hash=token.password_hash, until=until)
-
-
 @contextmanager
 def _session(
-    config: Path | None, key: Path | None = None, *, with_history: bool = False
+    config: Path | None,
+    key: Path | None = None,
+    *,
+    names: Collection[str] | None = None,
+    with_history: bool = False,
 ) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
+    from rich.console import Console
+
     from identity.errors import IdentityError
     from identity.operator_settings import read_operator_settings
     from identity.registry_publisher import RegistryUnreachable
@@ -348,7 +347,15 @@ def _session(
         settings = read_operator_settings(config)
         if key is not None:
             settings = settings.model_copy(update={"key": key})
-        with RegistrySession(settings, with_history=with_history) as session:
+        with (
+            Console(stderr=True).status("") as shown,
+            RegistrySession(
+                settings,
+                names=names,
+                with_history=with_history,
+                on_progress=lambda what, count: shown.update(f"{what}: {count:,}"),
+            ) as session,
+        ):
             yield session, settings
     except SettingsError as error:
         _end("\n".join(error.lines), os.EX_CONFIG)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import getpass
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from identity.errors import IdentityError
 from identity.registry_trust import RegistryTrust
 from runtime.pulsar_client import PulsarAccess
 from settings import load
 
-__all__ = ["OPERATOR_SETTINGS", "OperatorSettings", "read_operator_settings"]
+__all__ = ["OPERATOR_SETTINGS", "OperatorSettings", "RegionUnknown", "read_operator_settings"]
 
 OPERATOR_SETTINGS = "operator.toml"
 """In the folder of a local stack."""
@@ -24,14 +27,34 @@ _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0
 class OperatorSettings(RegistryTrust):
     """`service_url`: any cluster, the registry is replicated to all. `key`: the private key that signs changes.
 
+    `admin_url`: of the same cluster; before a change is published its clock is compared with this machine's.
+
     `operator`: who is recorded where no trusted key has a name; the user's name.
     """
 
     service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
+    admin_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/?$")]
     regions: Annotated[tuple[_Name, ...], Field(min_length=1, max_length=100)]
     key: Path | None = None
     operator: _Name = Field(default_factory=getpass.getuser)
     access: PulsarAccess = PulsarAccess()
+
+    def check_region(self, region: str) -> None:
+        """Raises RegionUnknown for one of which no access daemon is to confirm anything: a device would wait there."""
+        if region not in self.regions:
+            near = difflib.get_close_matches(region, self.regions, n=1, cutoff=0)
+            raise RegionUnknown(region, self.regions, near[0])
+
+
+class RegionUnknown(IdentityError):
+    """A region that the operator's settings do not name; `nearest`: the one that may be meant."""
+
+    def __init__(self, region: str, regions: Collection[str], nearest: str) -> None:
+        super().__init__(
+            f"there is no region {region!r}: did you mean {nearest}? The settings name {', '.join(sorted(regions))}; "
+            "a new one is added to `regions` there"
+        )
+        self.region, self.nearest = region, nearest
 
 
 def read_operator_settings(file: Path | None) -> OperatorSettings:

@@ -3,7 +3,7 @@
 An id is a UUID of version 7 (RFC 9562), as text: 48 bits of time in milliseconds, 12 bits that count on, 62 random
 bits. Its text sorts as it was drawn. The time is the publisher's, unless its clock is behind what is published already:
 then the id goes on from that, so that whoever corrects a publication that they can see comes after it. That holds for
-clocks within a day of each other; an id further ahead is no publication.
+clocks within five minutes of each other; an id that is further ahead of whoever reads it is no publication.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 PROPERTY: Final = "publication_id"
 """Under which property a message carries its id."""
 RANDOM_BITS: Final = 62
-MAX_AHEAD_MS: Final = 86_400_000
+MAX_AHEAD_MS: Final = 300_000
 """An id whose time is further ahead than this is of a wrong clock: it counts for nothing, and comes after nothing."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = 253_402_300_799_000
@@ -62,7 +62,7 @@ def is_publication_id(text: str | None) -> bool:
 
 
 def is_far_ahead(publication_id: str, now_ms: float) -> bool:
-    """Whether the time of an id is more than a day after a moment."""
+    """Whether the time of an id is more than five minutes after a moment."""
     return UUID(publication_id).int >> 80 > now_ms + MAX_AHEAD_MS
 
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from identity.bounded_values import MAX_VERSION, Line, Moment, Serial, Version
-from identity.claims import PASSWORD_HASH
+from identity.claims import PASSWORD_HASH, is_token_id, token_id
 from identity.errors import IdentityError
 from identity.names import device_name
 from settings import Settings
@@ -120,6 +120,15 @@ class Claim(Settings):
     password_hash: Annotated[str, StringConstraints(pattern=rf"^{PASSWORD_HASH.pattern}$")] | None = None
     until: Moment | None = None
 
+    @model_validator(mode="after")
+    def _is_called_as_it_may_be(self) -> Self:
+        # Else who may publish for another tenant could put a secret of his own behind the name of a token.
+        if self.password_hash is not None and self.id != token_id(self.password_hash):
+            raise ValueError(f"a token with this hash is called {token_id(self.password_hash)}")
+        if self.password_hash is None and is_token_id(self.id):
+            raise ValueError("what is called as a token is has the hash of one")
+        return self
+
     @property
     def is_token(self) -> bool:
         """Whether it is a one-time token."""
@@ -138,6 +147,7 @@ class DeviceEntry(Settings):
     """A device, as the registry has it. `region`: whose authority enrols it, no other does.
 
     `vehicle`: the name of the first device in its vehicle. `successor`: what it goes on as where it ended.
+    `predecessor`: whose successor it is; until that one has ended in its favour it is not enrolled.
     """
 
     tenant: _Name
@@ -149,6 +159,7 @@ class DeviceEntry(Settings):
     claim: Claim | None = None
     certificates: Annotated[tuple[EnrolledCertificate, ...], Field(max_length=MAX_CERTIFICATES)] = ()
     successor: _FullName | None = None
+    predecessor: _FullName | None = None
     changed_at: Moment
     changed_by: Annotated[Line, StringConstraints(min_length=1, max_length=_CHANGED_BY_CHARACTERS)]
     reason: Line = ""
@@ -205,7 +216,7 @@ def expect(
     claim: Claim | None,
     change: DeviceChange,
     held: DeviceEntry | None = None,
-    vehicle: str | None = None,
+    succeeds: DeviceEntry | None = None,
 ) -> DeviceEntry:
     """A new device; without a claim it is active, because somebody gave it its certificate by hand.
 
@@ -221,9 +232,13 @@ def expect(
         "state": DeviceState.ACTIVE if claim is None else DeviceState.EXPECTED,
         "version": 1 if held is None else _next_version(held, "expect"),
         "region": region,
-        "vehicle": vehicle or (name if held is None else held.vehicle),
+        "vehicle": name,
         "claim": claim,
     }
+    if succeeds is not None:
+        facts |= {"vehicle": succeeds.vehicle, "predecessor": succeeds.name}
+    elif held is not None:
+        facts |= {"vehicle": held.vehicle, "predecessor": held.predecessor}
     return _entry(name, None if held is None else held.state, facts, change)
 
 
@@ -236,7 +251,7 @@ def expect_again(entry: DeviceEntry, *, region: str, claim: Claim, change: Devic
         raise _refused(entry, "expect again")
     # One that was given by hand is in no entry: nobody knows here whether it has ended.
     if not entry.certificates:
-        raise _refused(entry, "expect again", "its certificate was given by hand: give it another one so")
+        raise _refused(entry, "expect again", "no certificate of it is here: give it one by hand, or replace it")
     if any(one.not_after > change.at for one in entry.certificates):
         raise _refused(
             entry, "expect again", "it has a certificate that is good: it renews it, or replace or revoke the device"
@@ -270,12 +285,11 @@ def suspend(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
 
 
 def resume(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
-    """It may go on as before it was suspended. Raises ChangeRefused."""
+    """It may go on with the certificate that it has; a claim that was open is not any more. Raises ChangeRefused."""
     if entry.state is not DeviceState.SUSPENDED:
         raise _refused(entry, "resume", "only what is suspended is resumed")
-    # Who was suspended before it was enrolled has still to show its claim.
-    is_open = entry.claim is not None and not entry.certificates
-    return _changed(entry, DeviceState.EXPECTED if is_open else DeviceState.ACTIVE, change)
+    # Never expected: it may have been enrolled at the moment at which it was suspended, and a claim is good once.
+    return _changed(entry, DeviceState.ACTIVE, change)
 
 
 def revoke(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
@@ -320,8 +334,7 @@ def _begin(
         raise _refused(entry, what, f"{name} is known already: a name is used once")
     if held is not None and held.state is not DeviceState.EXPECTED:
         return held
-    vehicle = entry.vehicle
-    return expect(*successor, region=region or entry.region, claim=claim, change=change, held=held, vehicle=vehicle)
+    return expect(*successor, region=region or entry.region, claim=claim, change=change, held=held, succeeds=entry)
 
 
 def _changed(

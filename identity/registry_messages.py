@@ -7,21 +7,25 @@ from a message that is one in every point: what is none is refused, counted and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
 from identity.errors import IdentityError, SignatureRefused
-from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
+from identity.publication_id import MAX_AHEAD_MS, PROPERTY, drawn_at, is_far_ahead, is_publication_id
 from identity.registry import DeviceEntry, Precedence, first_fault, precedence
 from identity.signatures import SIGNER
 from telemetry import InvalidJson, parse_json
 
 __all__ = [
+    "AHEAD",
     "DEVICES_TOPIC",
     "KIND",
     "MAX_ENTRY_BYTES",
+    "MAX_WARRANT_CHARACTERS",
     "NO_ENTRY",
+    "WARRANT",
     "CheckSigned",
     "DevicePublication",
     "EntryRefused",
@@ -37,8 +41,15 @@ _MAX_DEPTH: Final = 4
 _MAX_VALUES: Final = 200
 _SHOWN_CHARACTERS: Final = 100
 
+WARRANT: Final = "warrant"
+"""Under which property a message carries an operator's warrant."""
+MAX_WARRANT_CHARACTERS: Final = 250
+
 NO_ENTRY: Final = "no-entry"
 """The word for a message that is refused before anybody asks who signed it."""
+
+AHEAD: Final = "ahead"
+"""The word for what is dated more than five minutes ahead of whoever reads it: its publisher's clock is wrong."""
 
 CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 """Raises IdentityError for a publication, its body and its properties that are not signed by who may publish it."""
@@ -47,7 +58,7 @@ CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 class EntryRefused(IdentityError):
     """A message of the registry that is no entry; `key` is what it calls itself.
 
-    `reason`: `no-entry`, or the word of what is wrong with its signature (`SignatureFault`).
+    `reason`: `no-entry`, `ahead`, or the word of what is wrong with its signature (`SignatureFault`).
     """
 
     def __init__(self, key: str, why: str, reason: str = NO_ENTRY) -> None:
@@ -61,11 +72,13 @@ class DevicePublication(NamedTuple):
 
     `signer`: the id of the key whose signature was found to be right; "" where none was looked at. Who *changed* the
     entry is what the entry says; `device sign` publishes it under another key as it is.
+    `warrant`: the operator's word on which an access daemon enrols and renews the device, see `registry_signing`.
     """
 
     entry: DeviceEntry
     publication_id: str
     signer: str = ""
+    warrant: str = ""
 
     @property
     def precedence(self) -> Precedence:
@@ -84,15 +97,18 @@ def read_entry(
     key: str | None,
     body: bytes,
     properties: Mapping[str, str],
-    published_ms: float,
+    now_ms: float,
     check_signed: CheckSigned | None = None,
 ) -> DevicePublication:
-    """What a message says, published at a moment (milliseconds since 1970). Raises EntryRefused, and nothing else."""
+    """What a message says, read at a moment (milliseconds since 1970). Raises EntryRefused, and nothing else."""
     key = key or ""
     # Before the body: what has no place in the order of publications is not worth reading.
     publication_id = properties.get(PROPERTY, "")
-    if not is_publication_id(publication_id) or is_far_ahead(publication_id, published_ms):
-        raise EntryRefused(key, f"its property {PROPERTY} is to be a UUID of version 7, of its time")
+    if not is_publication_id(publication_id):
+        raise EntryRefused(key, f"its property {PROPERTY} is to be a UUID of version 7")
+    # By our own clock: that of the message is its publisher's, which is the one in doubt.
+    if is_far_ahead(publication_id, now_ms):
+        raise EntryRefused(key, f"it is dated {drawn_at(publication_id):%Y-%m-%d %H:%M} UTC", AHEAD)
     try:
         facts = parse_json(body, max_bytes=MAX_ENTRY_BYTES, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
         entry = DeviceEntry.model_validate(facts)
@@ -103,8 +119,11 @@ def read_entry(
     # Compaction goes by the key, everybody else by the body.
     if entry.name != key:
         raise EntryRefused(key, f"its body is of {entry.name}")
+    if entry.changed_at > drawn_at(publication_id) + timedelta(milliseconds=MAX_AHEAD_MS):
+        raise EntryRefused(key, "its change is later than its publication", AHEAD)
     # Last: a signature costs more than all the rest, and garbage needs none.
-    found = DevicePublication(entry, publication_id, "" if check_signed is None else properties.get(SIGNER, ""))
+    signer = "" if check_signed is None else properties.get(SIGNER, "")
+    found = DevicePublication(entry, publication_id, signer, properties.get(WARRANT, "")[:MAX_WARRANT_CHARACTERS])
     try:
         if check_signed is not None:
             check_signed(found, body, properties)

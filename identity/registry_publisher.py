@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from identity.errors import IdentityError
-from identity.publication_id import PROPERTY, RANDOM_BITS, next_publication_id
+from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, next_publication_id
 from identity.registry import DeviceEntry
-from identity.registry_messages import DEVICES_TOPIC, entry_body
+from identity.registry_messages import DEVICES_TOPIC, WARRANT, entry_body
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 __all__ = ["RegistryPublisher", "RegistryUnreachable", "SignEntry", "unsigned"]
@@ -54,15 +54,22 @@ class RegistryPublisher:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.close()
 
-    def publish(self, entry: DeviceEntry) -> str:
-        """Publishes an entry, and returns its publication id once it is persisted. Raises RegistryUnreachable."""
+    def publish(self, entry: DeviceEntry, warrant: str = "") -> str:
+        """Publishes an entry, and returns its publication id once it is persisted. Raises RegistryUnreachable.
+
+        `warrant`: of an operator, beside the signature of who has no right of its own.
+        """
         import pulsar  # noqa: PLC0415 - an agent is installed without it
 
         # Drawn before it is sent: what was sent and not answered is published under the same order again.
         now_ms = round(self._clock() * 1000)
-        self.newest = publication_id = next_publication_id(self.newest, now_ms, secrets.randbits(RANDOM_BITS))
+        # A clock that was ahead once must not date for ever what comes after it.
+        newest = None if self.newest is not None and is_far_ahead(self.newest, now_ms) else self.newest
+        self.newest = publication_id = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
         body = entry_body(entry)
         properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id)}
+        if warrant:
+            properties[WARRANT] = warrant
         try:
             # At the first use: a command that is refused connects to nobody.
             if self._producer is None:

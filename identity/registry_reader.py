@@ -6,6 +6,7 @@ and then nobody may take a device that is not there for one that is not known.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,10 +63,15 @@ class RegistryCounts:
 
 
 class DeviceRegistry(Generic[T]):
-    """What holds of each device, as `keep` has it. Pure; one thread takes, any may look."""
+    """What holds of each device, as `keep` has it. One thread takes, any may look. `clock`: seconds since 1970."""
 
-    def __init__(self, keep: Callable[[DevicePublication, TopicMessage], T], max_devices: int = MAX_DEVICES) -> None:
-        self._keep, self._max_devices = keep, max_devices
+    def __init__(
+        self,
+        keep: Callable[[DevicePublication, TopicMessage], T],
+        max_devices: int = MAX_DEVICES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keep, self._max_devices, self._clock = keep, max_devices, clock
         self._held: dict[str, _Held[T]] = {}
         self.counts = RegistryCounts()
         self.last_refused = ""
@@ -85,7 +91,7 @@ class DeviceRegistry(Generic[T]):
     def take(self, message: TopicMessage, check_signed: CheckSigned | None) -> Taken | Outranked | EntryRefused | None:
         """What became of a message; None: nothing, since it was taken before, or there is no room for it."""
         try:
-            made = read_entry(message.key, message.body, message.properties, message.published_ms, check_signed)
+            made = read_entry(message.key, message.body, message.properties, self._clock() * 1000, check_signed)
         except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
             refused = error if isinstance(error, EntryRefused) else EntryRefused(message.key or "", repr(error)[:200])
             self.counts.refused_by[refused.reason] += 1
@@ -123,8 +129,10 @@ class RegistryReader(Generic[T]):
         on_standing: Callable[[TopicStanding], object] = lambda _: None,
         is_compacted: bool = True,
         starts_anew: Callable[[], bool] = lambda: False,
+        names: frozenset[str] | None = None,
     ) -> None:
-        self.registry = registry
+        """`names`: of which devices alone messages are taken; None: of all."""
+        self.registry, self._names = registry, names
         self._check_signed, self._on_message = check_signed, on_message
         self.reader = CompactedTopicReader(
             service_url, access, topic, self._take, on_standing, is_compacted=is_compacted, starts_anew=starts_anew
@@ -149,6 +157,9 @@ class RegistryReader(Generic[T]):
         self.reader.close()
 
     def _take(self, message: TopicMessage) -> None:
+        # To judge a message costs more than to read it: a command for one device skips those of all others.
+        if self._names is not None and message.key not in self._names:
+            return
         became = self.registry.take(message, self._check_signed)
         if isinstance(became, EntryRefused):
             _LOG.warning("registry entry refused", problem=str(became))

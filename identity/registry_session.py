@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from identity.confirmations import CONFIRMATIONS_TOPIC, decode_confirmation, is_of_its_region
-from identity.errors import SignatureFault, SignatureRefused
+from identity.errors import IdentityError, SignatureFault, SignatureRefused
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
 from identity.region_answers import RegionAnswers
@@ -19,12 +19,20 @@ from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_publisher import RegistryPublisher, RegistryUnreachable, unsigned
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
 from identity.registry_signing import check_right, signed_by
+from runtime.cluster_clock import ClockDiffers, ClockUnknown, check_clock
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage
 
-__all__ = ["ChangeOutcome", "RegistrySession"]
+__all__ = ["ChangeOutcome", "ClockRefused", "RegistrySession"]
 
-_READ_S: Final = 30.0
 _CONFIRMATIONS_S: Final = 10.0
+_SILENCE_S: Final = 30.0
+"""So long nothing may come: however many devices there are, what is read goes on."""
+_LOOK_S: Final = 0.2
+_SIGNED_AGAIN: Final = 3
+
+
+class ClockRefused(IdentityError):
+    """This machine's clock is far from the cluster's: what it publishes would come in the wrong order."""
 
 
 class ChangeOutcome(NamedTuple):
@@ -41,14 +49,25 @@ class ChangeOutcome(NamedTuple):
 class RegistrySession:
     """The registry as it is now, and changes of it. Used in a `with` block.
 
-    Raises RegistryUnreachable; SettingsError, OperatorKeyRefused for files of keys that cannot be used.
+    `names`: the devices that are asked about, of which alone messages are judged; None: all. `on_progress` hears what
+    goes on and how far it is. Raises RegistryUnreachable; SettingsError, OperatorKeyRefused for files of keys that
+    cannot be used.
     """
 
-    def __init__(self, settings: OperatorSettings, *, with_history: bool = False) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        *,
+        names: Collection[str] | None = None,
+        with_history: bool = False,
+        on_progress: Callable[[str, int], object] = lambda _, __: None,
+    ) -> None:
+        self._settings, self._with_history, self._on_progress = settings, with_history, on_progress
         self._changed = threading.Condition()
         self._answers = RegionAnswers()
         self._history: list[DevicePublication] = []
+        self._seen: set[str] = set()
+        self._is_read = False
         registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
         url, access = settings.service_url, settings.access
         self._reader = RegistryReader(
@@ -59,6 +78,7 @@ class RegistrySession:
             on_standing=lambda _: self._notify(),
             check_signed=settings.check_signed(),
             is_compacted=not with_history,
+            names=None if names is None else frozenset(names),
         )
         self._confirmations = CompactedTopicReader(
             url, access, CONFIRMATIONS_TOPIC, self._on_confirmation, lambda _: self._notify(), is_compacted=False
@@ -69,10 +89,12 @@ class RegistrySession:
 
     def __enter__(self) -> Self:
         self._reader.start()
-        if not self._wait(lambda: self._reader.standing.was_current, _READ_S):
-            problem = self._reader.standing.problem
+        if not self._progress("reading the registry", self._messages, lambda: self._reader.standing.was_current):
+            problem, count = self._reader.standing.problem, self._messages()
             self.__exit__(None, None, None)
-            raise RegistryUnreachable(f"the registry at {self._settings.service_url} is not read: {problem}")
+            where = f"the registry at {self._settings.service_url} is not read"
+            raise RegistryUnreachable(f"{where}: after {count} messages nothing came for {_SILENCE_S:g} s: {problem}")
+        self._is_read = True
         # Our ids come after all that we have seen, whatever this clock says.
         ids = (one.publication_id for one in self._reader.registry.all().values())
         self._publisher.newest = max(ids, default=None)
@@ -115,20 +137,57 @@ class RegistrySession:
     def publish(self, entries: Iterable[DeviceEntry], wait_s: float = 0) -> ChangeOutcome:
         """Publishes entries, in their order. With `wait_s` it waits so long for every region's confirmation.
 
-        Raises SignatureRefused before anything is published that nobody would take.
+        Raises SignatureRefused before anything is published that nobody would take, and ClockRefused for a clock by
+        which it would come in the wrong order.
         """
         entries = tuple(entries)
+        self._check(entries, wait_s)
+        made = self._published(entries)
+        return ChangeOutcome(made, not self._outranked(made), *(self._missing(made, wait_s) if wait_s else (None, "")))
+
+    def sign(self, names: Iterable[str], wait_s: float = 0) -> ChangeOutcome:
+        """Publishes devices as they are under the operator's own signature. See `publish`."""
+        todo, made = tuple(names), dict[str, DevicePublication]()
+        self._check([one for name in todo if (one := self.get(name)) is not None], wait_s)
+        for _ in range(_SIGNED_AGAIN):
+            # Each as it is at its turn: among so many one may be enrolled meanwhile.
+            now = (one for name in todo if (one := self.get(name)) is not None)
+            made |= {one.entry.name: one for one in self._published(now)}
+            # What it was at its turn came behind what it is now, and compaction keeps the last.
+            if not (todo := self._outranked(made.values())):
+                break
+        done = tuple(made.values())
+        return ChangeOutcome(done, not todo, *(self._missing(done, wait_s) if wait_s else (None, "")))
+
+    def _published(self, entries: Iterable[DeviceEntry]) -> tuple[DevicePublication, ...]:
+        """Those that were published, once they came back, as far as they do."""
+        made = []
+        for entry in entries:
+            made.append(DevicePublication(entry, self._publisher.publish(entry)))
+            self._on_progress("published", len(made))
+        # What another operator published at the same moment stands before ours or behind it: ours is read back.
+        ids = [one.publication_id for one in made]
+        self._progress("read back", lambda: sum(one in self._seen for one in ids), lambda: self._seen.issuperset(ids))
+        return tuple(made)
+
+    def _outranked(self, made: Iterable[DevicePublication]) -> tuple[str, ...]:
+        """Devices of which something else holds."""
+        # By what holds, not by what came last.
+        held = self._reader.registry.all()
+        names = ((one, held.get(one.entry.name)) for one in made)
+        return tuple(one.entry.name for one, now in names if now is None or now.publication_id != one.publication_id)
+
+    def _check(self, entries: Collection[DeviceEntry], wait_s: float) -> None:
         self._check_rights(entries)
+        try:
+            check_clock(self._settings.admin_url, self._settings.access)
+        except ClockUnknown as error:
+            raise RegistryUnreachable(str(error)) from error
+        except ClockDiffers as error:
+            raise ClockRefused(str(error)) from error
         # Before the publication, so that no confirmation is missed.
         if wait_s and not self._confirmations.is_running:
             self._confirmations.start()
-        made = tuple(DevicePublication(entry, self._publisher.publish(entry)) for entry in entries)
-        # What another operator published at the same moment stands before ours or behind it: ours is read back.
-        self._wait(lambda: all(self._is_seen(one) for one in made), _READ_S)
-        # By what holds, not by what came last.
-        held = self._reader.registry.all()
-        holds = all(held[one.entry.name].publication_id == one.publication_id for one in made)
-        return ChangeOutcome(made, holds, *(self._missing(made, wait_s) if wait_s else (None, "")))
 
     def _check_rights(self, entries: Iterable[DeviceEntry]) -> None:
         if self._trusted is None:
@@ -162,14 +221,14 @@ class RegistrySession:
         said = ((name, self._answers.verdicts([one.publication_id], regions).text) for name, one in changed)
         return {name: text for name, text in said if text}
 
-    def _is_seen(self, made: DevicePublication) -> bool:
-        return any(one.publication_id == made.publication_id for one in reversed(self._history))
-
     def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, EntryRefused):
             return
         with self._changed:
-            self._history.append(became.publication)
+            if self._with_history:
+                self._history.append(became.publication)
+            if self._is_read:
+                self._seen.add(became.publication.publication_id)
             self._changed.notify_all()
 
     def _on_confirmation(self, message: TopicMessage) -> None:
@@ -184,6 +243,20 @@ class RegistrySession:
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+    def _messages(self) -> int:
+        return self._reader.standing.messages
+
+    def _progress(self, what: str, count: Callable[[], int], condition: Callable[[], bool]) -> bool:
+        """Waits until the condition is met; False: the count stood still for too long."""
+        known, since_s = -1, time.monotonic()
+        while not self._wait(condition, _LOOK_S):
+            if (now := count()) != known:
+                known, since_s = now, time.monotonic()
+                self._on_progress(what, now)
+            elif time.monotonic() - since_s > _SILENCE_S:
+                return False
+        return True
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         end_s = time.monotonic() + timeout_s

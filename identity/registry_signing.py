@@ -4,11 +4,15 @@ An operator's key speaks for a device if it may for kind `device` and for every 
 and that of its successor. So a move needs a right for both.
 
 An access daemon's key may for kind `enrolment` alone. It speaks for what enrolment and renewal make of the devices of
-its region, and for nothing else: nobody is locked out, moved, replaced or expected by it.
+its region, and for nothing else: nobody is locked out, moved, replaced or expected by it. Which devices those are, an
+operator says: with each entry of a device that may connect he signs a *warrant*, over its name, region, vehicle,
+predecessor, claim and version. A daemon puts the warrant of the entry that it changes beside its own signature; so any
+reader can see from the one message that is left after compaction that an operator gave this device to this region.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -18,22 +22,49 @@ from identity.errors import SignatureFault, SignatureRefused
 from identity.names import PrincipalKind, principal
 from identity.operator_files import read_operator_key
 from identity.operator_keys import ANY, OperatorKeys, Scope
+from identity.publication_id import drawn_at, is_publication_id
 from identity.registry import DeviceEntry, DeviceState
-from identity.registry_messages import KIND, CheckSigned, DevicePublication
+from identity.registry_messages import KIND, WARRANT, CheckSigned, DevicePublication
 from identity.registry_publisher import SignEntry, unsigned
-from identity.signatures import SIGNER, OperatorKey, Publication, checked_reason, sign_publication, verify_publication
+from identity.signatures import (
+    SIGNER,
+    OperatorKey,
+    Publication,
+    checked_reason,
+    encoded_signature,
+    sign_publication,
+    signature_of,
+    verify_publication,
+)
 
-__all__ = ["ENROLMENT_KIND", "check_by", "check_right", "entries_signed_by", "scope_of_entry", "signed_by"]
+__all__ = [
+    "ENROLMENT_KIND",
+    "MAX_WARRANTED_CHANGES",
+    "check_by",
+    "check_right",
+    "entries_signed_by",
+    "scope_of_entry",
+    "signed_by",
+]
 
 ENROLMENT_KIND: Final = "enrolment"
 """Of what an access daemon's own key may speak for."""
+MAX_WARRANTED_CHANGES: Final = 10_000
+"""Renewals after what an operator signed: enough for a device's life, and no way to the last version."""
+_WARRANT: Final = "waybill warrant 1"
+_WARRANT_TEXT: Final = re.compile(r"([0-9a-f]{16}):([0-9a-f-]{36}):([1-9][0-9]{0,15}):([A-Za-z0-9+/]{86}==)")
 
 
 def signed_by(key: OperatorKey) -> SignEntry:
     """Signs entries with a key."""
 
     def sign(entry: DeviceEntry, body: bytes, publication_id: str) -> Mapping[str, str]:
-        return sign_publication(key, Publication(KIND, entry.name, body), publication_id, _reason(entry))
+        properties = sign_publication(key, Publication(KIND, entry.name, body), publication_id, _reason(entry))
+        if not entry.may_connect:
+            return properties
+        signature = key.sign(_WARRANT, _warranted(entry, entry.version, publication_id))
+        warrant = f"{key.key_id}:{publication_id}:{entry.version}:{encoded_signature(signature)}"
+        return {**properties, WARRANT: warrant}
 
     return sign
 
@@ -50,7 +81,9 @@ def check_by(keys: OperatorKeys) -> CheckSigned:
         entry, signer = found.entry, properties.get(SIGNER, "")
         publication = Publication(KIND, entry.name, body)
         verify_publication(keys, publication, properties, scope_of_entry(keys, signer, entry))
-        _check_enroller(keys, signer, entry)
+        if _is_enroller(keys, signer):
+            _check_enroller(keys, signer, entry)
+            _check_warrant(keys, found.warrant, entry)
 
     return check
 
@@ -58,12 +91,11 @@ def check_by(keys: OperatorKeys) -> CheckSigned:
 def check_right(keys: OperatorKeys, signer: str, entry: DeviceEntry, moment: datetime) -> None:
     """Raises SignatureRefused if what a key signs of an entry at a moment would not be taken."""
     keys.check(signer, scope=scope_of_entry(keys, signer, entry), moment=moment)
-    _check_enroller(keys, signer, entry)
+    if _is_enroller(keys, signer):
+        _check_enroller(keys, signer, entry)
 
 
 def _check_enroller(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> None:
-    if not _is_enroller(keys, signer):
-        return
     key = keys.keys[signer]
     if key.name != principal(PrincipalKind.ACCESS, entry.region):
         what = f"the key of {key.name} may not speak for devices that {entry.region} enrols"
@@ -71,6 +103,24 @@ def _check_enroller(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> None
     if entry.state is not DeviceState.ACTIVE or not entry.certificates or entry.successor is not None:
         what = f"the key of {key.name} may say that a device has a certificate, and nothing else of it"
         raise SignatureRefused(SignatureFault.NO_RIGHT, what)
+
+
+def _check_warrant(keys: OperatorKeys, warrant: str, entry: DeviceEntry) -> None:
+    """Raises SignatureRefused unless an operator gave this device, as the entry has it, to its region."""
+    matched = _WARRANT_TEXT.fullmatch(warrant)
+    if matched is None:
+        raise SignatureRefused(SignatureFault.NO_RIGHT, f"it carries no operator's warrant for {entry.name}")
+    signer, publication_id, version, signature = matched[1], matched[2], int(matched[3]), signature_of(matched[4])
+    if not (is_publication_id(publication_id) and version < entry.version <= version + MAX_WARRANTED_CHANGES):
+        raise SignatureRefused(SignatureFault.NO_RIGHT, f"the warrant that it carries is not of version {version}")
+    parts, scope = _warranted(entry, version, publication_id), Scope(KIND, frozenset((entry.tenant,)))
+    keys.verify(signer, signature, _WARRANT, parts, scope=scope, moment=drawn_at(publication_id))
+
+
+def _warranted(entry: DeviceEntry, version: int, publication_id: str) -> list[bytes]:
+    claim = "" if entry.claim is None else entry.claim.id
+    facts = (entry.name, entry.region, entry.vehicle, entry.predecessor or "", claim, str(version), publication_id)
+    return [fact.encode() for fact in facts]
 
 
 def scope_of_entry(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> Scope:

@@ -325,7 +325,8 @@ class LocalStack:
     def _write_operator_settings(self) -> None:
         """What `waybill device` takes by itself: the registry, who signs, and which regions are to confirm."""
         operator, centre = stack_operator(self.folder), self.pulsar[self.topology.centre]
-        lines = [f'service_url = "{centre.service_url}"', f"regions = {json.dumps(sorted(self.access_daemons))}"]
+        lines = [f'service_url = "{centre.service_url}"', f'admin_url = "{centre.admin_url}"']
+        lines += [f"regions = {json.dumps(sorted(self.access_daemons))}"]
         lines += [f'key = "{operator.key_file}"', f'operators = "{operator.operators_file}"', "[access]"]
         text = "\n".join([*lines, self.access().as_toml()])
         if self.access_daemons:

@@ -63,8 +63,11 @@ class KnownDevices(Protocol):
     def device(self, name: str) -> DeviceEntry | None:
         """The entry of `tenant/device`."""
 
-    def with_claim(self, claim_id: str) -> DeviceEntry | None:
-        """The entry that is to be enrolled, or was, with this claim."""
+    def claimed_by(self, claim_id: str) -> tuple[str, ...]:
+        """The devices whose entries name this claim."""
+
+    def successor(self, name: str) -> str | None:
+        """In whose favour a device has ended; None: it has not."""
 
 
 class CertificateSigner(Protocol):
@@ -225,10 +228,12 @@ class EnrolmentDesk:
         return len(self._pending)
 
     def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
-        entry = self.devices.with_claim(claim_id)
-        if entry is None or entry.claim is None:
+        # By the name that the request is for: many may name one claim, and each device has the one of its own entry.
+        name = asked.wanted.common_name
+        entry = self.devices.device(name)
+        if entry is None or entry.claim is None or entry.claim.id != claim_id:
             raise _Refuse(
-                RefusedBecause.UNKNOWN_CLAIM, "no device is expected with this claim: `waybill device expect`"
+                RefusedBecause.UNKNOWN_CLAIM, f"{name!r:.80} is not expected with this claim: `waybill device expect`"
             )
         self._check_place(entry, asked)
         if self._is_on_its_way(entry, asked):
@@ -264,14 +269,19 @@ class EnrolmentDesk:
         name = parse_name(sender)
         if isinstance(name, DeviceName):
             return name.tenant if self.devices.device(sender) is not None else ""
-        entry = None if name is None else self.devices.with_claim(name.name)
-        return "" if entry is None else entry.tenant
+        named = () if name is None else self.devices.claimed_by(name.name)
+        # Whoever names another one's claim too gets these senders into no share of his own.
+        return "/".join(sorted({one.partition("/")[0] for one in named}))
 
     def _check_place(self, entry: DeviceEntry, asked: _Asked) -> None:
         if asked.wanted.common_name != entry.name:
             raise _Refuse(RefusedBecause.OTHER_NAME, f"the request is for {asked.wanted.common_name!r:.80}")
         if entry.region != self.rules.region:
             raise _Refuse(RefusedBecause.OTHER_REGION, f"{entry.name} is enrolled and renewed by {entry.region}")
+        # Before the end of its predecessor was published, or where another change of that one holds instead.
+        if entry.predecessor is not None and self.devices.successor(entry.predecessor) != entry.name:
+            detail = f"{entry.predecessor} has not ended in favour of {entry.name}"
+            raise _Refuse(RefusedBecause.NOT_ACTIVE, detail)
 
     def _is_on_its_way(self, entry: DeviceEntry, asked: _Asked) -> bool:
         """Whether the certificate for this very key waits for the registry. Refuses a second one beside it."""

@@ -108,7 +108,7 @@ class RegionEnrolment:
 
     def take(self, publication: DevicePublication) -> None:
         """An entry that holds from now on."""
-        self._book.take(publication.entry)
+        self._book.take(publication.entry, publication.warrant)
         with self._taken:
             self._newest = max(self._newest, publication.publication_id)
             self._taken.notify_all()
@@ -160,7 +160,7 @@ class RegionEnrolment:
             newest = self._newest
         # Behind all that was seen, whatever this clock says.
         self._publisher.newest = max(self._publisher.newest or "", newest) or None
-        self._publisher.publish(entry)
+        self._publisher.publish(entry, self._book.warrant(entry.name))
         # Read back by the same eyes as everybody's: what the registry does not say cannot be revoked.
         with self._taken:
             if not self._taken.wait_for(lambda: self._is_held(entry), READ_BACK_S):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.access.config import AccessEndpoint
 from gateway.access.enrolment import RefusedRequest
 from gateway.errors import NoAnswer
+from runtime.status_reader import StatusUnavailable, fetch_status
 
 __all__ = ["AccessStatus", "RefusedEnrolment", "read_access_status"]
 
@@ -79,6 +79,7 @@ def read_access_status(endpoint: AccessEndpoint) -> AccessStatus:
     """Ask the daemon that runs with these settings. Raises NoAnswer."""
     url = f"http://{endpoint.host}:{endpoint.port}/status"
     try:
-        return AccessStatus.model_validate_json(httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().content)
-    except (httpx.HTTPError, ValidationError) as error:
+        found = fetch_status(endpoint.host, endpoint.port, "status", timeout_s=_TIMEOUT_S)
+        return AccessStatus.model_validate(found)
+    except (StatusUnavailable, ValidationError) as error:
         raise NoAnswer(f"no access daemon answers at {url}: {error}; is it running with this configuration?") from error

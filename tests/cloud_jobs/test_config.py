@@ -12,6 +12,7 @@ from cloud_jobs.config import MAX_GAP_S, CloudSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
+FACTS = {"lake": "lake", "checkpoints": "notes", "clusters": [CLUSTER]}
 
 
 @pytest.mark.parametrize("gap_s", [MAX_GAP_S + 1, float("inf")])
@@ -92,3 +93,23 @@ def test_folders_are_those_beside_the_file_wherever_the_command_is_called(
     assert (found.lake, found.checkpoints) == ("a/lake", Path("a/notes"))
     other = load_settings(Path("b.toml"))
     assert (other.lake, other.checkpoints) == ("s3://lake/a", Path("/notes"))
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        ["persistent://{tenant}/telemetry-eu/batches"],
+        ["{tenant}/telemetry-eu/batches"],
+        ["{tenant}/telemetry-eu/batches", "acme/telemetry-eu/batches"],
+        ["persistent://acme/telemetry-eu/batches", "persistent://{tenant}/telemetry-eu/batches"],
+    ],
+)
+def test_a_tenants_topic_is_its_own_however_it_is_spelled(topics: list[str]) -> None:
+    made = CloudSettings.model_validate(FACTS | {"tenants": ["acme"], "ingest": {"topics": topics}})
+    assert made.batch_topics == {"persistent://acme/telemetry-eu/batches": "acme"}
+
+
+@pytest.mark.parametrize("topic", ["non-persistent://{tenant}/telemetry-eu/batches", "{tenant}/batches", "a//b", ""])
+def test_what_is_no_topic_is_refused_where_it_is_set(topic: str) -> None:
+    with pytest.raises(ValidationError, match="topics"):
+        CloudSettings.model_validate(FACTS | {"ingest": {"topics": [topic]}})

@@ -48,7 +48,7 @@ def ids(lake: Lake) -> list[str]:
     return [row["publication_id"] for row in publications_in(lake)]
 
 
-REFUSED = "it was published by a clock more than a day ahead; publish it again by one that is right"
+REFUSED = "ahead: it was published by a clock more than five minutes ahead; publish it again by one that is right"
 A, B, AGAIN = tariff("0.45", 0), tariff("4.50", 1), tariff("0.45", 2)
 
 
@@ -103,8 +103,8 @@ def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lak
     found = store(lake, {"tariff": [A, last, wrong, AGAIN]}, ANYBODY, now=lambda: AT)
     reasons = sorted(one.reason for one in found.quarantined)
     assert (price(lake), len(reasons)) == ("0.45", 2)
-    assert "more than a day after it was published" in reasons[1]
-    assert "a clock more than a day ahead" in reasons[0]
+    assert "more than five minutes after it was published" in reasons[1]
+    assert "a clock more than five minutes ahead" in reasons[0]
 
 
 def test_a_publication_that_was_refused_stays_so_when_the_clock_has_come_to_its_time(lake: Lake) -> None:

@@ -203,13 +203,13 @@ def test_a_publisher_whose_clock_was_a_year_ahead_is_come_after_by_nobody(cluste
 def test_a_clock_that_is_behind_most_publications_publishes_nothing(clusters: dict[str, Cluster]) -> None:
     dr = clusters["pulsar://dr:6650"]
     publish_at(dr, 1e9, price("1"))
-    with pytest.raises(ReferenceNotPublished, match=r"more than a day behind 1 of 1 ids"):
+    with pytest.raises(ReferenceNotPublished, match=r"minutes behind 1 of 1 ids"):
         publish_at(dr, 0.0, price("2"))
 
 
 def test_who_publishes_later_comes_later_whatever_the_clock_says(clusters: dict[str, Cluster]) -> None:
     dr = clusters["pulsar://dr:6650"]
-    for clock_s, amount in ((1e9, "0.45"), (1e9 - 80_000, "4.50"), (1e9 - 40_000, "0.45")):
+    for clock_s, amount in ((1e9, "0.45"), (1e9 - 250, "4.50"), (1e9 - 100, "0.45")):
         publish_at(dr, clock_s, price(amount))
     sent = dr.topics["tariffs"].messages
     assert [message.properties()[PROPERTY] for message in sent] == dr.ids
@@ -228,8 +228,9 @@ def test_a_topic_that_ends_with_what_has_no_id_is_asked_for_the_highest(clusters
 
 
 def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
-    clusters: dict[str, Cluster], tmp_path: Path
+    clusters: dict[str, Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reference_publisher, "check_clock", lambda *_: None)
     config = tmp_path / "cloud.toml"
     config.write_text(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'

@@ -13,6 +13,8 @@ from cloud_jobs import reference_publisher
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_cli import app
 from identity.operator_files import NewOperator
+from runtime import cluster_clock
+from runtime.cluster_clock import ClockDiffers
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.identity.operators import operator, operators_file
@@ -24,6 +26,10 @@ class Published:
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.signing: Any = None
+        self.clocks: Any = None
+
+    def check_clock(self, urls: Any, _: Any) -> None:
+        self.clocks = urls
 
     def publish(self, _: Any, versions: Any, *__: Any, signing: Any = None) -> int:
         self.signing = signing
@@ -35,6 +41,7 @@ class Published:
 def published(monkeypatch: pytest.MonkeyPatch) -> Published:
     made = Published()
     monkeypatch.setattr(reference_publisher, "publish", made.publish)
+    monkeypatch.setattr(reference_publisher, "check_clock", made.check_clock)
     return made
 
 
@@ -129,3 +136,22 @@ def test_a_centre_that_does_not_say_whom_it_trusts_publishes_nothing(tmp_path: P
     done = put(tmp_path, tariff(price()), trusted="# nobody")
     assert (done.exit_code, published.keys) == (78, [])
     assert "reference.operators" in done.stderr
+
+
+def test_a_machine_whose_clock_is_wrong_publishes_nothing(
+    tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differs(url: str, _: Any) -> None:
+        raise ClockDiffers(url, 40 * 86_400)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(reference_publisher, "publish", published.publish)
+    monkeypatch.setattr(cluster_clock, "check_clock", differs)
+    done = put(tmp_path, legal_entity())
+    assert (done.exit_code, published.keys) == (1, [])
+    assert "3456000 s ahead of that of http://127.0.0.1:1" in done.stderr
+    monkeypatch.undo()
+    monkeypatch.setattr(reference_publisher, "publish", published.publish)
+    done = put(tmp_path, legal_entity())
+    assert (done.exit_code, published.keys) == (1, [])
+    assert "is not known" in done.stderr

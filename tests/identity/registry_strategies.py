@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
+from identity.claims import token_id
 from identity.publication_id import RANDOM_BITS, next_publication_id
 from identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, expect
 from identity.registry_messages import DevicePublication
 
 MOMENT = datetime(2026, 11, 23, 12, tzinfo=UTC)
-CLAIM = Claim(id="token-0123456789abcdef", password_hash=f"$7$101$c2FsdA==${'A' * 86}==")
+_HASHES = [f"$7$101$c2FsdA==${letter * 86}==" for letter in "AB"]
+CLAIM, OTHER_CLAIM = (Claim(id=token_id(one), password_hash=one) for one in _HASHES)
 CERTIFICATE = EnrolledCertificate(issuer="Waybill regional authority eu", serial="abc1", not_after=MOMENT)
 CHANGE = DeviceChange(MOMENT, "anna", "because")
 

@@ -66,7 +66,9 @@ class InMemory:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(identity.registry_session, "RegistrySession", InMemory)
     file = tmp_path / "operator.toml"
-    file.write_text('service_url = "pulsar://127.0.0.1:1"\nregions = ["eu"]\nunsigned = true\n')
+    file.write_text(
+        'admin_url = "http://nowhere"\nservice_url = "pulsar://127.0.0.1:1"\nregions = ["eu"]\nunsigned = true\n'
+    )
     return file
 
 

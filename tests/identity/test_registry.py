@@ -30,7 +30,17 @@ from identity.registry import (
     revoke,
     suspend,
 )
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, active, change, changes, expected, published
+from tests.identity.registry_strategies import (
+    CERTIFICATE,
+    CHANGE,
+    CLAIM,
+    OTHER_CLAIM,
+    active,
+    change,
+    changes,
+    expected,
+    published,
+)
 
 REFUSED = pytest.raises(ChangeRefused)
 
@@ -122,7 +132,7 @@ def test_a_lost_token_is_replaced_by_another_while_the_device_is_expected_and_ne
 
 
 def test_a_device_whose_certificates_have_ended_gets_another_claim_and_one_that_is_good_keeps_it_from_that() -> None:
-    enrolled, other = enrol(expected(), CERTIFICATE, CHANGE), CLAIM.model_copy(update={"id": "token-ffffffffffffffff"})
+    enrolled, other = enrol(expected(), CERTIFICATE, CHANGE), OTHER_CLAIM
     with REFUSED:
         expect_again(enrolled, region="eu", claim=other, change=change(-1))
     again = expect_again(enrolled, region="us", claim=other, change=change())
@@ -133,9 +143,26 @@ def test_a_device_whose_certificates_have_ended_gets_another_claim_and_one_that_
             expect_again(held, region="eu", claim=other, change=change())
 
 
-def test_what_is_resumed_goes_on_as_it_was() -> None:
-    for entry in (expected(), active(), enrol(expected(), CERTIFICATE, CHANGE)):
-        assert resume(suspend(entry, CHANGE), CHANGE).state is entry.state
+def test_what_is_resumed_goes_on_with_its_certificate_and_never_with_an_open_claim() -> None:
+    for entry in (active(), enrol(expected(), CERTIFICATE, CHANGE)):
+        assert resume(suspend(entry, CHANGE), CHANGE).state is DeviceState.ACTIVE
+    # It may have been enrolled at the very moment at which it was suspended: both are its second version.
+    at_once = [published(enrol(expected(), CERTIFICATE, CHANGE)), published(suspend(expected(), CHANGE))]
+    holds = max(at_once, key=lambda one: one.precedence).entry
+    resumed = resume(holds, CHANGE)
+    assert (resumed.state, resumed.certificates) == (DeviceState.ACTIVE, ())
+    with REFUSED:
+        enrol(resumed, CERTIFICATE, CHANGE)
+    with REFUSED:
+        expect_again(resumed, region="eu", claim=OTHER_CLAIM, change=change())
+
+
+def test_a_claim_of_a_token_is_called_by_its_hash_and_no_other_claim_is_called_so() -> None:
+    for facts in ({"id": "SN-1", "password_hash": CLAIM.password_hash}, {"id": CLAIM.id}):
+        with pytest.raises(ValidationError, match="called"):
+            Claim.model_validate(facts)
+    with pytest.raises(ValidationError, match="called"):
+        Claim(id=CLAIM.id, password_hash=OTHER_CLAIM.password_hash)
 
 
 def test_a_revoked_device_is_replaced_once_and_stays_revoked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from itertools import permutations
 from typing import Any
 
@@ -64,10 +65,19 @@ def test_whatever_comes_is_an_entry_or_refused(body: bytes, properties: dict[str
         read_entry(key, body, properties, NOW_MS)
 
 
-def test_a_publication_of_a_clock_far_ahead_is_none() -> None:
-    key, body, properties, at_ms = message(active())
-    with pytest.raises(EntryRefused, match="publication_id"):
-        read_entry(key, body, properties, at_ms - 2 * 86_400_000)
+def test_a_publication_of_a_clock_that_is_ahead_of_ours_is_none_and_the_former_entry_holds() -> None:
+    held = registry(clock=lambda: NOW_MS / 1000 - 301)
+    # By our clock, not by that of the message, which is its publisher's.
+    became = held.take(message(active()), None)
+    assert isinstance(became, EntryRefused)
+    assert (became.reason, held.counts.refused_by) == ("ahead", {"ahead": 1})
+    assert isinstance(registry(clock=lambda: NOW_MS / 1000 - 299).take(message(active()), None), Taken)
+
+
+def test_a_change_is_not_later_than_its_publication() -> None:
+    key, body, properties, at_ms = message(active().model_copy(update={"changed_at": MOMENT + timedelta(minutes=6)}))
+    with pytest.raises(EntryRefused, match="later than its publication"):
+        read_entry(key, body, properties, at_ms)
 
 
 def test_what_is_not_signed_by_who_may_is_refused() -> None:

@@ -15,6 +15,7 @@ from identity.operator_keys import OperatorKeys
 from identity.publication_id import PROPERTY, next_publication_id
 from identity.registry import (
     Beginning,
+    Claim,
     DeviceEntry,
     DeviceState,
     enrol,
@@ -26,9 +27,9 @@ from identity.registry import (
     revoke,
     suspend,
 )
-from identity.registry_messages import EntryRefused, entry_body
+from identity.registry_messages import WARRANT, EntryRefused, entry_body
 from identity.registry_reader import DeviceRegistry, Outranked, Taken
-from identity.registry_signing import check_by, check_right, signed_by
+from identity.registry_signing import MAX_WARRANTED_CHANGES, check_by, check_right, signed_by
 from identity.registry_trust import RegistryTrust
 from identity.signatures import SIGNATURE, SIGNER
 from runtime.compacted_topic import TopicMessage
@@ -43,10 +44,14 @@ ACCESS = operator("access@eu", kinds=("enrolment",))
 KEYS = trusting(ANNA, BOTH, ACCESS)
 
 
-def signed(entry: DeviceEntry, by: NewOperator = ANNA, *, after_ms: int = 0) -> TopicMessage:
-    """The message of an entry, published so long after the moment of the tests."""
+def signed(
+    entry: DeviceEntry, by: NewOperator = ANNA, *, after_ms: int = 0, on: DeviceEntry | None = None
+) -> TopicMessage:
+    """The message of an entry, published so long after the moment of the tests; `on` what anna signed of it."""
     body, publication_id = entry_body(entry), next_publication_id(None, NOW_MS + after_ms, 7)
     properties = {PROPERTY: publication_id, **signed_by(by.key)(entry, body, publication_id)}
+    if on is not None:
+        properties[WARRANT] = signed(on).properties[WARRANT]
     return TopicMessage(entry.name, body, properties, NOW_MS + after_ms)
 
 
@@ -165,9 +170,48 @@ def test_the_new_tenant_alone_speaks_for_a_device_that_moved() -> None:
 def test_an_access_daemon_may_say_that_a_device_was_enrolled_or_renewed() -> None:
     enrolled = enrol(expected(), CERTIFICATE, CHANGE)
     read = Read()
-    assert isinstance(read.take(signed(enrolled, ACCESS)), Taken)
+    assert isinstance(read.take(signed(enrolled, ACCESS, on=expected())), Taken)
     later = CERTIFICATE.model_copy(update={"serial": "abc2", "not_after": MOMENT + timedelta(days=1)})
-    assert isinstance(read.take(signed(renew(enrolled, later, CHANGE), ACCESS)), Taken)
+    assert isinstance(read.take(signed(renew(enrolled, later, CHANGE), ACCESS, on=expected())), Taken)
+
+
+US = operator("access@us", kinds=("enrolment",))
+FURTHER = MAX_WARRANTED_CHANGES + 1
+
+
+@pytest.mark.parametrize(
+    ("said", "by"),
+    [
+        ({"region": "us"}, US),
+        ({"vehicle": "acme/bus-9"}, ACCESS),
+        ({"claim": Claim(id="SN-9")}, ACCESS),
+        ({"predecessor": "acme/bus-9"}, ACCESS),
+        ({"device": "bus-2"}, ACCESS),
+    ],
+)
+def test_a_daemon_speaks_only_for_devices_that_an_operator_gave_to_its_region(
+    said: dict[str, object], by: NewOperator
+) -> None:
+    lie = enrol(expected(), CERTIFICATE, CHANGE).model_copy(update=said)
+    # A reader that knows nothing else, as after compaction, must see it too.
+    assert Read(trusting(ANNA, ACCESS, US)).fault(signed(lie, by, on=expected())) == SignatureFault.ALTERED
+    assert Read(trusting(ANNA, ACCESS, US)).fault(signed(lie, by)) == SignatureFault.NO_RIGHT
+
+
+@pytest.mark.parametrize(("version", "is_taken"), [(1, False), (2, True), (FURTHER, True), (FURTHER + 1, False)])
+def test_a_daemon_takes_a_device_no_further_than_by_so_many_changes(version: int, is_taken: bool) -> None:
+    said = enrol(expected(), CERTIFICATE, CHANGE).model_copy(update={"version": version})
+    assert isinstance(Read().take(signed(said, ACCESS, on=expected())), Taken) == is_taken
+
+
+def test_a_warrant_of_who_may_not_speak_for_the_tenant_is_none() -> None:
+    enrolled = enrol(expected(), CERTIFICATE, CHANGE)
+    for by, fault in ((OTHER_TENANT, SignatureFault.NO_RIGHT), (STRANGER, SignatureFault.UNKNOWN_KEY), (ACCESS, "")):
+        message = signed(enrolled, ACCESS)
+        warrant = signed(expected(), by).properties[WARRANT]
+        became = Read(ALL_KEYS).take(message._replace(properties={**message.properties, WARRANT: warrant}))
+        assert isinstance(became, EntryRefused)
+        assert became.reason == (fault or SignatureFault.NO_RIGHT)
 
 
 ENROLLED = enrol(expected(), CERTIFICATE, CHANGE)
@@ -189,6 +233,8 @@ SUSPENDED_FIRST = resume(suspend(expected(), CHANGE), CHANGE)
 )
 def test_an_access_daemon_may_say_nothing_else_and_nothing_of_devices_of_other_regions(entry: DeviceEntry) -> None:
     assert Read().fault(signed(entry, ACCESS)) == SignatureFault.NO_RIGHT
+    if entry.version > 1 and entry.name == "acme/bus-1":
+        assert Read().fault(signed(entry, ACCESS, on=expected())) in {SignatureFault.NO_RIGHT, SignatureFault.ALTERED}
 
 
 def test_an_entry_without_a_reason_can_be_signed() -> None:

@@ -217,7 +217,7 @@ def device_command(
 ) -> Callable[..., tuple[int, str]]:
     config = tmp_path / "operator.toml"
     config.write_text(
-        f'service_url = "{pulsar.service_url}"\nregions = ["eu", "us"]\n'
+        f'service_url = "{pulsar.service_url}"\nadmin_url = "{pulsar.admin_url}"\nregions = ["eu", "us"]\n'
         f'operators = "{operator_files.trusted}"\nkey = "{operator_files.key}"\n'
     )
 

@@ -64,7 +64,7 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     lake.create()
     # each with a clock that is behind the one before
     now_s, access = time.time(), stack.access("publisher")
-    for clock_s, price in ((now_s, "0.45"), (now_s - 3600, "4.50"), (now_s - 7200, "0.45")):
+    for clock_s, price in ((now_s, "0.45"), (now_s - 100, "4.50"), (now_s - 200, "0.45")):
         publish([hq.service_url], [tariff(name, price)], access, clock=lambda: clock_s, signing=signing)  # noqa: B023
     send_junk(hq, name, operator.key)
     options = {"clusters": f"hq={hq.service_url}|{hq.admin_url}", **source_access(stack.access("jobs"))}

@@ -9,7 +9,7 @@ from gateway.access.enrolment import REPEAT_WITHIN
 from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules, name_at_enrolment
 from gateway.access.entry_book import EntryBook
 from identity.registry import Claim, DeviceChange, revoke
-from tests.gateway.access.test_enrolment_desk import HASH, NOW, World, expected
+from tests.gateway.access.test_enrolment_desk import CLAIM, HASH, NOW, World, expected
 
 OWN = {"access@eu-0f": "$7$own"}
 
@@ -31,7 +31,7 @@ def test_a_claim_may_write_its_own_requests_and_read_their_answers_and_nothing_e
 
 def test_the_passwords_are_those_of_open_tokens_and_of_the_daemon() -> None:
     entry = expected()
-    line = f"claim@token-0123456789abcdef:{HASH}\n".encode()
+    line = f"{CLAIM}:{HASH}\n".encode()
     own = b"access@eu-0f:$7$own\n"
     assert enrolment_passwords([entry], "eu", NOW, OWN) == own + line
     assert enrolment_passwords([entry], "us", NOW, OWN) == own
@@ -42,16 +42,18 @@ def test_the_passwords_are_those_of_open_tokens_and_of_the_daemon() -> None:
     assert enrolment_passwords([world.entry], "eu", NOW + REPEAT_WITHIN, OWN) == own
 
 
-def test_the_book_finds_an_entry_by_its_name_and_by_the_claim_that_it_has_now() -> None:
+def test_the_book_finds_an_entry_its_warrant_and_the_tokens_that_there_are_now() -> None:
     book, entry = EntryBook("eu"), expected()
-    book.take(entry)
-    assert book.device(entry.name) == entry == book.with_claim("token-0123456789abcdef")
+    book.take(entry, "an operator's word")
+    assert (book.device(entry.name), book.warrant(entry.name)) == (entry, "an operator's word")
     assert book.tokens() == [entry]
+    assert book.claimed_by(CLAIM.partition("@")[2]) == (entry.name,)
     other = entry.model_copy(update={"version": 2, "claim": Claim(id="SN-1")})
     book.take(other)
-    assert book.with_claim("token-0123456789abcdef") is None
-    assert book.with_claim("SN-1") == other
     assert book.tokens() == []
+    assert book.claimed_by(CLAIM.partition("@")[2]) == ()
+    assert book.claimed_by("SN-1") == (entry.name,)
+    assert book.warrant(entry.name) == ""
     gone = revoke(other, DeviceChange(NOW, "ana", "stolen"))
     book.take(gone)
     assert book.device(entry.name) == gone
@@ -60,6 +62,6 @@ def test_the_book_finds_an_entry_by_its_name_and_by_the_claim_that_it_has_now() 
 def test_of_another_region_only_what_may_be_asked_for_here_is_kept() -> None:
     book = EntryBook("us")
     book.take(expected())
-    assert book.with_claim("token-0123456789abcdef") == expected(), "to be refused with the right reason"
+    assert book.device("acme/bus-1") == expected(), "to be refused with the right reason"
     book.take(expected(claim=None))
     assert len(book) == 0

@@ -1,0 +1,192 @@
+"""One command's use of the registry: how long it may take, whose clock it goes by, and what is signed again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from identity import registry_session
+from identity.operator_settings import OperatorSettings, RegionUnknown
+from identity.publication_id import PROPERTY, next_publication_id
+from identity.registry import DeviceEntry, DeviceState, enrol, revoke
+from identity.registry_messages import entry_body
+from identity.registry_publisher import RegistryUnreachable
+from identity.registry_reader import DeviceRegistry, RegistryReader
+from identity.registry_session import ClockRefused, RegistrySession
+from runtime.cluster_clock import ClockDiffers, ClockUnknown
+from runtime.compacted_topic import TopicMessage, TopicStanding
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, active, change, expected
+
+SETTINGS = OperatorSettings(
+    service_url="pulsar://nowhere", admin_url="http://nowhere", regions=("eu", "us"), unsigned=True, operator="bea"
+)
+
+
+class Topic:
+    """The registry's topic without a cluster; of `turns` one is taken before each message of a command."""
+
+    def __init__(self, *entries: DeviceEntry) -> None:
+        self.messages: list[TopicMessage] = []
+        self.readers: list[Reader] = []
+        self.newest: str | None = None
+        self.turns: Iterator[Callable[[], object]] = iter(())
+        self.is_ended = True
+        for entry in entries:
+            self.put(entry)
+
+    def put(self, entry: DeviceEntry) -> str:
+        self.newest = next_publication_id(self.newest, round(time.time() * 1000), 7)
+        self.messages.append(TopicMessage(entry.name, entry_body(entry), {PROPERTY: self.newest}, 0))
+        for reader in self.readers:
+            reader.hear(self.messages[-1])
+        return self.newest
+
+    def held(self) -> Mapping[str, DeviceState]:
+        """By what stands last of each device, as compaction keeps it."""
+        registry: DeviceRegistry[DeviceState] = DeviceRegistry(lambda made, _: made.entry.state)
+        for message in {one.key: one for one in self.messages}.values():
+            registry.take(message, None)
+        return registry.all()
+
+
+class Reader(RegistryReader[Any]):
+    topic: Topic
+
+    @property
+    def standing(self) -> TopicStanding:
+        # As one that is still reading: more with each look.
+        self._count = getattr(self, "_count", 0) + (not self.topic.is_ended and self.is_moving)
+        return TopicStanding(was_current=self.topic.is_ended, messages=self._count, problem="busy")
+
+    is_moving = True
+
+    def start(self) -> None:
+        self.topic.readers.append(self)
+        for message in self.topic.messages:
+            self.hear(message)
+
+    def hear(self, message: TopicMessage) -> None:
+        self._take(message)
+
+    def close(self) -> None:
+        pass
+
+
+def _nothing() -> None:
+    return
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
+    made = Topic()
+
+    class Publisher:
+        newest: str | None = None
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def publish(self, entry: DeviceEntry) -> str:
+            next(made.turns, _nothing)()
+            return made.put(entry)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(registry_session, "RegistryReader", type("BoundReader", (Reader,), {"topic": made}))
+    monkeypatch.setattr(registry_session, "RegistryPublisher", Publisher)
+    monkeypatch.setattr(registry_session, "check_clock", lambda *_: None)
+    monkeypatch.setattr(registry_session, "_LOOK_S", 0.001)
+    return made
+
+
+def test_a_registry_of_any_size_is_read_while_messages_come_and_given_up_when_none_do(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_session, "_SILENCE_S", 0.05)
+    shown: list[int] = []
+    topic.is_ended = False
+
+    def heard(_: str, count: int) -> None:
+        shown.append(count)
+        topic.is_ended = count > 200
+
+    with RegistrySession(SETTINGS, on_progress=heard):
+        assert len(shown) > 50, "it took many times the time of silence"
+    topic.is_ended = False
+    monkeypatch.setattr(Reader, "is_moving", False)
+    with pytest.raises(RegistryUnreachable, match=r"after 0 messages nothing came for 0\.05 s: busy"):
+        RegistrySession(SETTINGS).__enter__()
+
+
+def test_of_devices_that_are_not_asked_about_nothing_is_judged(topic: Topic) -> None:
+    topic.put(active())
+    topic.put(active("acme", "bus-2"))
+    with RegistrySession(SETTINGS, names={"acme/bus-1"}) as session:
+        assert [one.entry.name for one in session.publications()] == ["acme/bus-1"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [(ClockDiffers("http://nowhere", 90.0), ClockRefused), (ClockUnknown("it is away"), RegistryUnreachable)],
+)
+def test_nothing_is_published_by_a_clock_that_is_wrong_or_cannot_be_compared(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, fault: Exception, kind: type[Exception]
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(registry_session, "check_clock", refuses)
+    with RegistrySession(SETTINGS) as session:
+        for publish in (lambda: session.publish([active()]), lambda: session.sign(["acme/bus-1"])):
+            with pytest.raises(kind, match=str(fault)[:10]):
+                publish()
+    assert not topic.messages
+
+
+def test_what_is_published_and_not_taken_does_not_hold(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_session, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(Reader, "hear", lambda *_: None)
+    with RegistrySession(SETTINGS) as session:
+        assert not session.publish([active()]).holds
+
+
+def test_a_device_that_is_enrolled_while_others_are_signed_is_left_as_it_is_then(topic: Topic) -> None:
+    names = [f"bus-{number}" for number in range(3)]
+    for name in names:
+        topic.put(expected("acme", name))
+    enrolled = enrol(expected("acme", "bus-2"), CERTIFICATE, CHANGE)
+    topic.turns = iter([_nothing, lambda: topic.put(enrolled)])
+    with RegistrySession(SETTINGS) as session:
+        assert session.sign([f"acme/{name}" for name in names]).holds
+    assert topic.held()["acme/bus-2"] is DeviceState.ACTIVE, "compaction keeps the last message"
+
+
+def test_a_device_that_is_revoked_at_the_very_moment_is_signed_once_more_as_that(topic: Topic) -> None:
+    topic.put(active())
+    topic.turns = iter([lambda: topic.put(revoke(active(), change()))])
+    with RegistrySession(SETTINGS) as session:
+        outcome = session.sign(["acme/bus-1"])
+    assert outcome.holds
+    assert [one.entry.state for one in outcome.publications] == [DeviceState.REVOKED]
+    assert topic.held() == {"acme/bus-1": DeviceState.REVOKED}
+
+
+def test_signing_very_many_is_not_quadratic(topic: Topic) -> None:
+    names = [f"acme/bus-{number}" for number in range(3000)]
+    for name in names:
+        topic.put(active("acme", name.partition("/")[2]))
+    with RegistrySession(SETTINGS) as session:
+        began_s = time.process_time()
+        assert session.sign(names).holds
+        assert time.process_time() - began_s < 10
+
+
+def test_a_region_that_nobody_confirms_for_is_refused_with_the_nearest_name() -> None:
+    SETTINGS.check_region("eu")
+    with pytest.raises(RegionUnknown, match="did you mean eu") as refused:
+        SETTINGS.check_region("eu1")
+    assert (refused.value.region, refused.value.nearest) == ("eu1", "eu")

@@ -1,0 +1,84 @@
+"""Comparing our clock with a cluster's, by the date of an HTTP answer of whichever kind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime import cluster_clock
+from runtime.cluster_clock import ClockDiffers, ClockUnknown, check_clock, stated_moment_s
+from runtime.pulsar_client import PulsarAccess
+
+NOBODY = PulsarAccess()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """An address where whoever asks gets these bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(5)
+
+
+def dated(seconds_off: float) -> bytes:
+    return f"HTTP/1.1 401 Unauthorized\r\ndate: {formatdate(time.time() + seconds_off, usegmt=True)}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("off_s", [0, 50, -50])
+def test_a_clock_that_is_about_right_may_publish_whatever_else_the_answer_says(off_s: float) -> None:
+    with answering(dated(off_s)) as url:
+        check_clock(url, NOBODY)
+
+
+@pytest.mark.parametrize(("off_s", "said"), [(-40 * 86_400, "ahead of"), (70, "behind")])
+def test_a_clock_that_is_off_by_more_than_a_minute_may_not_and_hears_by_how_much(off_s: float, said: str) -> None:
+    with answering(dated(off_s)) as url, pytest.raises(ClockDiffers, match=said) as differs:
+        check_clock(url, NOBODY)
+    assert differs.value.ahead_s == pytest.approx(-off_s, abs=3)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nDate: soon\r\n\r\n", b"x" * 20_000],
+)
+def test_what_has_no_date_is_no_clock(answer: bytes) -> None:
+    with answering(answer) as url, pytest.raises(ClockUnknown, match="is not known"):
+        check_clock(url, NOBODY)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ftp://x", "http://[", "http://x:99999", "https://127.0.0.1:1"])
+def test_where_nobody_answers_the_clock_is_not_known(url: str) -> None:
+    with pytest.raises(ClockUnknown, match="is not known"):
+        check_clock(url, NOBODY)
+
+
+def test_an_answer_that_never_ends_is_given_up_when_the_time_is_over() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"HTTP/1.1 200 OK\r\n")
+    with ours, theirs, pytest.raises((ClockUnknown, TimeoutError)):
+        cluster_clock._head(ours, time.monotonic() + 0.1)
+
+
+@given(st.binary(max_size=200).map(lambda rest: b"HTTP/1.1 200 OK\r\nDate: " + rest))
+def test_whatever_answers_has_a_moment_or_none(head: bytes) -> None:
+    try:
+        assert isinstance(stated_moment_s(head), float)
+    except ClockUnknown:
+        return
