@@ -22,7 +22,8 @@ def test_a_metric_is_documented(metric: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [command.callback.__name__ for command in app.registered_commands if command.callback]
+    "command",
+    [command.name or command.callback.__name__ for command in app.registered_commands if command.callback],
 )
 def test_a_topology_command_is_documented(command: str) -> None:
     assert f"`waybill topology {command}`" in TEXT
