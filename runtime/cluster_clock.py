@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from runtime.pulsar_client import PulsarAccess, PulsarToken
+from runtime.timed_chunks import timed_chunks
 from runtime.tls import TlsSettings, load_key_pair, tls_context
 
 __all__ = ["MAX_CLOCK_DIFFERENCE_S", "ClockDiffers", "ClockUnknown", "check_clock", "stated_moment_s"]
@@ -103,14 +104,9 @@ def _request(host: str, access: PulsarAccess) -> bytes:
 
 def _head(connection: socket.socket, ends_s: float) -> bytes:
     data = b""
-    while b"\r\n\r\n" not in data:
-        left_s = ends_s - time.monotonic()
-        if left_s <= 0:
-            raise ClockUnknown("the answer did not come in time")
-        connection.settimeout(left_s)
-        chunk = connection.recv(_MAX_HEAD_BYTES)
+    for chunk in timed_chunks(connection, ends_s):
         data += chunk
-        if not chunk or len(data) > _MAX_HEAD_BYTES:
+        if b"\r\n\r\n" in data or len(data) > _MAX_HEAD_BYTES:
             break
     return data
 

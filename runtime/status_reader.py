@@ -6,13 +6,13 @@ import socket
 import time
 from typing import Any
 
+from runtime.timed_chunks import timed_chunks
 from telemetry import InvalidJson, parse_json
 
 __all__ = ["MAX_ANSWER_BYTES", "StatusUnavailable", "answered_value", "fetch_status"]
 
 MAX_ANSWER_BYTES = 1 << 20
 _MAX_VALUES = 100_000
-_READ_BYTES = 1 << 16
 _MAX_SHOWN = 200
 
 
@@ -36,19 +36,13 @@ def fetch_status(host: str, port: int, path: str, *, timeout_s: float) -> dict[s
 
 
 def _read_all(connection: socket.socket, until_s: float) -> bytes:
-    """Every byte up to the end. The time is of all of it: a time-out for each read never ends a slow answer."""
+    """Every byte up to the end."""
     data = bytearray()
-    while True:
-        left_s = until_s - time.monotonic()
-        if left_s <= 0:
-            raise StatusUnavailable("the answer did not come in time")
-        connection.settimeout(left_s)
-        chunk = connection.recv(_READ_BYTES)
-        if not chunk:
-            return bytes(data)
+    for chunk in timed_chunks(connection, until_s):
         data += chunk
         if len(data) > MAX_ANSWER_BYTES:
             raise StatusUnavailable(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(data)
 
 
 def answered_value(answer: bytes) -> dict[str, Any]:
