@@ -72,6 +72,7 @@ class BrokerProcessPlace(Settings):
     pid_file: Path | None = None
     program: str = Field(default="mosquitto", min_length=1, max_length=15)
     log_file: Path | None = None
+    server: BrokerServer | None = None
 
     @model_validator(mode="after")
     def _names_a_process(self) -> Self:
@@ -79,10 +80,11 @@ class BrokerProcessPlace(Settings):
             raise ValueError("say one of pid and pid_file: which process reads these files")
         return self
 
-    def check_server(self, server: BrokerServer | None) -> None:
-        """Raises ValueError where what the broker's configuration needs is not said."""
-        if server is not None and self.pid_file is None:
+    @model_validator(mode="after")
+    def _has_a_pid_file(self) -> Self:
+        if self.server is not None and self.pid_file is None:
             raise ValueError("server: its configuration names pid_file, so say that instead of pid")
+        return self
 
 
 class GuardedBroker(BrokerProcessPlace):
@@ -93,21 +95,11 @@ class GuardedBroker(BrokerProcessPlace):
     guard_secret_file: Path
     server: DeviceServer | None = None
 
-    @model_validator(mode="after")
-    def _has_a_pid_file(self) -> Self:
-        self.check_server(self.server)
-        return self
-
 
 class ClaimBroker(BrokerProcessPlace):
     """The region's enrolment broker."""
 
     server: ClaimServer | None = None
-
-    @model_validator(mode="after")
-    def _has_a_pid_file(self) -> Self:
-        self.check_server(self.server)
-        return self
 
 
 class EnrolmentPlace(Settings):
