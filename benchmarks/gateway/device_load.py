@@ -162,7 +162,7 @@ class Device:
         return done
 
 
-class Fleet:
+class LoadFleet:
     """All devices, and the loop that serves them."""
 
     def __init__(self, settings: LoadSettings) -> None:
@@ -288,7 +288,7 @@ def _packet(first: int, body: bytes) -> bytes:
 def main() -> None:
     """The program: a file of settings, and the result as one line of JSON."""
     raw = json.loads(Path(sys.argv[1]).read_text())
-    print(json.dumps(asdict(Fleet(LoadSettings(**raw)).run())), flush=True)
+    print(json.dumps(asdict(LoadFleet(LoadSettings(**raw)).run())), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.gateway.device_load import LoadSettings, device_name
-from benchmarks.gateway.servers import Gateway, Region, region
+from benchmarks.gateway.servers import Gateway, MeasuredRegion, region
 
 CALM, LOUD = "calm", "loud"
 CALM_RATE, LOUD_RATE, NOISE = 100.0, 100.0, 10
@@ -28,7 +28,7 @@ MOST_LONGER = 1.2
 TENANTS = f"[tenants.{CALM}]\n[tenants.{LOUD}]\nmax_batches_per_s = {LOUD_RATE}\n"
 
 
-def _load(place: Region, stack: ExitStack, tenant: str, rate: float, *, deaf: bool) -> subprocess.Popen[str]:
+def _load(place: MeasuredRegion, stack: ExitStack, tenant: str, rate: float, *, deaf: bool) -> subprocess.Popen[str]:
     name = f"{tenant}{int(time.monotonic() * 1000)}"
     settings = LoadSettings(
         port=place.mqtt.port,
@@ -47,7 +47,7 @@ def _load(place: Region, stack: ExitStack, tenant: str, rate: float, *, deaf: bo
     return stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
 
 
-def phase(place: Region, gateway: Gateway, loud_rate: float) -> tuple[float, float, float, float]:
+def phase(place: MeasuredRegion, gateway: Gateway, loud_rate: float) -> tuple[float, float, float, float]:
     """p50 and p99 of the calm tenant (ms), and of the loud one what was taken and sent back a second."""
     with ExitStack() as stack:
         calm = _load(place, stack, CALM, CALM_RATE, deaf=False)

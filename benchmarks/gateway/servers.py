@@ -29,7 +29,7 @@ REGION = "eu"
 
 
 @dataclass(slots=True)
-class Region:
+class MeasuredRegion:
     """One region: a broker, a cluster, and gateways that are started and stopped."""
 
     folder: Path
@@ -71,7 +71,7 @@ class Region:
 class Gateway:
     """One gateway process with the settings of its documentation."""
 
-    def __init__(self, region: Region, name: str, tenants: str = "") -> None:
+    def __init__(self, region: MeasuredRegion, name: str, tenants: str = "") -> None:
         port = free_port()
         config = region.folder / f"{name}.toml"
         text = f'name = "{name}"\nregion = "{REGION}"\n[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
@@ -100,7 +100,7 @@ class Gateway:
 
 
 @contextmanager
-def region(folder: Path) -> Iterator[Region]:
+def region(folder: Path) -> Iterator[MeasuredRegion]:
     """The servers, started: mutual TLS at the broker; TLS, tokens and rights at Pulsar."""
     credentials = RegionCredentials(folder / "access", REGION)
     mqtt = MosquittoBroker(
@@ -117,7 +117,7 @@ def region(folder: Path) -> Iterator[Region]:
         for server in servers:
             server.wait()
         _make_namespace(credentials, pulsar)
-        made = Region(folder, mqtt, pulsar, credentials)
+        made = MeasuredRegion(folder, mqtt, pulsar, credentials)
         made.new_topic("batches")
         yield made
 

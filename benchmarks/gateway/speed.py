@@ -18,7 +18,7 @@ import psutil
 
 from benchmarks.gateway.device_load import TENANT, LoadSettings, device_name
 from benchmarks.gateway.pulsar_perf import perf_rate
-from benchmarks.gateway.servers import Gateway, Region, Spent, region
+from benchmarks.gateway.servers import Gateway, MeasuredRegion, Spent, region
 
 DEVICES = 200
 WARM_UP_S = 6.0
@@ -30,7 +30,7 @@ _PERSIST = "waybill_gateway_persist_seconds_bucket"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLoad:
     """One load on gateways. `cpu`: seconds for 10,000 batches, by process."""
 
     what: str
@@ -45,7 +45,7 @@ class Measured:
 
 
 def measure(
-    place: Region,
+    place: MeasuredRegion,
     gateways: list[Gateway],
     what: str,
     *,
@@ -53,7 +53,7 @@ def measure(
     rate: float = 0.0,
     warm_up_s: float = WARM_UP_S,
     measured_s: float = MEASURED_S,
-) -> Measured:
+) -> MeasuredLoad:
     """Send for some seconds, and look at the last of them."""
     name = f"d{int(time.monotonic())}"
     settings = LoadSettings(
@@ -85,7 +85,7 @@ def measure(
     cpu = {name: seconds / batches * 10_000 for name, seconds in spent.cpu_s.items()}
     cpu["gateway"] = sum(cpu.pop(gateway.process.name) for gateway in gateways)
     assert not result["left"], f"{result['left']} batches were never acknowledged"
-    return Measured(
+    return MeasuredLoad(
         what=what,
         rate=batches / spent.at_s,
         bytes_rate=grown["waybill_gateway_bytes_total"] / spent.at_s,
@@ -118,7 +118,7 @@ def _quantile_ms(grown: dict[str, float], share: float) -> float:
     return float("nan")
 
 
-def line(one: Measured) -> str:
+def line(one: MeasuredLoad) -> str:
     cpu = " ".join(f"{one.cpu[name]:7.2f}" for name in ("gateway", "broker", "pulsar", "load"))
     return (
         f"{one.what:28}{one.rate:9,.0f}{one.bytes_rate / 1e6:8.1f} {cpu}{sum(one.cpu.values()):8.2f}{one.cores:7.2f}"
