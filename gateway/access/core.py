@@ -213,7 +213,9 @@ class AccessCore:
     def take_step(self, now_s: float) -> BrokerStep | None:
         """The step that is due; None: none is. It counts as done until `on_failed` says otherwise."""
         due = [at_s for at_s in (self._step_at_s(), self._forget_at_s) if at_s is not None]
-        if not due or now_s < min(due):
+        # What waits since a moment that is still to come waited by a clock that was set back since.
+        is_set_back = self._step_at_s() is not None and now_s < self._last_s
+        if not due or (now_s < min(due) and not is_set_back):
             return None
         self._first_s = None
         self._prune(now_s)
@@ -249,7 +251,9 @@ class AccessCore:
 
         Several times: a TLS connection that stood before the revocation may send its CONNECT long after it.
         """
-        due = [name for name, look in self._looks.items() if look.at_s <= now_s][:_LOOKS_AT_ONCE]
+        # Or it waits for longer than it was to: the clock was set back.
+        looks = self._looks.items()
+        due = [name for name, look in looks if not now_s < look.at_s <= now_s + look.wait_s][:_LOOKS_AT_ONCE]
         for name in due:
             wait_s = 2 * self._looks.pop(name).wait_s
             if wait_s <= LOOK_FOR_S:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import CollectorRegistry
 
-from gateway.access.broker_log import RefusedConnection
+from gateway.access.status import AccessStatus
 
 __all__ = ["AccessMetrics"]
 
@@ -27,6 +25,11 @@ class AccessMetrics:
             "waybill_access_sessions_came_back", "Devices found connected again, and ended again", registry=registry
         )
         self.steps_failed = Counter("waybill_access_steps_failed", "Steps that are done again", registry=registry)
+        self.changes_failed = Counter(
+            "waybill_access_changes_failed",
+            "Changes that could not be applied, each time that they were tried",
+            registry=registry,
+        )
         # A gauge, because the registry counts for itself.
         self.entries = Gauge(
             "waybill_access_entries", "Messages of the registry, by what became of them", ["outcome"], registry=registry
@@ -75,6 +78,7 @@ class AccessMetrics:
             "sessions_ended": self.sessions_ended,
             "sessions_came_back": self.sessions_came_back,
             "steps_failed": self.steps_failed,
+            "changes_failed": self.changes_failed,
         }
         self.healthy = Gauge("waybill_access_healthy", "1 while healthy", registry=registry)
 
@@ -89,17 +93,20 @@ class AccessMetrics:
             if sample.name.endswith("_total")
         }
 
-    def set_enrolments(self, outcomes: Mapping[str, int]) -> None:
-        """So many requests for certificates had these outcomes so far."""
-        for outcome, count in outcomes.items():
+    def take(self, status: AccessStatus) -> None:
+        """What the status says of this moment."""
+        self.closed.set(status.devices_closed)
+        self.revoked.set(status.certificates_revoked)
+        self.list_ends.set(min(status.lists.values(), default=0))
+        self.key_ends.set(status.key_ends_s or 0)
+        self.registry_up.set(status.registry_current)
+        self.healthy.set(status.healthy)
+        self.entries.labels("refused").set(status.entries_refused)
+        self.entries.labels("outranked").set(status.entries_outranked)
+        for reason, count in status.entries_refused_by.items():
+            self.entries_refused.labels(reason).set(count)
+        for outcome, count in status.enrolments.items():
             self.enrolments.labels(outcome).set(count)
-
-    def set_refused_connections(self, refused: Mapping[str, Mapping[RefusedConnection, int]]) -> None:
-        """So many connections each broker refused so far."""
-        for broker, counts in refused.items():
-            for reason, count in counts.items():
+        for broker, refused in status.connections_refused.items():
+            for reason, count in refused.items():
                 self.connections_refused.labels(broker, reason).set(count)
-
-    def set_entries(self, outcome: str, count: int) -> None:
-        """So many messages of the registry had this outcome so far."""
-        self.entries.labels(outcome).set(count)

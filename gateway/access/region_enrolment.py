@@ -48,10 +48,12 @@ class RegionEnrolment:
         authority: AuthorityFolder,
         key: AccessKey,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock`: by which tokens end; `monotonic`: by which what is to be done waits, however the former is set."""
         assert daemon.enrolment is not None
         region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
-        self._region, self._settings, self._clock = region, settings, clock
+        self._region, self._settings, self._clock, self._monotonic = region, settings, clock, monotonic
         self._secret = drawn_secret(settings.secret_file)
         self._name = name_at_enrolment(region, self._secret)
         self._book = EntryBook(region)
@@ -70,9 +72,10 @@ class RegionEnrolment:
         self._taken = threading.Condition()
         self._newest = ""
         self._is_started = self._is_changed = False
-        self._next_s = self._due_s = 0.0
+        self._next_s = self._due_s = monotonic()
         self._reloaded: BrokerProcess | None = None
         self._files_problem = ""
+        self._not_taken: dict[str, str] = {}
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -89,7 +92,8 @@ class RegionEnrolment:
         """What is wrong now; nothing before `start`."""
         if not self._is_started:
             return []
-        return [f"enrolment: {one}" for one in (self._files_problem, *self._service.problems) if one]
+        found = [*self._not_taken.values()][:1]
+        return [f"enrolment: {one}" for one in (*found, self._files_problem, *self._service.problems) if one]
 
     @property
     def has_ended(self) -> bool:
@@ -107,8 +111,14 @@ class RegionEnrolment:
             self._write_passwords(b"")
 
     def take(self, publication: DevicePublication) -> None:
-        """An entry that holds from now on."""
-        self._book.take(publication.entry, publication.warrant)
+        """An entry that holds from now on. What it fails at is a problem, and keeps no other from being taken."""
+        name = publication.entry.name
+        try:
+            self._book.take(publication.entry, publication.warrant)
+        except Exception as error:  # noqa: BLE001 - the entries of the others are to be known
+            self._not_taken[name] = f"{name} is not known here: {last_line(error)}"
+        else:
+            self._not_taken.pop(name, None)
         with self._taken:
             self._newest = max(self._newest, publication.publication_id)
             self._taken.notify_all()
@@ -129,7 +139,7 @@ class RegionEnrolment:
 
     def turn(self) -> None:
         """Have the broker take the tokens that are open now; what fails is a problem, and is done again."""
-        now_s = self._clock()
+        now_s = self._monotonic()
         # A registry that is not read to its end may be without tokens that are open.
         if not self._is_started or now_s < self._next_s or not (self._is_changed or now_s >= self._due_s):
             return
@@ -137,7 +147,7 @@ class RegionEnrolment:
         # Before it is done: what changes meanwhile is another change.
         self._is_changed = False
         try:
-            self._have_tokens_taken(datetime.fromtimestamp(now_s, UTC))
+            self._have_tokens_taken(datetime.fromtimestamp(self._clock(), UTC))
         except Exception as error:  # noqa: BLE001 - nobody else waits for it: who is to be locked out is so elsewhere
             self._files_problem, self._next_s = last_line(error), now_s + _RETRY_S
             self._is_changed, self._reloaded = True, None

@@ -44,6 +44,7 @@ class AccessStatus(BaseModel):
     `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
     `key_ends_s`: until when the daemon's own key is trusted, None for good.
     `enrolments`: requests for certificates by what became of them; `enrolments_refused`: the last that were refused.
+    `changes_failed`: how often one could not be applied to what the broker is to have; it is tried again.
     `connections_refused`: by broker (`devices`, `claims`) and reason, since the logs that are there begin.
     """
 
@@ -73,6 +74,7 @@ class AccessStatus(BaseModel):
     sessions_came_back: int = 0
     reloads: int = 0
     steps_failed: int = 0
+    changes_failed: int = 0
 
 
 def read_access_status(endpoint: AccessEndpoint) -> AccessStatus:

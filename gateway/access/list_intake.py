@@ -1,0 +1,63 @@
+"""Revocation lists that come by the topic: whose holds, which wait for their time, and whether ours was displaced."""
+
+from __future__ import annotations
+
+import structlog
+from cryptography import x509
+
+from gateway.access.core import AccessCore
+from gateway.access.metrics import AccessMetrics
+from gateway.access.own_list import OwnList
+from gateway.access.revocation import ListRefused, RevocationList, read_list_message
+from runtime.compacted_topic import TopicMessage
+
+__all__ = ["ListIntake"]
+
+_LOG = structlog.get_logger("access")
+
+
+class ListIntake:
+    """What becomes of each list. `root`: who signs the authorities that may have one."""
+
+    def __init__(self, core: AccessCore, own: OwnList, root: x509.Certificate, metrics: AccessMetrics) -> None:
+        self._core, self._own, self._root, self._metrics = core, own, root, metrics
+        self._ahead: dict[str, RevocationList] = {}
+        self._is_displaced = False
+
+    def take(self, message: TopicMessage, now_s: float) -> None:
+        """A message of the topic."""
+        try:
+            found = read_list_message(message.key, message.body, self._root)
+        except ListRefused as refused:
+            self._metrics.lists.labels("refused").inc()
+            _LOG.warning("revocation list refused", problem=str(refused))
+            self._is_displaced |= message.key == self._own.issuer
+            return
+        if found.issuer == self._own.issuer:
+            self._take_own(found, now_s)
+            return
+        # A broker refuses everybody of an issuer whose list begins later: it waits for its time, on whichever side
+        # the clock is wrong.
+        if found.this_update.timestamp() > now_s:
+            _LOG.warning("a revocation list begins in the future, and waits", issuer=found.issuer, at=found.this_update)
+            self._ahead[found.issuer] = found
+            self._metrics.lists.labels("ahead").inc()
+            return
+        self._metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
+
+    def take_due(self, now_s: float) -> None:
+        """Those that waited for their time, and have it."""
+        for issuer in [one.issuer for one in self._ahead.values() if one.this_update.timestamp() <= now_s]:
+            self._core.on_list(self._ahead.pop(issuer), now_s)
+
+    def take_displaced(self) -> bool:
+        """Whether something stands on the topic behind our own list since the last call: compaction would keep that."""
+        is_displaced, self._is_displaced = self._is_displaced, False
+        return is_displaced
+
+    def _take_own(self, found: RevocationList, now_s: float) -> None:
+        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one.
+        if self._own.follow(found):
+            self._core.on_own_list(found, now_s)
+        elif self._own.current is not None and self._own.current.is_later(found):
+            self._is_displaced = True

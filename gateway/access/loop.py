@@ -1,0 +1,190 @@
+"""The access daemon's loop: changes in, steps on the broker out. One thread, no socket of its own.
+
+What one change, one step or one tick does wrong is named, counted and tried again, and keeps no other from being done.
+How long something waits goes by a clock that nobody sets; what a certificate, a list or an entry says goes by the
+time of day.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from gateway.access.apply import StepRunner
+from gateway.access.core import AccessCore
+from gateway.access.issued import IssuedReader
+from gateway.access.list_intake import ListIntake
+from gateway.access.metrics import AccessMetrics
+from gateway.access.region_enrolment import RegionEnrolment
+from gateway.errors import ClockSetBack, GatewayError, last_line
+from identity.registry_messages import DevicePublication
+from runtime.compacted_topic import TopicMessage, TopicStanding
+
+__all__ = ["AccessEvent", "AccessLoop"]
+
+MAX_QUEUED: Final = 10_000
+"""Messages between the readers' threads and the loop; a reader waits where there is no room."""
+TICK_S: Final = 1.0
+RETRY_S: Final = 0.5
+AGAIN_AT_ONCE: Final = 100
+"""Changes that failed and are tried again in one tick: new ones do not wait for them."""
+CLOCK_BACK_S: Final = 3600.0
+_LOG = structlog.get_logger("access")
+
+AccessEvent = DevicePublication | TopicStanding | TopicMessage
+"""What holds of a device, that the registry was read to its end, or a message of the lists' topic."""
+
+
+class AccessLoop:
+    """`turn` again and again; `put` from any thread. `on_tick` is called each second, whatever went wrong."""
+
+    def __init__(
+        self,
+        core: AccessCore,
+        runner: StepRunner,
+        lists: ListIntake,
+        issued: IssuedReader,
+        metrics: AccessMetrics,
+        *,
+        enrolment: RegionEnrolment | None = None,
+        on_tick: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._core, self._runner, self._lists, self._issued = core, runner, lists, issued
+        self._metrics, self._enrolment, self._on_tick = metrics, enrolment, on_tick
+        self._clock, self._monotonic = clock, monotonic
+        self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
+        self._retry_at_s = self._tick_at_s = monotonic()
+        self._clock_ahead_s = clock() - monotonic()
+        # By what they are of: as many as there are devices and lists.
+        self._failed: dict[str, tuple[AccessEvent, str]] = {}
+        self.problem = "starting"
+
+    @property
+    def not_applied(self) -> str:
+        """Changes that failed and are tried again: how many, the first one and why; "" if there is none."""
+        failed = dict(self._failed)
+        if not failed:
+            return ""
+        name, (_, why) = next(iter(failed.items()))
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        return f"{name} is not applied: {why}{more}"
+
+    def put(self, event: AccessEvent) -> None:
+        """Something happened; waits where there is no room."""
+        self._events.put(event)
+
+    def turn(self) -> None:
+        """Wait for what comes, at most for a second, and do what is due. Raises ClockSetBack."""
+        self._take_events()
+        if self._monotonic() >= self._tick_at_s:
+            self._tick_at_s = self._monotonic() + TICK_S
+            self._tick(self._clock())
+        if self._enrolment is not None:
+            self._enrolment.turn()
+        # A look at a broker that is down would fail like the step.
+        if self._monotonic() >= self._retry_at_s:
+            self._step(self._clock())
+
+    def take(self, event: AccessEvent) -> None:
+        """What happened, at once. What fails is `not_applied`, until it or what comes after it for the same name is."""
+        name = _name_of(event)
+        try:
+            self._apply(event, self._clock())
+        except Exception as error:  # noqa: BLE001 - what one entry does must not keep the others from being applied
+            why = last_line(error)
+            self._metrics.changes_failed.inc()
+            if self._failed.get(name, (None, ""))[1] != why:
+                _LOG.error("a change cannot be applied, and is tried again", change=name, problem=why)
+            self._failed[name] = event, why
+        else:
+            self._failed.pop(name, None)
+
+    def read_issued(self, now_s: float) -> None:
+        """What the region's authority has signed since the last time."""
+        for one in self._issued.read_new():
+            self._core.on_issued(one.name, one.serial, one.not_after_s, now_s)
+
+    def _step(self, now_s: float) -> None:
+        step = self._core.take_step(now_s)
+        try:
+            if step is not None:
+                began_s = self._monotonic()
+                step = self._runner.run(step)
+                self._metrics.step_s.observe(self._monotonic() - began_s)
+            self._runner.look(self._core.take_looks(self._clock()))
+            self.problem = ""
+            if step is not None:
+                self.problem = f"sessions that are not ended: {', '.join(step.end)[:500]}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again: what the broker has is old, not wrong
+            self._metrics.steps_failed.inc()
+            self.problem = _text(error)
+        if self.problem:
+            # A broker that is down must not make a loop that does nothing else.
+            self._retry_at_s = self._monotonic() + RETRY_S
+            if step is not None:
+                self._core.on_failed(step, now_s)
+
+    def _take_events(self) -> None:
+        wait_s = self._retry_at_s - self._monotonic()
+        if wait_s <= 0:
+            due_s = self._core.due_s()
+            wait_s = TICK_S if due_s is None else due_s - self._clock()
+        try:
+            self.take(self._events.get(timeout=min(max(wait_s, 0.001), TICK_S)))
+            # All that is there: a thousand changes at once are one step.
+            for _ in range(MAX_QUEUED):
+                self.take(self._events.get_nowait())
+        except queue.Empty:
+            return
+
+    def _apply(self, event: AccessEvent, now_s: float) -> None:
+        if isinstance(event, DevicePublication):
+            self._core.on_device(event, now_s)
+            # Looked at before the step: a certificate may have been signed a moment ago.
+            if not event.entry.may_connect:
+                self.read_issued(now_s)
+        elif isinstance(event, TopicMessage):
+            self._lists.take(event, now_s)
+        elif event.was_current:
+            self._core.on_ready(now_s)
+            self.read_issued(now_s)
+            if self._enrolment is not None:
+                self._enrolment.start()
+
+    def _tick(self, now_s: float) -> None:
+        ahead_s = now_s - self._monotonic()
+        # What ended by the former clock was forgotten: a start knows all of it again.
+        if ahead_s < self._clock_ahead_s - CLOCK_BACK_S:
+            raise ClockSetBack("the clock was set back by more than an hour: everything is read again after a start")
+        self._clock_ahead_s = ahead_s
+        try:
+            for event, _ in [*self._failed.values()][:AGAIN_AT_ONCE]:
+                # Behind the others: each has its turn.
+                self._failed[_name_of(event)] = self._failed.pop(_name_of(event))
+                self.take(event)
+            self.read_issued(now_s)
+            self._runner.renew()
+            self._lists.take_due(now_s)
+            if self._lists.take_displaced():
+                self._runner.publish_list_again()
+            if self._core.is_ready and self._runner.is_other_broker:
+                self._core.on_broker(now_s)
+        except Exception as error:  # noqa: BLE001 - see `_step`
+            self.problem = _text(error)
+        self._on_tick()
+
+
+def _name_of(event: AccessEvent) -> str:
+    if isinstance(event, DevicePublication):
+        return event.entry.name
+    return f"a list of {event.key!r:.100}" if isinstance(event, TopicMessage) else "the registry"
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, OSError | GatewayError) else last_line(error)

@@ -1,0 +1,107 @@
+"""What is said of a running access daemon: each second its parts are asked, and its status and numbers follow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.access.access_key import AccessKey
+from gateway.access.broker import BrokerFiles
+from gateway.access.broker_log import BrokerLog
+from gateway.access.core import AccessCore
+from gateway.access.loop import AccessLoop
+from gateway.access.metrics import AccessMetrics
+from gateway.access.publisher import AccessPublisher
+from gateway.access.region_enrolment import RegionEnrolment
+from gateway.access.seen_entries import SeenEntries
+from gateway.access.status import AccessStatus, RefusedEnrolment
+from identity.followed_operators import FollowedOperators
+from identity.registry_reader import RegistryReader
+from runtime.compacted_topic import CompactedTopicReader
+
+__all__ = ["AccessReport", "ReportedParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedParts:
+    """The parts of a daemon that are asked."""
+
+    region: str
+    files: BrokerFiles
+    core: AccessCore
+    loop: AccessLoop
+    reader: RegistryReader[Any]
+    lists: CompactedTopicReader
+    operators: FollowedOperators | None
+    key: AccessKey
+    publisher: AccessPublisher
+    seen: SeenEntries
+    enrolment: RegionEnrolment | None
+    logs: Mapping[str, BrokerLog]
+    metrics: AccessMetrics
+
+
+class AccessReport:
+    """`status` is the last one that was made; other threads read it."""
+
+    def __init__(self, parts: ReportedParts, clock: Callable[[], float] = time.time) -> None:
+        self._parts, self._clock = parts, clock
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._first = self.status = AccessStatus(region=parts.region, pid=os.getpid(), started_at=started_at)
+
+    def make(self) -> None:
+        """Ask all parts now."""
+        parts = self._parts
+        for log in parts.logs.values():
+            log.read()
+        problem, ends = next(self._problems(), ""), parts.key.ends
+        standing, registry, enrolment = parts.reader.standing, parts.reader.registry, parts.enrolment
+        counts = registry.counts
+        self.status = self._first.model_copy(
+            update={
+                "healthy": not problem,
+                "last_error": problem,
+                "registry_current": standing.is_current,
+                "registry_unreachable_since_s": standing.unreachable_since_s,
+                "devices_known": len(registry),
+                "devices_closed": parts.core.closed_devices,
+                "certificates_revoked": parts.core.revoked_certificates,
+                "rules_version": parts.files.rules_version,
+                # From the file: what the broker has counts, not what we meant to give it.
+                "lists": {one.issuer: one.next_update.timestamp() for one in parts.files.lists.values()},
+                "key_ends_s": ends.timestamp() if ends is not None else None,
+                "entries_refused": counts.refused,
+                "entries_refused_by": dict(counts.refused_by),
+                "entries_outranked": counts.outranked,
+                "last_entry_refused": registry.last_refused,
+                "enrolments": dict(enrolment.outcomes) if enrolment else {},
+                "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
+                "connections_refused": {broker: dict(log.refused) for broker, log in parts.logs.items()},
+                **parts.metrics.counts,
+            }
+        )
+        parts.metrics.entries.labels("taken").set(counts.taken)
+        parts.metrics.take(self.status)
+
+    def _problems(self) -> Iterator[str]:
+        """What is wrong now, what matters most first."""
+        parts = self._parts
+        standing, lists = parts.reader.standing, parts.lists.standing
+        found = (
+            parts.loop.problem,
+            "" if standing.is_current else f"registry: {standing.problem}",
+            "" if lists.is_current else f"revocation lists: {lists.problem}",
+            parts.operators.problem if parts.operators is not None else "",
+            parts.loop.not_applied,
+            standing.last_unhandled,
+            lists.last_unhandled,
+            parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
+            parts.publisher.problem,
+            parts.seen.problem,
+            "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
+        )
+        return (one for one in found if one)

@@ -1,0 +1,155 @@
+"""The access daemon's loop: what one change does wrong is done to no other, and no clock puts anything off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from gateway.access.apply import StepRunner
+from gateway.access.core import AccessCore, BrokerStep, CoreSettings
+from gateway.access.issued import IssuedReader
+from gateway.access.list_intake import ListIntake
+from gateway.access.loop import CLOCK_BACK_S, AccessLoop
+from gateway.access.metrics import AccessMetrics
+from gateway.errors import BrokerUnreachable, ClockSetBack
+from identity.registry import revoke
+from identity.registry_messages import DevicePublication
+from runtime.compacted_topic import TopicStanding
+from tests.identity.registry_strategies import MOMENT, active, change, published
+
+READ = TopicStanding(is_current=True, was_current=True)
+
+
+class FragileCore(AccessCore):
+    """Raises for these devices."""
+
+    def __init__(self) -> None:
+        super().__init__(CoreSettings(look_after_s=1))
+        self.refuses: set[str] = set()
+
+    def on_device(self, publication: DevicePublication, now_s: float) -> None:
+        if publication.entry.name in self.refuses:
+            raise ValueError("an entry like no other")
+        super().on_device(publication, now_s)
+
+
+@dataclass
+class Region:
+    """A loop without a broker: `steps` are those that were done."""
+
+    core: FragileCore = field(default_factory=FragileCore)
+    metrics: AccessMetrics = field(default_factory=AccessMetrics)
+    steps: list[BrokerStep] = field(default_factory=list)
+    looked: list[str] = field(default_factory=list)
+    ticks: int = 0
+    wall_s: float = MOMENT.timestamp() + 10
+    steady_s: float = 0.0
+    is_broker_down: bool = False
+
+    def __post_init__(self) -> None:
+        runner = create_autospec(StepRunner, is_other_broker=False)
+        runner.run.side_effect = self._run
+        runner.look.side_effect = self.looked.extend
+        issued = create_autospec(IssuedReader)
+        issued.read_new.return_value = []
+        lists = create_autospec(ListIntake)
+        lists.take_displaced.return_value = False
+        times: Any = {"clock": lambda: self.wall_s, "monotonic": lambda: self.steady_s}
+        self.loop = AccessLoop(self.core, runner, lists, issued, self.metrics, on_tick=self._tick, **times)
+        self.loop.put(READ)
+        self.wait(0)
+        self.wait(1)
+        self.steps.clear()
+
+    def wait(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.steady_s += seconds
+        # Something comes always, so that no turn waits.
+        self.loop.put(TopicStanding())
+        self.loop.turn()
+
+    def revoke(self, *devices: str) -> None:
+        for device in devices:
+            self.loop.put(published(revoke(active("acme", device), change())))
+
+    @property
+    def ended(self) -> list[str]:
+        return sorted(name for step in self.steps for name in step.end)
+
+    def _run(self, step: BrokerStep) -> None:
+        if self.is_broker_down:
+            raise BrokerUnreachable("no broker runs")
+        self.steps.append(step)
+
+    def _tick(self) -> None:
+        self.ticks += 1
+
+
+def test_an_entry_that_fails_keeps_no_other_from_being_applied_is_counted_and_tried_again() -> None:
+    region = Region()
+    region.core.refuses = {"acme/odd", "acme/odder"}
+    region.revoke("odd", "bus-1", "odder", "bus-2")
+    region.wait(0)
+    region.wait(1)
+    assert region.ended == ["acme/bus-1", "acme/bus-2"]
+    assert region.loop.not_applied.startswith("acme/odd is not applied: ValueError: an entry like no other")
+    assert region.loop.not_applied.endswith(", and 1 more")
+    failed = region.metrics.counts["changes_failed"]
+    assert failed >= 2
+    region.core.refuses = {"acme/odder"}
+    region.wait(1)
+    region.wait(1)
+    assert region.ended == ["acme/bus-1", "acme/bus-2", "acme/odd"]
+    assert region.loop.not_applied.startswith("acme/odder")
+    assert region.metrics.counts["changes_failed"] > failed
+    region.core.refuses = set()
+    region.wait(1)
+    assert region.loop.not_applied == ""
+
+
+def test_a_newer_entry_of_a_device_takes_the_place_of_one_that_failed() -> None:
+    region = Region()
+    region.core.refuses = {"acme/bus-1"}
+    region.revoke("bus-1")
+    region.wait(0)
+    region.core.refuses = set()
+    region.loop.put(published(active("acme", "bus-1").model_copy(update={"version": 9})))
+    for _ in range(3):
+        region.wait(1)
+    assert region.ended == []
+    assert region.loop.not_applied == ""
+
+
+@pytest.mark.parametrize("back_s", [2.0, 600.0, CLOCK_BACK_S - 10])
+def test_a_clock_that_is_set_back_puts_off_no_revocation_no_retry_no_look_and_no_tick(back_s: float) -> None:
+    region = Region()
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wall_s -= back_s
+    region.wait(0.02)
+    assert region.ended == ["acme/bus-1"]
+    region.wall_s -= 5
+    region.wait(1)
+    assert region.looked == ["acme/bus-1"]
+    region.is_broker_down = True
+    region.revoke("bus-2")
+    region.wait(0)
+    region.wait(1)
+    assert region.loop.problem == "no broker runs"
+    region.is_broker_down = False
+    region.wall_s -= 4
+    ticks = region.ticks
+    region.wait(1)
+    assert region.ticks == ticks + 1
+    assert region.ended == ["acme/bus-1", "acme/bus-2"]
+    assert region.loop.problem == ""
+
+
+def test_a_clock_that_is_set_back_by_more_than_an_hour_ends_the_daemon_within_a_second() -> None:
+    region = Region()
+    region.wall_s -= CLOCK_BACK_S + 1
+    with pytest.raises(ClockSetBack):
+        region.wait(1)
