@@ -78,13 +78,7 @@ class AccessDaemon:
             on_tick=lambda: self.report.make(),  # noqa: PLW0108 - it is made of the loop
             clock=clock,
         )
-        # As the broker has them: those of other regions hold until their topic is read.
-        for one in files.lists.values():
-            core.on_list(one, clock())
-        # Before the registry: whose the certificates are that are on our list.
-        self._loop.read_issued(clock())
-        if own.current is not None:
-            core.on_own_list(own.current, clock())
+        self._begin(core)
         self._check_signed = None if operators is None else operators.check_signed
         self._reader = RegistryReader(
             reading.service_url,
@@ -114,6 +108,16 @@ class AccessDaemon:
             ),
             clock,
         )
+
+    def _begin(self, core: AccessCore) -> None:
+        """What is on disk holds until the topics are read: the lists as the broker has them, and what was signed."""
+        now_s = self._clock()
+        for one in self._files.lists.values():
+            core.on_list(one, now_s)
+        # Before the registry: whose the certificates are that are on our list.
+        self._loop.read_issued(now_s)
+        if self._own.current is not None:
+            core.on_own_list(self._own.current, now_s)
 
     def prepare(self) -> None:
         """Make the files that the brokers need to start: where they are missing, and their configuration as it is now.

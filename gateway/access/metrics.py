@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import CollectorRegistry
 
@@ -17,61 +19,38 @@ class AccessMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.reloads = Counter("waybill_access_reloads", "Signals to the broker to read its files", registry=registry)
-        self.sessions_ended = Counter(
-            "waybill_access_sessions_ended", "Sessions taken over so that they end", registry=registry
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.reloads = counter("waybill_access_reloads", "Signals to the broker to read its files")
+        self.sessions_ended = counter("waybill_access_sessions_ended", "Sessions taken over so that they end")
+        self.sessions_came_back = counter(
+            "waybill_access_sessions_came_back", "Devices found connected again, and ended again"
         )
-        self.sessions_came_back = Counter(
-            "waybill_access_sessions_came_back", "Devices found connected again, and ended again", registry=registry
-        )
-        self.steps_failed = Counter("waybill_access_steps_failed", "Steps that are done again", registry=registry)
-        self.changes_failed = Counter(
-            "waybill_access_changes_failed",
-            "Changes that could not be applied, each time that they were tried",
-            registry=registry,
+        self.steps_failed = counter("waybill_access_steps_failed", "Steps that are done again")
+        self.changes_failed = counter(
+            "waybill_access_changes_failed", "Changes that could not be applied, each time that they were tried"
         )
         # A gauge, because the registry counts for itself.
-        self.entries = Gauge(
-            "waybill_access_entries", "Messages of the registry, by what became of them", ["outcome"], registry=registry
-        )
-        self.entries_refused = Gauge(
-            "waybill_access_entries_refused", "Of these refused, by reason", ["reason"], registry=registry
-        )
-        self.lists = Counter(
-            "waybill_access_lists", "Revocation lists of other regions, by outcome", ["outcome"], registry=registry
-        )
+        self.entries = gauge("waybill_access_entries", "Messages of the registry, by what became of them", ["outcome"])
+        self.entries_refused = gauge("waybill_access_entries_refused", "Of these refused, by reason", ["reason"])
+        self.lists = counter("waybill_access_lists", "Revocation lists of other regions, by outcome", ["outcome"])
         self.step_s = Histogram(
             "waybill_access_step_seconds",
             "From a change to the end of the sessions that it ends",
             registry=registry,
             buckets=_STEP_S,
         )
-        self.closed = Gauge("waybill_access_devices_closed", "Devices that may not connect", registry=registry)
-        self.revoked = Gauge(
-            "waybill_access_certificates_revoked", "Certificates on the region's own list", registry=registry
+        self.closed = gauge("waybill_access_devices_closed", "Devices that may not connect")
+        self.revoked = gauge("waybill_access_certificates_revoked", "Certificates on the region's own list")
+        self.list_ends = gauge("waybill_access_list_ends_seconds", "When the first list ends, seconds since 1970")
+        self.key_ends = gauge(
+            "waybill_access_key_ends_seconds", "When the daemon's own key ends, seconds since 1970; 0: never"
         )
-        self.list_ends = Gauge(
-            "waybill_access_list_ends_seconds", "When the first list ends, seconds since 1970", registry=registry
+        self.registry_up = gauge("waybill_access_registry_up", "1 while the registry is read to its end")
+        self.enrolments = gauge(
+            "waybill_access_enrolments", "Requests for certificates, by what became of them", ["outcome"]
         )
-        self.key_ends = Gauge(
-            "waybill_access_key_ends_seconds",
-            "When the daemon's own key ends, seconds since 1970; 0: never",
-            registry=registry,
-        )
-        self.registry_up = Gauge(
-            "waybill_access_registry_up", "1 while the registry is read to its end", registry=registry
-        )
-        self.enrolments = Gauge(
-            "waybill_access_enrolments",
-            "Requests for certificates, by what became of them",
-            ["outcome"],
-            registry=registry,
-        )
-        self.connections_refused = Gauge(
-            "waybill_access_connections_refused",
-            "Connections that a broker refused, by its log",
-            ["broker", "reason"],
-            registry=registry,
+        self.connections_refused = gauge(
+            "waybill_access_connections_refused", "Connections that a broker refused, by its log", ["broker", "reason"]
         )
         self._counted = {
             "reloads": self.reloads,
@@ -80,7 +59,7 @@ class AccessMetrics:
             "steps_failed": self.steps_failed,
             "changes_failed": self.changes_failed,
         }
-        self.healthy = Gauge("waybill_access_healthy", "1 while healthy", registry=registry)
+        self.healthy = gauge("waybill_access_healthy", "1 while healthy")
 
     @property
     def counts(self) -> dict[str, int]:
