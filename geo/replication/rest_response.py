@@ -127,7 +127,7 @@ def _of_shape(request: RestRequest, response: RestResponse, value: Any, shape: T
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in problem["loc"]) or "the answer"
-        raise _not_from_pulsar(request, response, f"{place}: {problem['msg']}"[:_MAX_REASON]) from error
+        raise _not_from_pulsar(request, response, f"{place}: {problem['msg']}") from error
 
 
 def _no(request: RestRequest, response: RestResponse, reason: str | None) -> ReplicationError:
@@ -139,13 +139,18 @@ def _no(request: RestRequest, response: RestResponse, reason: str | None) -> Rep
 
 
 def _refusal_error(request: RestRequest, response: RestResponse, reason: str) -> AdminRefused:
-    return AdminRefused(request.cluster, request.action, response.status, reason[:_MAX_REASON])
+    return AdminRefused(request.cluster, request.action, response.status, _shown(reason))
 
 
 def _not_from_pulsar(request: RestRequest, response: RestResponse, detail: str) -> ClusterUnreachable:
-    said = f"{request.action} was answered with {response.status}, and not by Pulsar: {detail}"
+    said = f"{request.action} was answered with {response.status}, and not by Pulsar: {_shown(detail)}"
     return ClusterUnreachable(request.cluster, request.url, said)
 
 
 def _body_excerpt(response: RestResponse) -> str:
-    return " ".join(response.body[:_MAX_REASON].decode(errors="replace").split())
+    return response.body[:_MAX_REASON].decode(errors="replace")
+
+
+def _shown(text: str) -> str:
+    """What somebody answered, on one line of bounded length that moves no cursor."""
+    return "".join(sign if sign.isprintable() else " " for sign in text[:_MAX_REASON]).strip()

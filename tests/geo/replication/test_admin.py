@@ -26,6 +26,7 @@ from geo.replication.actual import read_defaults, read_registration
 from geo.replication.apply import _make, cluster_data
 from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.errors import UnusableAccess
+from geo.replication.rest_response import RestRequest, RestResponse, parse_response
 from geo.replication.rest_types import (
     CLUSTER,
     CLUSTERS,
@@ -83,6 +84,27 @@ def test_an_answer_that_is_not_pulsars_is_no_cluster(broker: Callable[[str], Fak
     one.answers[RUNTIME] = (200, {}, body)
     with AdminClient("eu", one.url) as client, pytest.raises(ClusterUnreachable):
         client.get("clusters")
+
+
+@pytest.mark.parametrize("status", [200, 403, 404, 503])
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("x" * 5000, b"{}"),
+        ("application/json\x1b[2J", b"{}"),
+        ("text/html", b"\x1b[2J\x07" + b"y" * 5000),
+        ("application/json", json.dumps({"reason": "\x1b[2J" + "z" * 5000}).encode()),
+        ("application/json", json.dumps({"z" * 5000: "\x1b[2J"}).encode()),
+    ],
+)
+def test_what_somebody_answered_is_shown_on_one_short_line_that_moves_no_cursor(
+    status: int, content_type: str, body: bytes
+) -> None:
+    request = RestRequest("eu", "http://eu", "GET x")
+    with pytest.raises((AdminRefused, ClusterUnreachable)) as refused:
+        parse_response(request, RestResponse(status, content_type, body), CLUSTERS, 409)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 600
 
 
 def test_a_refusal_says_its_reason(broker: Callable[[str], FakeBroker]) -> None:
