@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
 from settings.model import Settings, SettingsError
+from settings.one_line import one_line
 
 Made = TypeVar("Made", bound=Settings)
 
@@ -62,7 +63,7 @@ def _without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "setting") -> str:
     """What is wrong at one place of a model, and the nearest right key; `called`: what a key of it is called."""
-    where = ".".join(str(part) for part in detail["loc"])
+    where = one_line(".".join(str(part) for part in detail["loc"]))
     if detail["type"] in {"tuple_type", "list_type"}:
         given = detail["input"]
         return (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from settings import one_line
 from simulator.drive import Track
 from simulator.errors import ScenarioError
 from simulator.fleet_contracts import contracts_toml
@@ -17,7 +18,6 @@ SCENARIO_FILE = "scenario.json"
 FENCES_FILE = "fences.geojson"
 VEHICLES_FILE = "vehicles.json"
 CONTRACTS_FILE = "contracts.toml"
-_MAX_REASON_CHARACTERS = 1000
 TRACK_COLUMNS = ("device", "time_ms", "latitude", "longitude", "heading_deg", "trip")
 
 
@@ -50,7 +50,7 @@ def read_folder(folder: Path) -> tuple[Scenario, Track | None]:
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read ({error}); write it with `fleet-simulator scenario`") from error
     except (ValueError, KeyError, csv.Error) as error:
-        raise ScenarioError(f"{path}: {error}"[:_MAX_REASON_CHARACTERS]) from error
+        raise ScenarioError(f"{path}: {one_line(str(error))}") from error
 
 
 def feature_of(fence: ScenarioFence) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from pydantic import BaseModel, ValidationError
 
 from deploy.local.errors import LinkControlError
 from deploy.local.proxy import MAX_LINE_BYTES, LinkCommand, ProxyLinkState
+from settings import one_line
 
 __all__ = ["CuttableLink", "answered_state"]
 
 _HOST = "127.0.0.1"
 _CONTROL_S = 5.0
-_MAX_REASON_CHARACTERS = 500
 
 
 class CuttableLink:
@@ -67,5 +67,5 @@ def answered_state(link: str, line: bytes) -> ProxyLinkState:
     except ValidationError as broken:
         raise LinkControlError(link, f"its control answered with no state ({broken.error_count()} faults)") from broken
     if answer.state is None:
-        raise LinkControlError(link, answer.error[:_MAX_REASON_CHARACTERS])
+        raise LinkControlError(link, one_line(answer.error))
     return answer.state

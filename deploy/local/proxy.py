@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from settings import Settings
+from settings import Settings, one_line
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -32,7 +32,6 @@ _CONNECT_S = 5.0
 _CONTROL_S = 5.0
 MAX_LINE_BYTES = 4096
 """Of the control, each way."""
-_MAX_REASON_CHARACTERS = 500
 
 
 class LinkConfig(Settings):
@@ -200,7 +199,7 @@ def answer_command(links: Mapping[str, ProxyLink], line: bytes) -> bytes:
         command = LinkCommand.model_validate_json(line)
         answer: dict[str, object] = {"state": links[command.link].execute(command).model_dump()}
     except (ValidationError, KeyError) as refused:
-        answer = {"error": f"refused: {refused}"[:_MAX_REASON_CHARACTERS]}
+        answer = {"error": one_line(f"refused: {refused}")}
     return json.dumps(answer).encode() + b"\n"
 
 

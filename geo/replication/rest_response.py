@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from geo.replication.errors import AdminRefused, ClusterUnreachable, ReplicationError
+from settings import one_line
 from telemetry import InvalidJson, parse_json
 
 __all__ = ["MAX_BYTES", "MESSAGE_ID_HEADER", "RestRequest", "RestResponse", "parse_entry_response", "parse_response"]
@@ -31,7 +32,7 @@ MESSAGE_ID_HEADER = "x-pulsar-message-id"
 _MAX_VALUES = 4_000_000
 """Four times as many as those statistics have: objects of nothing but a member each are then 0.6 GB and 4 s."""
 _MAX_DEPTH = 32
-_MAX_REASON = 300
+_MAX_EXCERPT_BYTES = 300
 _OK, _NO_CONTENT = 200, 204
 _FIRST_ERROR, _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 400, 401, 403, 404, 500
 _BUSY = frozenset({408, 425, 429})
@@ -139,18 +140,13 @@ def _no(request: RestRequest, response: RestResponse, reason: str | None) -> Rep
 
 
 def _refusal_error(request: RestRequest, response: RestResponse, reason: str) -> AdminRefused:
-    return AdminRefused(request.cluster, request.action, response.status, _shown(reason))
+    return AdminRefused(request.cluster, request.action, response.status, one_line(reason))
 
 
 def _not_from_pulsar(request: RestRequest, response: RestResponse, detail: str) -> ClusterUnreachable:
-    said = f"{request.action} was answered with {response.status}, and not by Pulsar: {_shown(detail)}"
+    said = f"{request.action} was answered with {response.status}, and not by Pulsar: {one_line(detail)}"
     return ClusterUnreachable(request.cluster, request.url, said)
 
 
 def _body_excerpt(response: RestResponse) -> str:
-    return response.body[:_MAX_REASON].decode(errors="replace")
-
-
-def _shown(text: str) -> str:
-    """What somebody answered, on one line of bounded length that moves no cursor."""
-    return "".join(sign if sign.isprintable() else " " for sign in text[:_MAX_REASON]).strip()
+    return response.body[:_MAX_EXCERPT_BYTES].decode(errors="replace")

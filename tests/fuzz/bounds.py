@@ -60,6 +60,7 @@ def check_bounds(judge: Callable[[bytes], object], data: bytes, max_seconds: flo
 
 def check_refusal(error: BaseException, most: int = MAX_REASON_CHARACTERS) -> None:
     """The text of a typed error is for a log and a screen: bounded, however long the input is."""
+    assert str(error).isprintable(), f"a refusal that moves the cursor: {error!s:.200}"
     assert len(str(error)) <= most, f"a refusal of {len(str(error))} characters: {error!s:.200}"
 
 
