@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ __all__ = [
     "MosquittoSettings",
     "ServerFiles",
     "broker_access_lines",
+    "broker_command",
     "broker_lines",
     "broker_log_lines",
     "conf_text",
@@ -63,14 +65,19 @@ def broker_lines(port: int, bind: str | None, folder: Path, bounds: MosquittoSet
     ]
 
 
-def broker_log_lines(file: Path | None = None) -> list[str]:
-    """Where a broker logs: a file, which it opens anew with each SIGHUP, or standard error."""
+def broker_log_lines() -> list[str]:
+    """What a broker logs for `runtime.broker_log`, by which it is started: refused publications are at debug only."""
     return [
         # Not stdout, which Mosquitto fills by pages: a refusal is to be read when it happens.
-        f"log_dest file {file}" if file else "log_dest stderr",
-        "log_timestamp_format %Y-%m-%dT%H:%M:%S",
-        *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
+        "log_dest file /proc/self/fd/1",
+        "log_timestamp false",
+        *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information", "debug")),
     ]
+
+
+def broker_command(program: str, conf: Path, log: Path) -> list[str]:
+    """Starts a broker whose configuration has `broker_log_lines`; what it says of whom it refused is in `log`."""
+    return [sys.executable, "-m", "runtime.broker_log", str(log), program, "-c", str(conf)]
 
 
 def device_listener_lines(files: ServerFiles, ca: Path, rules: Path | None) -> list[str]:

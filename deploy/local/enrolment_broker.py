@@ -15,7 +15,7 @@ from deploy.local.mosquitto import NO_RESUMPTION, mosquitto_program
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, MqttHealth
-from identity.broker_conf import ServerFiles, broker_log_lines, conf_text, enrolment_broker_lines
+from identity.broker_conf import ServerFiles, broker_command, broker_log_lines, conf_text, enrolment_broker_lines
 from settings import Settings
 
 __all__ = ["EnrolmentBroker", "EnrolmentBrokerFiles"]
@@ -62,7 +62,7 @@ class EnrolmentBroker(Server):
 
     def command(self) -> Sequence[str]:
         """Mosquitto in the foreground."""
-        return [self._program, "-c", str(self._conf)]
+        return broker_command(self._program, self._conf, self.log)
 
     def environment(self) -> Mapping[str, str]:
         """See Server."""

@@ -16,6 +16,7 @@ from identity.broker_conf import (
     MosquittoSettings,
     ServerFiles,
     broker_access_lines,
+    broker_command,
     broker_lines,
     broker_log_lines,
     conf_text,
@@ -121,7 +122,7 @@ class MosquittoBroker(Server):
 
     def command(self) -> Sequence[str]:
         """Mosquitto in the foreground."""
-        return [self._program, "-c", str(self._conf)]
+        return broker_command(self._program, self._conf, self.log)
 
     def environment(self) -> Mapping[str, str]:
         """See Server."""

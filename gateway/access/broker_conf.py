@@ -53,7 +53,7 @@ def _device_lines(broker: GuardedBroker) -> list[str]:
             pid_file=broker.pid_file,
             guard_socket=broker.guard_socket,
         ),
-        *broker_log_lines(broker.log_file),
+        *broker_log_lines(),
     ]
 
 
@@ -71,4 +71,4 @@ def _claim_lines(broker: ClaimBroker) -> list[str]:
         factory_port=server.factory_port,
         factory_ca=server.factory_ca,
     )
-    return [*lines, *broker_log_lines(broker.log_file)]
+    return [*lines, *broker_log_lines()]

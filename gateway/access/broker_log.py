@@ -1,19 +1,28 @@
-"""Whom a region's broker did not let in, counted from its log: Mosquitto has no other place for it.
+"""Whom a region's broker refused, counted from its log: Mosquitto has no other place for it.
 
-A connection that fails in its handshake reaches no topic and no plugin; the broker writes a line and forgets it.
+A connection that fails in its handshake, and a publication that the rules refuse, reach no topic; the broker writes a
+line and forgets them. `runtime.broker_log` writes the log.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["BrokerLog", "RefusedConnection", "refused_connection"]
+from telemetry import DeviceChannel
+
+__all__ = ["BrokerLog", "RefusedConnection", "RefusedPublication", "refused_connection", "refused_publication"]
 
 MAX_READ_BYTES = 1 << 20
 """Of the log at one time: the rest is read at the next."""
+MAX_LAST = 50
+"""Publications that are kept, the last ones."""
+OWN_TOPIC = "own-topic"
+"""Kind of a publication where it would be right: its sender is denied by name."""
+_OTHER_TOPIC = "other"
 
 
 class RefusedConnection(StrEnum):
@@ -48,14 +57,53 @@ def refused_connection(line: str) -> RefusedConnection | None:
     return None
 
 
+_DENIED = re.compile(
+    r"^(\S+): Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '(.*?)(?:', \.\.\. .*?)??(?: x(\d{1,9}))?$"
+)
+_FROM_DEVICES = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
+
+
+class RefusedPublication(NamedTuple):
+    """A publication that a broker's rules refused, and how many of them; `sender`: the name in its certificate.
+
+    `kind`: what it would have been (`batch`, `ack`, `config`, `config-result`), OWN_TOPIC or `other`.
+    """
+
+    at: str
+    sender: str
+    kind: str
+    topic: str
+    times: int
+
+
+def refused_publication(line: str) -> RefusedPublication | None:
+    """The publications that were refused, if this line of the log says so."""
+    found = _DENIED.match(line)
+    if found is None:
+        return None
+    at, sender, topic, times = found.groups()
+    return RefusedPublication(at, sender, _kind(sender, topic), topic, int(times or 1))
+
+
+def _kind(sender: str, topic: str) -> str:
+    rest, _, last = topic.rpartition("/")
+    # A line ends after a thousand characters, and a topic may be longer.
+    if last not in list(DeviceChannel):
+        return _OTHER_TOPIC
+    return OWN_TOPIC if rest.endswith(f"/{sender}") and last in _FROM_DEVICES else last
+
+
 class BrokerLog:
-    """Counts refused connections as a log grows; a log that was replaced or emptied is read from its beginning."""
+    """Counts what was refused as a log grows; a log that was replaced or emptied is read from its beginning."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._offset = 0
         self._inode = 0
         self.refused: Counter[RefusedConnection] = Counter()
+        self.publications: Counter[str] = Counter()
+        """Publications that were refused, by kind."""
+        self.last: deque[RefusedPublication] = deque(maxlen=MAX_LAST)
 
     def read(self) -> None:
         """Count what was written since the last time. A log that is not there, or cannot be read, is not counted."""
@@ -72,5 +120,10 @@ class BrokerLog:
         # The last line may not be whole yet; one that fills all of it never will be.
         whole = content.rfind(b"\n") + 1 or (len(content) if len(content) == MAX_READ_BYTES else 0)
         self._offset += whole
-        lines = content[:whole].decode("utf-8", "replace").splitlines()
-        self.refused.update(reason for reason in map(refused_connection, lines) if reason is not None)
+        # Not splitlines: a topic may have other characters that end a line.
+        for line in content[:whole].decode("utf-8", "replace").split("\n"):
+            if (publication := refused_publication(line)) is not None:
+                self.publications[publication.kind] += publication.times
+                self.last.append(publication)
+            elif (reason := refused_connection(line)) is not None:
+                self.refused[reason] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
 from typing import NamedTuple
@@ -15,8 +15,8 @@ from gateway.access.access_key import AccessKey
 from gateway.access.apply import StepRunner
 from gateway.access.broker import BrokerFiles, open_guard
 from gateway.access.broker_conf import write_broker_conf
-from gateway.access.broker_log import BrokerLog
-from gateway.access.config import AccessSettings, BrokerProcessPlace
+from gateway.access.broker_logs import BrokerLogs
+from gateway.access.config import AccessSettings
 from gateway.access.core import AccessCore, CoreSettings
 from gateway.access.issued import IssuedReader
 from gateway.access.list_intake import ListIntake
@@ -103,7 +103,7 @@ class AccessDaemon:
                 publisher=self._publisher,
                 seen=self._seen,
                 enrolment=self._enrolment,
-                logs=dict(_logs(settings)),
+                logs=BrokerLogs(settings),
                 metrics=metrics,
             ),
             clock,
@@ -202,12 +202,3 @@ class AccessDaemon:
 
 def _keep(publication: DevicePublication, _: TopicMessage) -> _Kept:
     return _Kept(not publication.entry.may_connect)
-
-
-def _logs(settings: AccessSettings) -> Iterator[tuple[str, BrokerLog]]:
-    places: dict[str, BrokerProcessPlace] = {"devices": settings.broker}
-    if settings.enrolment is not None:
-        places["claims"] = settings.enrolment.broker
-    for broker, place in places.items():
-        if place.log_file is not None:
-            yield broker, BrokerLog(place.log_file)

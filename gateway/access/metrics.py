@@ -52,6 +52,9 @@ class AccessMetrics:
         self.connections_refused = gauge(
             "waybill_access_connections_refused", "Connections that a broker refused, by its log", ["broker", "reason"]
         )
+        self.publications_refused = gauge(
+            "waybill_access_publications_refused", "Publications that a broker refused, by its log", ["broker", "kind"]
+        )
         self._counted = {
             "reloads": self.reloads,
             "sessions_ended": self.sessions_ended,
@@ -89,3 +92,6 @@ class AccessMetrics:
         for broker, refused in status.connections_refused.items():
             for reason, count in refused.items():
                 self.connections_refused.labels(broker, reason).set(count)
+        for broker, refused in status.publications_refused.items():
+            for kind, count in refused.items():
+                self.publications_refused.labels(broker, kind).set(count)

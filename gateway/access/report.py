@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from gateway.access.access_key import AccessKey
 from gateway.access.broker import BrokerFiles
-from gateway.access.broker_log import BrokerLog
+from gateway.access.broker_logs import BrokerLogs
 from gateway.access.core import AccessCore
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
@@ -41,7 +41,7 @@ class ReportedParts:
     publisher: AccessPublisher
     seen: SeenEntries
     enrolment: RegionEnrolment | None
-    logs: Mapping[str, BrokerLog]
+    logs: BrokerLogs
     metrics: AccessMetrics
 
 
@@ -56,8 +56,7 @@ class AccessReport:
     def make(self) -> None:
         """Ask all parts now."""
         parts = self._parts
-        for log in parts.logs.values():
-            log.read()
+        parts.logs.read()
         problem, ends = next(self._problems(), ""), parts.key.ends
         standing, registry, enrolment = parts.reader.standing, parts.reader.registry, parts.enrolment
         counts = registry.counts
@@ -80,7 +79,7 @@ class AccessReport:
                 "last_entry_refused": registry.last_refused,
                 "enrolments": dict(enrolment.outcomes) if enrolment else {},
                 "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
-                "connections_refused": {broker: dict(log.refused) for broker, log in parts.logs.items()},
+                **parts.logs.status,
                 **parts.metrics.counts,
             }
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gateway.access.broker_log import RefusedPublication
 from gateway.access.config import AccessEndpoint
 from gateway.access.enrolment import RefusedRequest
 from gateway.errors import NoAnswer
@@ -36,6 +37,24 @@ class RefusedEnrolment(BaseModel):
         )
 
 
+class RefusedPublications(BaseModel):
+    """Publications that a broker's rules refused: when (its local time), the sender's true name, and how many."""
+
+    model_config = ConfigDict(frozen=True)
+
+    broker: str
+    at: str
+    sender: str
+    kind: str
+    topic: str
+    times: int
+
+    @classmethod
+    def of(cls, broker: str, refused: RefusedPublication) -> RefusedPublications:
+        """As the status has it; what a sender wrote is cut."""
+        return cls(broker=broker, **(refused._asdict() | {"topic": refused.topic[:_SHOWN_CHARACTERS]}))
+
+
 class AccessStatus(BaseModel):
     """One moment of an access daemon. Moments are seconds since 1970.
 
@@ -46,6 +65,7 @@ class AccessStatus(BaseModel):
     `enrolments`: requests for certificates by what became of them; `enrolments_refused`: the last that were refused.
     `changes_failed`: how often one could not be applied to what the broker is to have; it is tried again.
     `connections_refused`: by broker (`devices`, `claims`) and reason, since the logs that are there begin.
+    `publications_refused`: by broker and kind, as long; `last_publications_refused`: the last of them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,6 +90,8 @@ class AccessStatus(BaseModel):
     enrolments: dict[str, int] = {}
     enrolments_refused: list[RefusedEnrolment] = []
     connections_refused: dict[str, dict[str, int]] = {}
+    publications_refused: dict[str, dict[str, int]] = {}
+    last_publications_refused: list[RefusedPublications] = []
     sessions_ended: int = 0
     sessions_came_back: int = 0
     reloads: int = 0

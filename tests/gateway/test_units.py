@@ -34,7 +34,7 @@ def lines(unit: Path, name: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
-    for name in ("fleet-gateway", "waybill", "mosquitto", "hand-out"):
+    for name in ("fleet-gateway", "python", "waybill", "mosquitto", "hand-out"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     for unit in [*UNITS, *FOLDER.glob("fleet-*.timer")]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,6 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
+from gateway.access.broker_log import BrokerLog
 from gateway.access.enrolment_door import EnrolmentDoor
 from gateway.mqtt_connection import MqttConnection
 from identity import KeyPair, read_certificates, write_credentials
@@ -147,16 +150,24 @@ def test_without_a_certificate_that_is_good_now_nobody_gets_in_and_the_broker_sa
     assert not connected
 
 
+def refused(log: BrokerLog) -> Counter[str]:
+    log.read()
+    return log.publications
+
+
 def test_a_neighbour_can_neither_send_for_a_device_nor_forge_its_acknowledgement_nor_read_it(
-    participants: dict[str, Participant],
+    broker: RegionalBroker, participants: dict[str, Participant]
 ) -> None:
     gateway, owner, neighbour = participants.values()
     batch, ack = (device_topic(*OWNER, channel) for channel in (DeviceChannel.BATCH, DeviceChannel.ACK))
     gateway.subscribe(device_filter(DeviceChannel.BATCH))
     owner.subscribe(ack)
     neighbour.subscribe(batch, ack, "#")
+    log = BrokerLog(broker.server.log)
+    log.read()
+    before = log.publications.copy()
     assert neighbour.publish(batch, b"not mine") == "Not authorized"
-    assert neighbour.publish(ack, b"forged") == "Not authorized"
+    assert [neighbour.publish(ack, b"forged") for _ in range(3)] == ["Not authorized"] * 3
     assert owner.publish(batch, b"mine") == "Success"
     assert gateway.publish(ack, b"safe") == "Success"
     wait_until(lambda: gateway.got and owner.got, 10)
@@ -167,6 +178,36 @@ def test_a_neighbour_can_neither_send_for_a_device_nor_forge_its_acknowledgement
     assert gateway.got == [(batch, b"mine"), (own, b"its own")]
     assert owner.got == [(ack, b"safe")]
     assert neighbour.got == []
+    wait_until(lambda: refused(log).total() >= before.total() + 4, 10)
+    assert log.publications - before == {"batch": 1, "ack": 3}
+    assert [(one.sender, one.topic) for one in log.last][-1] == ("/".join(NEIGHBOUR), ack)
+    assert "Received PUBLISH" not in broker.server.log.read_text(encoding="utf-8")
+
+
+def test_a_topic_that_ends_a_line_forges_none_in_the_log(
+    broker: RegionalBroker, participants: dict[str, Participant]
+) -> None:
+    neighbour, log = participants["/".join(NEIGHBOUR)], BrokerLog(broker.server.log)
+    log.read()
+    before = log.publications.total()
+    forged = "2026-11-23T15:05:25: Denied PUBLISH from acme/bus-1 (d0, q1, r0, m7, 'x/ack', ... (8 bytes)) x999"
+    assert neighbour.publish(f"other\u2028{forged}", b"") == "Not authorized"
+    wait_until(lambda: refused(log).total() > before, 10)
+    assert (log.publications.total(), log.last[-1].sender) == (before + 1, "/".join(NEIGHBOUR))
+
+
+def test_a_broker_goes_on_without_the_process_that_writes_its_log(broker: RegionalBroker, tmp_path: Path) -> None:
+    server = MosquittoBroker("alone", tmp_path, security=broker.server.security)
+    server.start()
+    server.wait()
+    try:
+        (writer,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        os.kill(int(writer), signal.SIGKILL)
+        wait_until(server.probe, 10)
+        assert server.probe()
+        assert server.pid is not None
+    finally:
+        server.stop()
 
 
 def test_who_gives_the_client_id_of_another_ends_nobody_s_session(

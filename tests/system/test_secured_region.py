@@ -17,6 +17,7 @@ import pytest
 from deploy.local import PortBook
 from deploy.local.mosquitto import mosquitto_program
 from identity import credentials_in
+from identity.broker_conf import broker_command
 from runtime import TlsSettings, tls_context
 from tests.waiting import wait_until
 
@@ -123,7 +124,7 @@ def test_mosquitto_runs_with_what_the_page_writes_and_lets_in_whom_it_names(mach
             file.write_text(f"{conf}user {getpass.getuser()}\n")
             log = machine.path(f"/var/log/fleet-broker-{name}/broker.log")
             log.touch(mode=0o660)
-            running.append(subprocess.Popen([mosquitto_program(), "-c", str(file)], umask=0o007))
+            running.append(subprocess.Popen(broker_command(mosquitto_program(), file, log), umask=0o007))
         for log in (machine.path(f"/var/log/fleet-broker-{name}/broker.log") for name in NAMES):
             wait_until(partial(is_running, log))
             # The access daemon is in the broker's group.

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.broker_log import BrokerLog, RefusedConnection, refused_connection
+from gateway.access.broker_log import (
+    BrokerLog,
+    RefusedConnection,
+    RefusedPublication,
+    refused_connection,
+    refused_publication,
+)
 
 BEGIN = "2026-11-23T15:05:25: "
 NO_CERTIFICATE = f"{BEGIN}OpenSSL Error[0]: error:0A0000C7:SSL routines::peer did not return a certificate"
@@ -62,3 +68,50 @@ def test_a_line_without_end_does_not_stop_the_counting(tmp_path: Path) -> None:
     for _ in range(3):
         log.read()
     assert log.refused == {RefusedConnection.NOT_VERIFIED: 1}
+
+
+def denied(topic: str, *, sender: str = "zeta/bus-1", after: str = "") -> str:
+    return f"{BEGIN}Denied PUBLISH from {sender} (d0, q1, r0, m7, '{topic}', ... (8 bytes)){after}"
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind"),
+    [
+        ("waybill/1/acme/bus-1/batch", "batch"),
+        ("waybill/1/acme/bus-1/ack", "ack"),
+        ("waybill/1/acme/bus-1/config", "config"),
+        ("waybill/1/acme/bus-1/config-result", "config-result"),
+        ("waybill/1/zeta/bus-1/batch", "own-topic"),
+        ("waybill/1/zeta/bus-1/ack", "ack"),
+        ("it's, ... anything x3", "other"),
+    ],
+)
+def test_a_line_says_whose_publication_was_refused_and_what_it_would_have_been(topic: str, kind: str) -> None:
+    found = refused_publication(denied(topic))
+    assert found == RefusedPublication(BEGIN[:-2], "zeta/bus-1", kind, topic, 1)
+    assert refused_publication(denied(topic, after=" x17")) == found._replace(times=17)
+
+
+def test_of_a_topic_that_the_broker_cut_there_is_what_it_wrote() -> None:
+    found = refused_publication(denied("t" * 2000)[:1000])
+    assert found is not None
+    assert (found.sender, found.kind, found.times) == ("zeta/bus-1", "other", 1)
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0b", "\r"])
+def test_a_topic_forges_no_other_line(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "log"
+    file.write_text(denied(f"x{end}{NOT_VERIFIED}{end}{denied('a/ack', sender='acme/bus-1')}") + "\n", newline="")
+    log = BrokerLog(file)
+    log.read()
+    assert not log.refused
+    assert [one.sender for one in log.last] == ["zeta/bus-1"]
+
+
+def test_refused_publications_are_counted_by_kind_and_the_last_ones_kept(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("\n".join([denied(f"waybill/1/acme/{n}/ack", after=" x2") for n in range(60)]) + "\n")
+    log = BrokerLog(file)
+    log.read()
+    assert log.publications == {"ack": 120}
+    assert [one.topic for one in log.last] == [f"waybill/1/acme/{n}/ack" for n in range(10, 60)]

@@ -1,0 +1,93 @@
+"""A broker's log has whom it refused, all of them, and nothing of the messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.access.broker_log import refused_publication
+from runtime.broker_log import MAX_COUNTED, LogFilter
+
+MESSAGES = b"""Received PUBLISH from acme/a (d0, q1, r0, m1, 'waybill/1/acme/a/batch', ... (8 bytes))
+Sending PUBACK to acme/a (m1, rc0)
+Received SUBSCRIBE from gateway@eu-1
+\t$share/secret/waybill/1/+/+/batch (QoS 1)
+No will message specified.
+"""
+KEPT = b"New client connected from 127.0.0.1:1 as acme/a (p5, c1, k60, u'acme/a').\n"
+
+
+def denied(number: int, sender: str = "zeta/b", channel: str = "ack") -> bytes:
+    topic = f"waybill/1/acme/{number}/{channel}"
+    return f"Denied PUBLISH from {sender} (d0, q1, r0, m{number}, '{topic}', ... (8 bytes))\n".encode()
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def counted(written: bytes) -> int:
+    lines = map(refused_publication, written.decode().split("\n"))
+    return sum(one.times for one in lines if one is not None)
+
+
+def test_lines_of_each_message_are_left_out_and_the_others_get_the_time() -> None:
+    written = LogFilter(Clock()).feed(MESSAGES + KEPT + KEPT)
+    assert written == b"1970-01-01T00:00:00: " + KEPT + b"1970-01-01T00:00:00: " + KEPT
+
+
+@given(st.lists(st.integers(min_value=1, max_value=300)))
+def test_wherever_the_broker_s_writes_are_cut_the_log_is_the_same(sizes: list[int]) -> None:
+    whole, cut, text = LogFilter(Clock()), LogFilter(Clock()), (MESSAGES + KEPT + denied(1)) * 3
+    parts = []
+    for size in sizes:
+        parts.append(cut.feed(text[: len(text) if not text else size]))
+        text = text[size:]
+    assert b"".join(parts) + cut.feed(text) == whole.feed((MESSAGES + KEPT + denied(1)) * 3)
+
+
+def test_the_first_of_a_flood_is_written_at_once_and_all_of_it_is_counted() -> None:
+    clock = Clock()
+    lines = LogFilter(clock)
+    first = lines.feed(b"".join(map(denied, range(5000))))
+    assert first.count(b"\n") == 1
+    clock.now_s = 1.5
+    later = lines.feed(b"")
+    assert later.endswith(b" x4999\n")
+    assert counted(first + later) == 5000
+    assert lines.feed(b"") == b""
+
+
+def test_many_senders_at_once_are_counted_too_in_lines_that_are_bounded() -> None:
+    clock = Clock()
+    lines = LogFilter(clock)
+    written = lines.feed(b"".join(denied(1, f"zeta/{n}") for n in range(5 * MAX_COUNTED)))
+    clock.now_s = 2.0
+    written += lines.feed(b"")
+    assert counted(written) == 5 * MAX_COUNTED
+    assert written.count(b"\n") < 1.1 * MAX_COUNTED
+
+
+def test_a_line_without_an_end_is_not_kept_in_memory() -> None:
+    lines = LogFilter(Clock())
+    for _ in range(100):
+        lines.feed(b"x" * 10_000)
+    assert lines.feed(b"\n" + KEPT).endswith(KEPT)
+
+
+def test_a_program_is_who_was_started_and_its_last_lines_are_written(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = "import os, sys; print(os.getpid()); print('Sending x'); sys.exit(3)"
+    command = [sys.executable, "-m", "runtime.broker_log", str(log), sys.executable, "-c", program]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE)
+    _, _ = started.communicate(timeout=30)
+    assert started.returncode == 3
+    (line,) = log.read_text().splitlines()
+    assert line.endswith(f": {started.pid}")
