@@ -12,68 +12,50 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from identity.command_options import (
+    AsJson,
+    ByHand,
+    Config,
+    Device,
+    Factory,
+    Key,
+    LockWait,
+    Reason,
+    Token,
+    TokenDays,
+    Wait,
+)
+from identity.device_answers import (
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    confirmation,
+    device_facts,
+    device_line,
+    end,
+    say_outcome,
+)
+from identity.refused_token import removes_refused_token
 
 if TYPE_CHECKING:
     from identity.operator_settings import OperatorSettings
     from identity.registry import DeviceChange, DeviceEntry
-    from identity.registry_messages import DevicePublication
-    from identity.registry_session import ChangeOutcome, RegistrySession
+    from identity.registry_session import RegistrySession
 
 __all__ = ["app"]
 
 _LOCK_WAIT_S = 10.0
 """Who locks somebody out hears by default whether the regions do so."""
-_NO_KEY_THERE = "add your public key to that region's operators.toml: then it takes this change too"
 _CONFIRMATIONS_KEPT = timedelta(days=1)
 """So long the topologies keep confirmations."""
-EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 3, 4, 5
-_NOT_PUBLISHED = (2, EXIT_REFUSED, os.EX_CONFIG)
-P = ParamSpec("P")
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Expect, suspend, revoke, move and replace devices; show them."
 )
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", "-c", help="The operator's settings, a TOML file.", show_default="operator.toml of the local stack"
-    ),
-]
-Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is recorded.")]
-Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
-LockWait = Annotated[
-    float, typer.Option("--wait", help="Wait so many seconds for each region to confirm; 0: do not wait.", min=0)
-]
-Key = Annotated[Path | None, typer.Option("--key", help="Your private key, which signs the change.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
-TokenDays = Annotated[float, typer.Option("--days", help="How long the token is good for.", min=0.01, max=365)]
-Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
-ByHand = Annotated[bool, typer.Option("--by-hand", help="No claim: it gets its certificate by `waybill pki device`.")]
-
-
-def _removes_refused_token(command: Callable[P, None]) -> Callable[P, None]:
-    """A token that was never published opens nothing: its file does not stay where the command was refused."""
-
-    @wraps(command)
-    def run(*arguments: P.args, **more: P.kwargs) -> None:
-        file = more.get("token_file")
-        is_new = isinstance(file, Path) and not file.exists()
-        try:
-            command(*arguments, **more)
-        except (typer.Exit, typer.BadParameter) as ended:
-            # Of what could not be reached nobody knows whether it was published.
-            if is_new and isinstance(file, Path) and ended.exit_code in _NOT_PUBLISHED:
-                file.unlink(missing_ok=True)
-            raise
-
-    return run
 
 
 @app.command("list")
@@ -91,12 +73,12 @@ def list_devices(
         missing = session.not_confirmed(datetime.now(UTC) - _CONFIRMATIONS_KEPT)
         chosen = [one for one in session.publications() if tenant in ("", one.entry.tenant)]
         if as_json:
-            facts = [_facts(session, one) | _confirmation(one.entry, missing) for one in chosen]
+            facts = [device_facts(one, session.signed_by(one)) | confirmation(one.entry, missing) for one in chosen]
             typer.echo(json.dumps(facts, indent=2))
         else:
             for one in chosen:
                 why = (missing or {}).get(one.entry.name)
-                typer.echo(_line(one.entry, session.signed_by(one)) + (f"  NOT CONFIRMED: {why}" if why else ""))
+                typer.echo(device_line(one.entry, session.signed_by(one)) + (f"  NOT CONFIRMED: {why}" if why else ""))
     if missing is None:
         typer.echo("waybill device: confirmations cannot be read: what is listed may not be in force", err=True)
 
@@ -113,16 +95,19 @@ def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> N
         assert held is not None, "it is known"
         past = session.history(device)
         if as_json:
-            facts = {"device": _facts(session, held), "history": [_facts(session, one) for one in past]}
+            facts = {
+                "device": device_facts(held, session.signed_by(held)),
+                "history": [device_facts(one, session.signed_by(one)) for one in past],
+            }
             sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return
-        typer.echo(_line(held.entry, session.signed_by(held)))
+        typer.echo(device_line(held.entry, session.signed_by(held)))
         for one in past:
-            typer.echo(f"  {_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
+            typer.echo(f"  {device_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
 
 
 @app.command()
-@_removes_refused_token
+@removes_refused_token
 def expect(
     device: Device,
     *,
@@ -138,6 +123,7 @@ def expect(
         bool, typer.Option("--again", help="One that was enrolled, and whose certificates ended.")
     ] = False,
     wait: Wait = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Make a device known, with what it shows to be enrolled.
 
@@ -157,12 +143,18 @@ def expect(
             return (expect_again(_known(session, device), region=region, claim=claim, change=change),)
         return (expected(tenant, name, region=region, claim=claim, change=change, held=session.get(device)),)
 
-    _change(config, key, reason, wait, entries, names={device}, region=region)
+    _change(config, key, reason, wait, entries, names={device}, region=region, tenant=tenant, as_json=as_json)
 
 
 @app.command()
 def suspend(
-    device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: LockWait = _LOCK_WAIT_S
+    device: Device,
+    *,
+    config: Config = None,
+    reason: Reason,
+    key: Key = None,
+    wait: LockWait = _LOCK_WAIT_S,
+    as_json: AsJson = False,
 ) -> None:
     """End a device's session in all regions, and let it in no more until it is resumed.
 
@@ -171,12 +163,26 @@ def suspend(
     from identity.registry import suspend as suspended
 
     _change(
-        config, key, reason, wait, lambda session, change: (suspended(_known(session, device), change),), names={device}
+        config,
+        key,
+        reason,
+        wait,
+        lambda session, change: (suspended(_known(session, device), change),),
+        names={device},
+        as_json=as_json,
     )
 
 
 @app.command()
-def resume(device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: Wait = 0) -> None:
+def resume(
+    device: Device,
+    *,
+    config: Config = None,
+    reason: Reason,
+    key: Key = None,
+    wait: Wait = 0,
+    as_json: AsJson = False,
+) -> None:
     """Let a suspended device in again.
 
     Example: waybill device resume acme/bus-1 --reason "repaired" --config operator.toml
@@ -184,13 +190,25 @@ def resume(device: Device, *, config: Config = None, reason: Reason, key: Key = 
     from identity.registry import resume as resumed
 
     _change(
-        config, key, reason, wait, lambda session, change: (resumed(_known(session, device), change),), names={device}
+        config,
+        key,
+        reason,
+        wait,
+        lambda session, change: (resumed(_known(session, device), change),),
+        names={device},
+        as_json=as_json,
     )
 
 
 @app.command()
 def revoke(
-    device: Device, *, config: Config = None, reason: Reason, key: Key = None, wait: LockWait = _LOCK_WAIT_S
+    device: Device,
+    *,
+    config: Config = None,
+    reason: Reason,
+    key: Key = None,
+    wait: LockWait = _LOCK_WAIT_S,
+    as_json: AsJson = False,
 ) -> None:
     """End a device's session in all regions, and never let it in again.
 
@@ -199,12 +217,18 @@ def revoke(
     from identity.registry import revoke as revoked
 
     _change(
-        config, key, reason, wait, lambda session, change: (revoked(_known(session, device), change),), names={device}
+        config,
+        key,
+        reason,
+        wait,
+        lambda session, change: (revoked(_known(session, device), change),),
+        names={device},
+        as_json=as_json,
     )
 
 
 @app.command()
-@_removes_refused_token
+@removes_refused_token
 def move(
     device: Device,
     tenant: Annotated[str, typer.Argument(help="The tenant that it belongs to from now on.")],
@@ -217,6 +241,7 @@ def move(
     by_hand: ByHand = False,
     days: TokenDays = 7,
     wait: LockWait = _LOCK_WAIT_S,
+    as_json: AsJson = False,
 ) -> None:
     """Give a device to another tenant: its name here ends, and it is expected there.
 
@@ -233,11 +258,11 @@ def move(
         # The new one first: killed between the two, the command can be given again.
         return moved(_known(session, device), tenant, beginning, change)[::-1]
 
-    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"})
+    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"}, tenant=tenant, as_json=as_json)
 
 
 @app.command()
-@_removes_refused_token
+@removes_refused_token
 def replace(
     device: Device,
     successor: Annotated[str, typer.Argument(help="The name of the new device in this vehicle, of the same tenant.")],
@@ -250,6 +275,7 @@ def replace(
     by_hand: ByHand = False,
     days: TokenDays = 7,
     wait: LockWait = _LOCK_WAIT_S,
+    as_json: AsJson = False,
 ) -> None:
     """Put a new device into the vehicle of this one, whose name ends; the new one has its own name and epoch.
 
@@ -265,7 +291,7 @@ def replace(
         beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
         return replaced(_known(session, device), successor, beginning, change)[::-1]
 
-    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"})
+    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"}, as_json=as_json)
 
 
 @app.command()
@@ -276,15 +302,16 @@ def sign(
     tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
     key: Key = None,
     wait: Wait = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Publish devices as they are under your signature, before another key is taken out of the trusted ones.
 
     Example: waybill device sign --tenant acme --key anna.key --config operator.toml
     """
-    with _session(config, key, names=devices or None) as (session, settings):
+    with _session(config, key, names=devices or None, as_json=as_json) as (session, settings):
         chosen = [_known(session, name) for name in devices] or [one.entry for one in session.publications()]
         outcome = session.sign([entry.name for entry in chosen if tenant in ("", entry.tenant)], wait)
-    _say(outcome, settings, wait)
+    say_outcome(outcome, settings.regions, wait, as_json=as_json)
 
 
 def _change(
@@ -296,32 +323,19 @@ def _change(
     *,
     names: set[str],
     region: str | None = None,
+    tenant: str | None = None,
+    as_json: bool,
 ) -> None:
     from identity.registry import DeviceChange
 
-    with _session(config, key, names=names) as (session, settings):
+    with _session(config, key, names=names, as_json=as_json) as (session, settings):
         if region is not None:
             settings.check_region(region)
+        if tenant is not None:
+            settings.check_tenant(tenant)
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         outcome = session.publish(entries(session, change), wait_s)
-    _say(outcome, settings, wait_s)
-
-
-def _say(outcome: ChangeOutcome, settings: OperatorSettings, wait_s: float) -> None:
-    from identity.errors import SignatureFault
-
-    for one in outcome.publications:
-        typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
-        if one.entry.claim is not None and one.entry.claim.until is not None and one.entry.state == "expected":
-            typer.echo(f"  its token is good until {one.entry.claim.until:%Y-%m-%dT%H:%M:%SZ}")
-    if not outcome.holds:
-        _end("somebody changed it at the same moment, and that change holds: look, and ask again", EXIT_OUTRANKED)
-    if outcome.missing is not None:
-        if confirmed := [region for region in settings.regions if region not in outcome.missing]:
-            typer.echo(f"confirmed: {', '.join(confirmed)}")
-        if outcome.missing:
-            more = f" ({_NO_KEY_THERE})" if SignatureFault.UNKNOWN_KEY in outcome.why else ""
-            _end(f"not in force everywhere after {wait_s:g} s: {outcome.why}{more}", EXIT_NOT_CONFIRMED)
+    say_outcome(outcome, settings.regions, wait_s, as_json=as_json)
 
 
 @contextmanager
@@ -331,6 +345,7 @@ def _session(
     *,
     names: Collection[str] | None = None,
     with_history: bool = False,
+    as_json: bool = False,
 ) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
     from rich.console import Console
 
@@ -358,11 +373,11 @@ def _session(
         ):
             yield session, settings
     except SettingsError as error:
-        _end("\n".join(error.lines), os.EX_CONFIG)
+        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json)
     except RegistryUnreachable as error:
-        _end(str(error), EXIT_UNREACHABLE)
+        end(str(error), EXIT_UNREACHABLE, as_json=as_json)
     except IdentityError as error:
-        _end(str(error), EXIT_REFUSED)
+        end(str(error), EXIT_REFUSED, as_json=as_json)
 
 
 def _known(session: RegistrySession, device: str) -> DeviceEntry:
@@ -372,25 +387,3 @@ def _known(session: RegistrySession, device: str) -> DeviceEntry:
     if entry is None:
         raise ChangeRefused(device, None, "it", "the registry has no such device")
     return entry
-
-
-def _facts(session: RegistrySession, publication: DevicePublication) -> dict[str, Any]:
-    return {**json.loads(publication.entry.model_dump_json()), "signed_by": session.signed_by(publication)}
-
-
-def _line(entry: DeviceEntry, signed_by: str = "") -> str:
-    """`signed_by` beside who the entry says: the first is proven, the second is what was written."""
-    more = f" -> {entry.successor}" if entry.successor else ""
-    changed = f"{entry.changed_at:%Y-%m-%dT%H:%M:%SZ} by {entry.changed_by}"
-    if signed_by not in ("", entry.changed_by):
-        changed += f", signed by {signed_by}"
-    return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
-
-
-def _confirmation(entry: DeviceEntry, missing: dict[str, str] | None) -> dict[str, str | bool | None]:
-    return {"confirmed": None if missing is None else entry.name not in missing, "why": (missing or {}).get(entry.name)}
-
-
-def _end(text: str, status: int) -> NoReturn:
-    typer.echo(f"waybill device: {text}", err=True)
-    raise typer.Exit(status)

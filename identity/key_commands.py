@@ -11,6 +11,7 @@ import typer
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from identity.command_options import AsJson
 from identity.error_messages import errors_as_messages
 from identity.errors import NameRefused, SealingKeyError
 from identity.token_issuer import TokenIssuer, check_issuer
@@ -24,7 +25,6 @@ TokenFolder = Annotated[Path, typer.Option(envvar="WAYBILL_TOKENS", help="Where 
 Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
 TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="How long a token is good for.")]
 NewIssuer = Annotated[bool, typer.Option("--new-issuer", help="The folder's tokens were of another issuer.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
 class KeyStep(StrEnum):
@@ -49,7 +49,7 @@ def token(
     folder: TokenFolder = Path("tokens"),
     days: TokenDays = 7,
     new_issuer: NewIssuer = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the token of a role of Pulsar into a file, which its holder reads again at each connection.
 
@@ -68,7 +68,7 @@ def token_key(
     folder: TokenFolder = Path("tokens"),
     days: TokenDays = 7,
     new_issuer: NewIssuer = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Change the key of tokens while everybody runs, in three steps: publish, sign, retire.
 
@@ -92,7 +92,7 @@ def sealing(
     tenant: Annotated[str, typer.Argument(help="Whose batches are to be sealed.")],
     *,
     out: Annotated[Path, typer.Option(help="The folder for TENANT.key and TENANT.pub.")] = Path(),
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a tenant's pair of keys for sealed batches: TENANT.key for the centre alone, TENANT.pub for its gateways.
 

@@ -16,7 +16,7 @@ from identity.registry_trust import RegistryTrust
 from runtime.pulsar_client import PulsarAccess
 from settings import load
 
-__all__ = ["OPERATOR_SETTINGS", "OperatorSettings", "RegionUnknown", "read_operator_settings"]
+__all__ = ["OPERATOR_SETTINGS", "NotInSettings", "OperatorSettings", "read_operator_settings"]
 
 OPERATOR_SETTINGS = "operator.toml"
 """In the folder of a local stack."""
@@ -35,26 +35,34 @@ class OperatorSettings(RegistryTrust):
     service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
     admin_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/?$")]
     regions: Annotated[tuple[_Name, ...], Field(min_length=1, max_length=100)]
+    tenants: Annotated[tuple[_Name, ...], Field(min_length=1, max_length=10_000)]
     key: Path | None = None
     operator: _Name = Field(default_factory=getpass.getuser)
     access: PulsarAccess = PulsarAccess()
 
     def check_region(self, region: str) -> None:
-        """Raises RegionUnknown for one of which no access daemon is to confirm anything: a device would wait there."""
-        if region not in self.regions:
-            near = difflib.get_close_matches(region, self.regions, n=1, cutoff=0)
-            raise RegionUnknown(region, self.regions, near[0])
+        """Raises NotInSettings for one of which no access daemon is to confirm anything: a device would wait there."""
+        _check("region", region, self.regions)
+
+    def check_tenant(self, tenant: str) -> None:
+        """Raises NotInSettings: a device that is given to a tenant by a slip of the pen has lost its name for good."""
+        _check("tenant", tenant, self.tenants)
 
 
-class RegionUnknown(IdentityError):
-    """A region that the operator's settings do not name; `nearest`: the one that may be meant."""
+class NotInSettings(IdentityError):
+    """A region or tenant that the operator's settings do not name; `nearest`: the one that may be meant."""
 
-    def __init__(self, region: str, regions: Collection[str], nearest: str) -> None:
+    def __init__(self, what: str, name: str, known: Collection[str], nearest: str) -> None:
         super().__init__(
-            f"there is no region {region!r}: did you mean {nearest}? The settings name {', '.join(sorted(regions))}; "
-            "a new one is added to `regions` there"
+            f"there is no {what} {name!r}: did you mean {nearest}? The settings name {', '.join(sorted(known)):.300}; "
+            f"a new one is added to `{what}s` there"
         )
-        self.region, self.nearest = region, nearest
+        self.name, self.nearest = name, nearest
+
+
+def _check(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise NotInSettings(what, name, known, difflib.get_close_matches(name, known, n=1, cutoff=0)[0])
 
 
 def read_operator_settings(file: Path | None) -> OperatorSettings:

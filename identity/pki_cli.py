@@ -12,6 +12,7 @@ from rich.table import Table
 
 from identity.authority import common_name, regional_name
 from identity.authority_folder import IssuedCertificate
+from identity.command_options import AsJson
 from identity.error_messages import errors_as_messages
 from identity.key_commands import sealing, token, token_key
 from identity.names import PrincipalKind, principal
@@ -34,7 +35,6 @@ Out = Annotated[Path, typer.Option(help="A folder for ca.pem, certificate.pem an
 At = Annotated[list[str], typer.Option("--at", help="A DNS name or IP address where it is reached; again for more.")]
 Days = Annotated[float, typer.Option(min=0.01, max=36_500, help="How long the certificate is good for.")]
 Within = Annotated[float, typer.Option(min=0, help="Days: what ends earlier is named, and the exit status is 1.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 DEFAULT_FOLDER = Path("pki")
 _LEAF_DAYS, _REGION_DAYS, _ROOT_DAYS, _SOON_DAYS = 90.0, 730.0, 3650.0, 30.0

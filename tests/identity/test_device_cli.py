@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +15,7 @@ import identity.registry_session
 from identity.device_cli import app
 from identity.operator_keys import OperatorKeys
 from identity.registry_messages import DevicePublication, read_entry
-from identity.registry_session import RegistrySession
+from identity.registry_session import ChangeOutcome, RegistrySession
 from identity.registry_signing import check_by
 from tests.identity.registry_strategies import active
 from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
@@ -68,6 +68,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "operator.toml"
     file.write_text(
         'admin_url = "http://nowhere"\nservice_url = "pulsar://127.0.0.1:1"\nregions = ["eu"]\nunsigned = true\n'
+        'tenants = ["acme", "zeta"]\n'
     )
     return file
 
@@ -131,3 +132,71 @@ def test_a_signature_that_nobody_looked_at_names_nobody(config: Path, monkeypatc
     monkeypatch.setattr(InMemory, "trusted", None)
     assert "signed by" not in run(config, "list")
     assert json.loads(run(config, "show", "acme/bus-2", "--json"))["device"]["signed_by"] == ""
+
+
+def publishing(monkeypatch: pytest.MonkeyPatch, *, holds: bool = True, missing: tuple[str, ...] | None = None) -> None:
+    made = tuple(read_entry(*message, None) for message in MESSAGES[:1])
+    outcome = ChangeOutcome(made, holds, missing, "us refuses it: unknown-key" if missing else "")
+    monkeypatch.setattr(InMemory, "publish", lambda *_: outcome)
+
+
+CHANGES = {
+    "expect": ("acme/new", "--region", "eu", "--by-hand"),
+    "suspend": ("acme/bus-1",),
+    "resume": ("acme/bus-1",),
+    "revoke": ("acme/bus-1",),
+    "move": ("acme/bus-1", "zeta", "--by-hand"),
+    "replace": ("acme/bus-1", "bus-9", "--by-hand"),
+}
+
+
+@pytest.mark.parametrize("command", [name for name in CHANGES if name != "resume"])
+@pytest.mark.parametrize(
+    ("holds", "missing", "status", "result"),
+    [
+        (True, None, 0, "done"),
+        (True, (), 0, "done"),
+        (False, None, 4, "outranked"),
+        (True, ("eu",), 5, "not-confirmed"),
+    ],
+)
+def test_programs_hear_what_became_of_each_change(
+    config: Path, monkeypatch: pytest.MonkeyPatch, command: str, *, holds: bool, missing: Any, status: int, result: str
+) -> None:
+    publishing(monkeypatch, holds=holds, missing=missing)
+    arguments = [command, *CHANGES[command], "--reason", "because", "--json", "--config", str(config)]
+    done = CliRunner().invoke(app, arguments)
+    said = json.loads(done.stdout)
+    assert (done.exit_code, said["result"], done.stderr) == (status, result, "")
+    assert [one["device"] for one in said["devices"]] == ["bus-1"]
+    assert said["missing"] == [*(missing or ())]
+    assert bool(said["why"]) == bool(status)
+
+
+@pytest.mark.parametrize("command", CHANGES)
+def test_programs_hear_that_the_settings_are_wrong(tmp_path: Path, command: str) -> None:
+    arguments = [command, *CHANGES[command], "--reason", "because", "--json", "--config", str(tmp_path / "none.toml")]
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, json.loads(done.stdout)["result"]) == (78, "wrong-settings")
+
+
+def test_programs_hear_that_a_change_is_refused(config: Path) -> None:
+    arguments = ["resume", "acme/bus-1", "--reason", "because", "--json", "--config", str(config)]
+    done = CliRunner().invoke(app, arguments)
+    said = json.loads(done.stdout)
+    assert (done.exit_code, said["result"]) == (3, "refused")
+    assert "acme/bus-1" in said["why"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("expect", "zetta/bus-1", "--region", "eu"), ("move", "acme/bus-1", "zetta")], ids=["expect", "move"]
+)
+def test_a_tenant_that_there_is_not_is_refused_with_the_one_that_may_be_meant(
+    config: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    token = tmp_path / "bus-1.token"
+    more = ["--token-file", str(token), "--reason", "sold", "--config", str(config)]
+    refused = CliRunner().invoke(app, [*arguments, *more])
+    assert refused.exit_code == 3, refused.output
+    assert "there is no tenant 'zetta': did you mean zeta?" in refused.stderr
+    assert not token.exists()

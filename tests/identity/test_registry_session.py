@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from identity import registry_session
-from identity.operator_settings import OperatorSettings, RegionUnknown
+from identity.operator_settings import NotInSettings, OperatorSettings
 from identity.publication_id import PROPERTY, next_publication_id
 from identity.registry import DeviceEntry, DeviceState, enrol, revoke
 from identity.registry_messages import entry_body
@@ -21,7 +21,12 @@ from runtime.compacted_topic import TopicMessage, TopicStanding
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, active, change, expected
 
 SETTINGS = OperatorSettings(
-    service_url="pulsar://nowhere", admin_url="http://nowhere", regions=("eu", "us"), unsigned=True, operator="bea"
+    service_url="pulsar://nowhere",
+    admin_url="http://nowhere",
+    regions=("eu", "us"),
+    tenants=("acme",),
+    unsigned=True,
+    operator="bea",
 )
 
 
@@ -187,6 +192,6 @@ def test_signing_very_many_is_not_quadratic(topic: Topic) -> None:
 
 def test_a_region_that_nobody_confirms_for_is_refused_with_the_nearest_name() -> None:
     SETTINGS.check_region("eu")
-    with pytest.raises(RegionUnknown, match="did you mean eu") as refused:
+    with pytest.raises(NotInSettings, match="did you mean eu") as refused:
         SETTINGS.check_region("eu1")
-    assert (refused.value.region, refused.value.nearest) == ("eu1", "eu")
+    assert (refused.value.name, refused.value.nearest) == ("eu1", "eu")

@@ -218,6 +218,7 @@ def device_command(
     config = tmp_path / "operator.toml"
     config.write_text(
         f'service_url = "{pulsar.service_url}"\nadmin_url = "{pulsar.admin_url}"\nregions = ["eu", "us"]\n'
+        'tenants = ["acme", "zeta"]\n'
         f'operators = "{operator_files.trusted}"\nkey = "{operator_files.key}"\n'
     )
 

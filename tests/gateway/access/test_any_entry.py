@@ -16,7 +16,7 @@ from gateway.access.entry_book import EntryBook
 from gateway.access.revocation import next_list
 from identity import Authority, Revoked
 from identity.bounded_values import MAX_VERSION
-from identity.device_cli import _line
+from identity.device_answers import device_line
 from identity.publication_id import PROPERTY, next_publication_id
 from identity.registry import ChangeRefused, DeviceChange, DeviceEntry, enrol, expect_again, resume, revoke, suspend
 from identity.registry_messages import DevicePublication, EntryRefused, entry_body, read_entry
@@ -78,7 +78,7 @@ def handle(entry: DeviceEntry, authority: Authority) -> None:
     """What a daemon, a command and a screen make of an entry."""
     assert read(json.loads(entry_body(entry))) == entry
     signed_by(KEY)(entry, entry_body(entry), PUBLICATION_ID)
-    assert _line(entry).isprintable(), "an entry is one line of a screen"
+    assert device_line(entry).isprintable(), "an entry is one line of a screen"
     book = EntryBook("eu")
     book.take(entry)
     enrolment_passwords(book.tokens(), "eu", MOMENT, {"access@eu": "own"})

@@ -1,0 +1,99 @@
+"""What `waybill device` answers: lines for people, JSON for programs, and an exit status for both."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from identity.registry import DeviceEntry
+    from identity.registry_messages import DevicePublication
+    from identity.registry_session import ChangeOutcome
+
+__all__ = [
+    "EXIT_NOT_CONFIRMED",
+    "EXIT_OUTRANKED",
+    "EXIT_REFUSED",
+    "EXIT_UNREACHABLE",
+    "confirmation",
+    "device_facts",
+    "device_line",
+    "end",
+    "say_outcome",
+]
+
+EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 3, 4, 5
+_RESULTS: Final = {
+    0: "done",
+    EXIT_UNREACHABLE: "unreachable",
+    EXIT_REFUSED: "refused",
+    EXIT_OUTRANKED: "outranked",
+    EXIT_NOT_CONFIRMED: "not-confirmed",
+    os.EX_CONFIG: "wrong-settings",
+}
+_NO_KEY_THERE = "add your public key to that region's operators.toml: then it takes this change too"
+
+
+def say_outcome(outcome: ChangeOutcome, regions: Collection[str], wait_s: float, *, as_json: bool) -> None:
+    """What became of a change; of what is not done the command ends."""
+    missing = outcome.missing or ()
+    confirmed = [one for one in regions if one not in missing] if outcome.missing is not None else []
+    if as_json:
+        devices = [json.loads(one.entry.model_dump_json()) | {"id": one.publication_id} for one in outcome.publications]
+        facts = {"devices": devices, "confirmed": confirmed, "missing": [*missing]}
+    else:
+        facts = {}
+        for one in outcome.publications:
+            typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
+            if one.entry.claim is not None and one.entry.claim.until is not None and one.entry.state == "expected":
+                typer.echo(f"  its token is good until {one.entry.claim.until:%Y-%m-%dT%H:%M:%SZ}")
+        if outcome.holds and confirmed:
+            typer.echo(f"confirmed: {', '.join(confirmed)}")
+    if not outcome.holds:
+        why = "somebody changed it at the same moment, and that change holds: look, and ask again"
+        end(why, EXIT_OUTRANKED, as_json=as_json, facts=facts)
+    if missing:
+        more = f" ({_NO_KEY_THERE})" if "unknown-key" in outcome.why else ""
+        why = f"not in force everywhere after {wait_s:g} s: {outcome.why}{more}"
+        end(why, EXIT_NOT_CONFIRMED, as_json=as_json, facts=facts)
+    if as_json:
+        typer.echo(_result(0, "", facts))
+
+
+def end(text: str, status: int, *, as_json: bool = False, facts: Mapping[str, object] | None = None) -> NoReturn:
+    """The command ends, and why."""
+    if as_json:
+        typer.echo(_result(status, text, facts or {}))
+    else:
+        typer.echo(f"waybill device: {text}", err=True)
+    raise typer.Exit(status)
+
+
+def device_facts(publication: DevicePublication, signed_by: str) -> dict[str, Any]:
+    """A device for programs."""
+    return {**json.loads(publication.entry.model_dump_json()), "signed_by": signed_by}
+
+
+def device_line(entry: DeviceEntry, signed_by: str = "") -> str:
+    """A device for people.
+
+    `signed_by` beside who the entry says: the first is proven, the second is what was written.
+    """
+    more = f" -> {entry.successor}" if entry.successor else ""
+    changed = f"{entry.changed_at:%Y-%m-%dT%H:%M:%SZ} by {entry.changed_by}"
+    if signed_by not in ("", entry.changed_by):
+        changed += f", signed by {signed_by}"
+    return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
+
+
+def confirmation(entry: DeviceEntry, missing: Mapping[str, str] | None) -> dict[str, str | bool | None]:
+    """Whether all regions have confirmed a device's last change; None: nobody knows."""
+    return {"confirmed": None if missing is None else entry.name not in missing, "why": (missing or {}).get(entry.name)}
+
+
+def _result(status: int, why: str, facts: Mapping[str, object]) -> str:
+    return json.dumps({"result": _RESULTS[status], "why": why, **facts}, indent=2)
