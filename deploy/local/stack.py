@@ -326,9 +326,8 @@ class LocalStack:
         """What `waybill device` takes by itself: the registry, who signs, and which regions are to confirm."""
         operator, centre = stack_operator(self.folder), self.pulsar[self.topology.centre]
         lines = [f'service_url = "{centre.service_url}"', f'admin_url = "{centre.admin_url}"']
-        # A topology without operators has the topics of reference data alone to go by.
-        tenants = self.topology.operators or ("fleet",)
-        lines += [f"regions = {json.dumps(sorted(self.access_daemons))}", f"tenants = {json.dumps(tenants)}"]
+        named = {"regions": sorted(self.access_daemons), "tenants": self.topology.operators or ("fleet",)}
+        lines += [f"{name} = {json.dumps(of)}" for name, of in named.items()]
         lines += [f'key = "{operator.key_file}"', f'operators = "{operator.operators_file}"', "[access]"]
         text = "\n".join([*lines, self.access().as_toml()])
         if self.access_daemons:

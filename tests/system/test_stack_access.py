@@ -25,7 +25,7 @@ from tests.system.access_region import has_ended, is_refused_at
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
-TENANT = "guarded"
+TENANT = "fleet"
 BECAUSE = ("--reason", "as a test")
 Command = Callable[..., tuple[int, str]]
 
