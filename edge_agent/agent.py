@@ -177,6 +177,13 @@ class Agent:
             on_opened=partial(self._certificates.on_opened, shown),
         )
 
+    @property
+    def certificate_problem(self) -> str:
+        """Why the device has no certificate, no new one, or does not use the newest; "" where nothing is wrong."""
+        asked = "" if self.enrolment is None else self.enrolment.problem
+        used = "" if self._certificates is None else self._certificates.problem
+        return asked or used
+
     def _on_certificate_answer(self, payload: bytes) -> None:
         if self.enrolment is not None:
             self.enrolment.on_answer(payload)

@@ -56,7 +56,7 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "paused_for_s": round(drain.paused_for_s, 1),
         "link": agent.link_budget.link,
         **certificate_state(agent.settings, time.time()),
-        "certificate_problem": agent.enrolment.problem or None if agent.enrolment is not None else None,
+        "certificate_problem": agent.certificate_problem or None,
         "held_back": _held_back(agent),
         "waiting_for_commit": agent.intake.waiting,
         "retrying": drain.dispatcher.retrying,

@@ -325,11 +325,9 @@ class LocalStack:
     def _write_operator_settings(self) -> None:
         """What `waybill device` takes by itself: the registry, who signs, and which regions are to confirm."""
         operator, centre = stack_operator(self.folder), self.pulsar[self.topology.centre]
-        lines = [f'service_url = "{centre.service_url}"', f'admin_url = "{centre.admin_url}"']
-        named = {"regions": sorted(self.access_daemons), "tenants": self.topology.operators or ("fleet",)}
-        lines += [f"{name} = {json.dumps(of)}" for name, of in named.items()]
-        lines += [f'key = "{operator.key_file}"', f'operators = "{operator.operators_file}"', "[access]"]
-        text = "\n".join([*lines, self.access().as_toml()])
+        tenants = self.topology.operators or ("fleet",)
+        text = operator.settings(centre.service_url, centre.admin_url, self.access_daemons, tenants)
+        text += f"[access]\n{self.access().as_toml()}"
         if self.access_daemons:
             replace_durably(self.folder / OPERATOR_SETTINGS, text.encode(), mode=0o600)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,18 @@ class StackOperator(NamedTuple):
     def key(self) -> OperatorKey:
         """The private key. Raises OperatorKeyRefused."""
         return read_operator_key(self.key_file)
+
+    def settings(self, service_url: str, admin_url: str, regions: Iterable[str], tenants: Iterable[str]) -> str:
+        """What `waybill device` takes by itself, but for `[access]`."""
+        facts = {
+            "service_url": service_url,
+            "admin_url": admin_url,
+            "regions": sorted(regions),
+            "tenants": sorted(tenants),
+            "key": str(self.key_file),
+            "operators": str(self.operators_file),
+        }
+        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in facts.items())
 
     def reference_settings(self) -> str:
         """What the settings of the jobs say of whom they trust."""

@@ -70,6 +70,11 @@ class CertificateFolder:
         """The next request gets a new key. Raises OSError."""
         self._requested.unlink(missing_ok=True)
 
+    def give_up_next(self) -> None:
+        """The next one never worked: the current one holds, and another is asked for. Raises OSError."""
+        self._next.unlink(missing_ok=True)
+        sync_folder(self._folder)
+
     def promote(self) -> None:
         """The next one worked: it takes the place of the one before. Raises OSError."""
         with suppress(FileNotFoundError):

@@ -11,7 +11,7 @@ import pytest
 from edge_agent.config import UplinkSettings
 from edge_agent.enrolment.certificate_folder import CertificateFolder
 from edge_agent.enrolment.enrolment_loop import JITTER_SHARE, EnrolmentLoop, EnrolmentParts
-from edge_agent.enrolment.uplink_certificates import UplinkCertificates
+from edge_agent.enrolment.uplink_certificates import MAX_REFUSALS, UplinkCertificates
 from edge_agent.errors import EnrolmentFailed, NoCertificate
 from runtime.tls import TlsSettings
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, enrolment_settings
@@ -158,3 +158,46 @@ def test_an_uplink_with_a_certificate_of_its_own_shows_that(device: KeptDevice) 
     assert device.certificates.with_certificate(uplink) is uplink
     plain = UplinkSettings(region="eu", host="h")
     assert device.certificates.with_certificate(plain) is plain
+
+
+def renewed(device: KeptDevice) -> None:
+    device.loop.step()
+    device.connect()
+    device.now_s += 25 * DAY_S
+    device.loop.step()
+
+
+def test_a_new_certificate_that_fails_where_the_one_before_works_is_given_up_and_another_is_asked_for(
+    device: KeptDevice,
+) -> None:
+    renewed(device)
+    given_up = device.folder.next()
+    assert given_up is not None
+    for tried in range(MAX_REFUSALS):
+        assert device.connect(works=False) == "next.pem"
+        assert (device.certificates.problem == "") == (tried == 0)
+        assert device.connect() == "current.pem"
+        assert f"{given_up.validity.serial:x}" in device.certificates.problem
+    assert "given up" in device.certificates.problem
+    assert device.connect() == "current.pem"
+    device.loop.step()
+    another = device.folder.next()
+    assert another is not None
+    assert another.validity.serial != given_up.validity.serial
+    assert device.connect() == "next.pem"
+    assert device.connect() == "current.pem"
+    assert device.certificates.problem == ""
+
+
+def test_a_region_that_is_away_has_no_new_certificate_given_up(device: KeptDevice) -> None:
+    renewed(device)
+    for _ in range(4 * MAX_REFUSALS):
+        device.connect(works=False)
+    assert device.folder.next() is not None
+    assert device.certificates.problem == ""
+
+
+def test_the_only_certificate_is_never_given_up(device: KeptDevice) -> None:
+    device.loop.step()
+    for _ in range(4 * MAX_REFUSALS):
+        assert device.connect(works=False) == "next.pem"
