@@ -141,7 +141,7 @@ class AccessRegion:
             "require_certificate true",
             "use_identity_as_username true",
             "use_username_as_clientid true",
-            "tls_version tlsv1.2",
+            "tls_version tlsv1.3",
             f"listener 0 {self.socket}",
             "allow_anonymous false",
             f"acl_file {self.folder}/rules",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -87,6 +89,23 @@ def test_a_token_and_a_factory_certificate_enrol_their_devices_once(region: Enro
     code, said = enrol(four)
     assert (code, "unknown-claim" in said) == (1, True)
     assert region.desk.outcomes == {"enrolled": 2, "claim-used": 1, "unknown-claim": 1}
+
+
+def test_the_enrolment_broker_speaks_tls_1_3_alone_at_both_its_listeners(region: EnrolmentRegion) -> None:
+    factory = region.expect_factory("bus-2", "SN-0002")
+    context = ssl.create_default_context(cafile=str(region.root))
+    context.load_cert_chain(str(factory.certificate), str(factory.key))
+    said = []
+    for newest in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
+        context.maximum_version = newest
+        for port in (region.broker.port, region.broker.factory_port):
+            plain = socket.create_connection(("127.0.0.1", port), 10)
+            try:
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+                    said.append(secure.version())
+            except ssl.SSLError as error:
+                said.append(error.reason)
+    assert said == ["TLSv1.3", "TLSv1.3", "TLSV1_ALERT_PROTOCOL_VERSION", "TLSV1_ALERT_PROTOCOL_VERSION"]
 
 
 def test_a_lost_answer_is_asked_for_again_and_an_expired_token_is_turned_away(
