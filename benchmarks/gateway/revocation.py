@@ -1,35 +1,42 @@
 """From the publication of a revocation to the end of the device's session, beside thousands of other sessions.
 
-A real Pulsar, a real Mosquitto with mutual TLS, and the access daemon, on this machine. `python -m
-benchmarks.gateway.revocation [DEVICES]`.
+A real Pulsar, a real Mosquitto with mutual TLS, the access daemon, and a gateway under half of its load, on this
+machine. `python -m benchmarks.gateway.revocation [DEVICES]`.
 """
 
 from __future__ import annotations
 
+import json
 import resource
+import secrets
 import select
 import socket
-import ssl
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
-from cryptography import x509
 
-from deploy.local import PulsarCluster
-from identity import issue_device, make_request
+from benchmarks.gateway.crowd import TENANT, credentials_file, open_sessions
+from benchmarks.gateway.device_load import LoadSettings, device_name
+from deploy.local import DaemonProcess, PulsarCluster, free_port, http_health
+from identity import KeyPair, write_credentials
 from identity.registry import DeviceChange, DeviceEntry, expect, revoke
 from identity.registry_publisher import RegistryPublisher
 from runtime.pulsar_client import PulsarAccess
-from tests.system.access_region import LIFE, AccessRegion, new_root
+from tests.system.access_region import LIFE, AccessRegion, has_ended, new_root
 from tests.waiting import wait_until
 
 SINGLE, BURST = 200, 1000
-_TENANT = "acme"
+LOADED_RATE, LOADED_DEVICES, LOADED_S = 4000.0, 200, 60.0
+ASKED_S = 1.0
 
 
 def main(devices: int = 10_000) -> None:
@@ -43,34 +50,44 @@ def main(devices: int = 10_000) -> None:
 
 
 def _measure(folder: Path, devices: int) -> None:
+    with _region(folder) as region, RegistryPublisher(region.service_url, PulsarAccess()) as publisher:
+        names = [f"d-{number}" for number in range(devices)]
+        began = time.monotonic()
+        # Every device is in the registry, as in a region that is in use.
+        known = threading.Thread(target=lambda: [publisher.publish(_known(name)) for name in names])
+        known.start()
+        sessions = open_sessions(region, names)
+        print(f"{devices} sessions with mutual TLS in {time.monotonic() - began:.0f} s", flush=True)
+        known.join()
+        print(f"and as many entries in the registry in {time.monotonic() - began:.0f} s", flush=True)
+        with _half_load(region, folder):
+            single = [_revoke_one(publisher, *sessions.popitem()) for _ in range(min(SINGLE, devices // 10))]
+        _print(f"one at a time, beside {LOADED_RATE:.0f} batches a second", single)
+        idle = [_revoke_one(publisher, *sessions.popitem()) for _ in range(min(SINGLE, devices // 10))]
+        _print("one at a time, nothing else", idle)
+        burst = _revoke_all(publisher, dict(sessions.popitem() for _ in range(min(BURST, devices // 10))))
+        _print(f"{len(burst)} at once, each from its own publication", burst)
+        status = region.status()
+        assert status is not None
+        print(f"reloads of the broker {status.reloads}, sessions ended {status.sessions_ended}, {len(sessions)} left")
+        assert not _ended(sessions.values()), "a session ended that nobody revoked"
+        assert max(_p99(single), _p99(idle)) < ASKED_S, "a revocation is to end a session within a second"
+
+
+@contextmanager
+def _region(folder: Path) -> Iterator[AccessRegion]:
     cluster = PulsarCluster("eu", folder / "pulsar")
-    region: AccessRegion | None = None
-    try:
+    with ExitStack() as stack:
+        stack.callback(cluster.stop)
         cluster.start()
         cluster.wait(180)
         _namespaces(cluster.admin_url)
         (folder / "eu").mkdir()
         region = AccessRegion("eu", folder / "eu", new_root(folder / "root"), cluster.service_url)
+        stack.callback(region.stop)
         region.start_broker()
         region.start_daemon()
-        began = time.monotonic()
-        measured = min(SINGLE + BURST, devices)
-        sessions = [_session(region, f"d-{number}", is_listed=number < measured) for number in range(devices)]
-        print(f"{devices} sessions with mutual TLS in {time.monotonic() - began:.0f} s", flush=True)
-        with RegistryPublisher(cluster.service_url, PulsarAccess()) as publisher:
-            publisher.publish(_known("nobody"))
-            single = [_revoke_one(publisher, f"d-{number}", sessions[number]) for number in range(measured // 6)]
-            _print("one at a time", single)
-            burst = _revoke_all(publisher, {f"d-{n}": sessions[n] for n in range(measured // 6, measured)})
-            _print(f"{len(burst)} at once, each from its own publication", burst)
-        status = region.status()
-        assert status is not None
-        print(f"reloads of the broker {status.reloads}, sessions ended {status.sessions_ended}")
-        assert sorted(single)[int(len(single) * 0.99)] < 1, "a revocation is to end a session within a second"
-    finally:
-        if region is not None:
-            region.stop()
-        cluster.stop()
+        yield region
 
 
 def _namespaces(admin_url: str) -> None:
@@ -78,30 +95,80 @@ def _namespaces(admin_url: str) -> None:
     wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
     httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
     retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
-    for namespace in ("reference", "access"):
+    for namespace in ("reference", "access", "telemetry-eu"):
         httpx.put(f"{admin}/namespaces/fleet/{namespace}", json=retention).raise_for_status()
+    for topic in ("batches", "refused"):
+        httpx.put(f"{admin}/persistent/fleet/telemetry-eu/{topic}/partitions", json=2).raise_for_status()
 
 
-def _session(region: AccessRegion, device: str, *, is_listed: bool) -> socket.socket:
-    """A device's session; one that `is_listed` can be revoked by its serial number, as it is among the issued."""
-    key, now = region.device_key, datetime.now(UTC)
-    request = make_request(key, f"{_TENANT}/{device}")
-    if is_listed:
-        issued = region.authority.device(request, _TENANT, device, now=now, lifetime=LIFE)
-    else:
-        serial = x509.random_serial_number()
-        authority = region.authority.authority
-        issued = issue_device(authority, request, _TENANT, device, now=now, serial=serial, lifetime=LIFE)
-    # Not durably: syncing the files of thousands of devices took longer than all else here.
-    certificate = region.folder / "beside.pem"
-    certificate.write_bytes(issued.chain_pem + key.private_pem())
-    context = ssl.create_default_context(cadata=region.authority.root_pem.decode())
-    context.load_cert_chain(str(certificate))
-    return region.connect(context)
+@contextmanager
+def _half_load(region: AccessRegion, folder: Path) -> Iterator[None]:
+    """A gateway, and devices that send to it."""
+    gateway = _gateway(region, folder)
+    gateway.start()
+    try:
+        gateway.wait()
+        files = [str(credentials_file(region, device_name("load", number))) for number in range(LOADED_DEVICES)]
+        settings = LoadSettings(
+            port=region.port,
+            certificates=[(str(region.server_tls.ca), file, file) for file in files],
+            batch_bytes=2 << 10,
+            seconds=LOADED_S,
+            rate=LOADED_RATE,
+            name="load",
+            tenant=TENANT,
+        )
+        file = folder / "load.json"
+        file.write_text(json.dumps(asdict(settings)))
+        command = [sys.executable, "-m", "benchmarks.gateway.device_load", str(file)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
+            assert load.stdout is not None
+            assert load.stdout.readline().strip() == "ready"
+            yield
+            assert load.poll() is None, "the load ended before the revocations"
+            answer = json.loads(load.stdout.readline())
+        print(f"the load: {answer['acknowledged'] / LOADED_S:,.0f} batches a second, p99 {answer['p99_ms']:.0f} ms")
+    finally:
+        gateway.stop()
+
+
+def _gateway(region: AccessRegion, folder: Path) -> DaemonProcess:
+    key, now, port = KeyPair.generate(), datetime.now(UTC), free_port()
+    issued = region.authority.client(key, "gateway@eu-1", now=now, lifetime=LIFE)
+    files = write_credentials(
+        folder / "gateway", root_pem=region.authority.root_pem, chain_pem=issued.chain_pem, key=key
+    )
+    share, config = folder / "share", folder / "gateway.toml"
+    share.write_text(secrets.token_hex(16))
+    config.write_text(f"""
+        name = "eu-1"
+        region = "eu"
+        [pulsar]
+        service_url = "{region.service_url}"
+        tenant = "fleet"
+        [status]
+        port = {port}
+        [mqtt]
+        host = "127.0.0.1"
+        port = {region.port}
+        share_file = "{share}"
+        [mqtt.tls]
+        ca = "{files.ca}"
+        certificate = "{files.certificate}"
+        key = "{files.key}"
+        """)
+    return DaemonProcess.python(
+        "eu-1",
+        "gateway",
+        ["run", "--config", str(config)],
+        folder / "gateway",
+        env={"PYTHONPATH": str(Path.cwd())},
+        healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
+    )
 
 
 def _known(device: str) -> DeviceEntry:
-    return expect(_TENANT, device, region="eu", claim=None, change=_change())
+    return expect(TENANT, device, region="eu", claim=None, change=_change())
 
 
 def _change() -> DeviceChange:
@@ -112,7 +179,7 @@ def _revoke_one(publisher: RegistryPublisher, device: str, session: socket.socke
     entry = revoke(_known(device), _change())
     began = time.monotonic()
     publisher.publish(entry)
-    _wait_for_end(session)
+    assert has_ended(session), f"the session of {device} did not end"
     return time.monotonic() - began
 
 
@@ -139,18 +206,23 @@ def _revoke_all(publisher: RegistryPublisher, sessions: dict[str, socket.socket]
     return took
 
 
-def _wait_for_end(session: socket.socket) -> None:
-    session.settimeout(30)
-    try:
-        session.recv(100)
-    except OSError:
-        return
+def _ended(sessions: Iterable[socket.socket]) -> int:
+    poll = select.poll()
+    for session in sessions:
+        poll.register(session, select.POLLIN)
+    return len(poll.poll(0))
+
+
+def _p99(took: list[float]) -> float:
+    return sorted(took)[int(len(took) * 0.99)]
 
 
 def _print(what: str, took: list[float]) -> None:
-    took.sort()
-    p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
-    print(f"{what}: {len(took)}, p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, max {took[-1] * 1000:.0f} ms")
+    p50, p99, longest = sorted(took)[len(took) // 2], _p99(took), max(took)
+    print(
+        f"{what}: {len(took)}, p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, max {longest * 1000:.0f} ms",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

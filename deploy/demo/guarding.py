@@ -104,6 +104,8 @@ def _registry(stack: LocalStack) -> RegistrySession:
 def open_session(port: int, context: ssl.SSLContext, timeout_s: float = _END_S) -> ssl.SSLSocket:
     """A session with a certificate: an MQTT 5 CONNECT and its CONNACK. Raises OSError where it is refused."""
     plain = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+    # Nagle's algorithm would hold the CONNECT back until the handshake's last packet is acknowledged.
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         session = context.wrap_socket(plain, server_hostname="127.0.0.1")
         body = b"\x00\x04MQTT\x05\x02" + struct.pack(">H", 600) + b"\x00\x00\x00"

@@ -11,7 +11,6 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +20,15 @@ from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus, read_access_status
 from gateway.errors import NoAnswer
 from identity import AuthorityFolder, KeyPair, make_request, write_credentials
+from identity.broker_conf import (
+    MosquittoSettings,
+    ServerFiles,
+    broker_access_lines,
+    broker_lines,
+    broker_log_lines,
+    conf_text,
+    device_listener_lines,
+)
 from tests.waiting import wait_until
 
 LIFE = timedelta(days=30)
@@ -44,6 +52,7 @@ class AccessRegion:
         self.server_tls = write_credentials(
             folder / "broker", root_pem=root.root_pem, chain_pem=server.chain_pem, key=key
         )
+        self.service_url = service_url
         self.port, self.endpoint = free_port(), AccessEndpoint(port=free_port())
         self.socket, self.pid_file = folder / "guard.sock", folder / "broker.pid"
         self.config = folder / "access.toml"
@@ -73,7 +82,7 @@ class AccessRegion:
     def start_broker(self) -> None:
         self._command("prepare").wait(60)
         conf = self.folder / "mosquitto.conf"
-        conf.write_text("\n".join(self._lines()) + "\n")
+        conf.write_text(conf_text(self._lines()))
         self.socket.unlink(missing_ok=True)
         program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         assert program, "Mosquitto is not installed"
@@ -130,25 +139,20 @@ class AccessRegion:
             arguments = [sys.executable, "-m", "gateway", "access", command, "--config", str(self.config)]
             return subprocess.Popen(arguments, stdout=log, stderr=log)
 
-    def _lines(self) -> Iterator[str]:
-        yield from (
-            f"listener {self.port} 127.0.0.1",
-            "max_connections -1",
-            f"cafile {self.server_tls.ca}",
-            f"certfile {self.server_tls.certificate}",
-            f"keyfile {self.server_tls.key}",
-            f"crlfile {self.folder}/lists.pem",
-            "require_certificate true",
-            "use_identity_as_username true",
-            "use_username_as_clientid true",
-            "tls_version tlsv1.3",
-            f"listener 0 {self.socket}",
-            "allow_anonymous false",
-            f"acl_file {self.folder}/rules",
-            f"password_file {self.folder}/passwords",
+    def _lines(self) -> list[str]:
+        tls = self.server_tls
+        return [
+            *broker_lines(self.port, "127.0.0.1", self.folder, MosquittoSettings()),
+            *device_listener_lines(ServerFiles(tls.certificate, tls.key), tls.ca, self.folder / "rules"),
+            *broker_access_lines(
+                revocations=self.folder / "lists.pem",
+                passwords=self.folder / "passwords",
+                pid_file=self.pid_file,
+                guard_socket=self.socket,
+            ),
+            *broker_log_lines(),
             f"user {getpass.getuser()}",
-            "log_dest stderr",
-        )
+        ]
 
 
 def is_refused_at(port: int, context: ssl.SSLContext) -> bool:
