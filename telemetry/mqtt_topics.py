@@ -56,6 +56,7 @@ class DeviceTopic(NamedTuple):
     channel: DeviceChannel
 
 
+@lru_cache(maxsize=_TOPICS_KNOWN)
 def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     """The topic of a device's channel. Raises ValueError for names that no tenant or device can have."""
     if not (DEVICE_PATTERN.fullmatch(tenant) and DEVICE_PATTERN.fullmatch(device)):

@@ -35,7 +35,7 @@ from tests.system.access_region import LIFE, AccessRegion, has_ended, new_root
 from tests.waiting import wait_until
 
 SINGLE, BURST = 200, 1000
-LOADED_RATE, LOADED_DEVICES, LOADED_S = 4000.0, 200, 60.0
+LOADED_RATE, LOADED_DEVICES, LOADED_S = 4000.0, 200, 40.0
 ASKED_S = 1.0
 
 
@@ -69,7 +69,7 @@ def _measure(folder: Path, devices: int) -> None:
         _print(f"{len(burst)} at once, each from its own publication", burst)
         status = region.status()
         assert status is not None
-        print(f"reloads of the broker {status.reloads}, sessions ended {status.sessions_ended}, {len(sessions)} left")
+        print(f"reloads of the broker {status.reloads}; {len(sessions)} sessions left")
         assert not _ended(sessions.values()), "a session ended that nobody revoked"
         assert max(_p99(single), _p99(idle)) < ASKED_S, "a revocation is to end a session within a second"
 

@@ -1,9 +1,13 @@
-"""Does the steps of the core: files, one signal, sessions, publications, in this order. Each may be done twice."""
+"""Does the steps of the core: sessions, files, one signal, sessions again, publications, in this order.
+
+Each may be done twice. A session ends before lists are signed and read, which takes longer the more there is on them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import structlog
@@ -52,6 +56,7 @@ class StepRunner:
 
     def run(self, step: BrokerStep) -> BrokerStep | None:
         """Make the broker have what a step says. What is left of it: sessions that the broker does not end."""
+        self._cut(step.end)
         is_changed = self._files.write_rules(step.denied)
         own = self.own_list.update(step.revoked, self._now())
         is_changed |= self._files.write_lists([own, *step.lists])
@@ -90,6 +95,13 @@ class StepRunner:
             self._metrics.sessions_came_back.inc()
             _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
         return again
+
+    def _cut(self, names: Iterable[str]) -> None:
+        # Who connects again meanwhile is ended again. A broker that is away needs its files all the same.
+        with contextlib.suppress(BrokerUnreachable):
+            for name in names:
+                with contextlib.suppress(SessionNotEnded):
+                    self._guard.end(name)
 
     def _is_ended(self, name: str) -> bool:
         try:
