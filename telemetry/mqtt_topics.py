@@ -56,9 +56,13 @@ class DeviceTopic(NamedTuple):
     channel: DeviceChannel
 
 
-@lru_cache(maxsize=_TOPICS_KNOWN)
 def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     """The topic of a device's channel. Raises ValueError for names that no tenant or device can have."""
+    return _topic(tenant, device, channel)
+
+
+@lru_cache(maxsize=_TOPICS_KNOWN)
+def _topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     if not (DEVICE_PATTERN.fullmatch(tenant) and DEVICE_PATTERN.fullmatch(device)):
         raise ValueError(f"{tenant!r} and {device!r} are not the names of a tenant and a device")
     return "/".join((*_VERSION, tenant, device, channel))

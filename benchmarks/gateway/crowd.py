@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,10 +38,10 @@ def credentials_file(region: AccessRegion, device: str) -> Path:
     return file
 
 
-def open_sessions(region: AccessRegion, devices: Iterable[str]) -> dict[str, ssl.SSLSocket]:
+def open_sessions(region: AccessRegion, devices: Iterable[str]) -> dict[str, socket.socket]:
     """A session with mutual TLS for each device."""
 
-    def session(device: str) -> tuple[str, ssl.SSLSocket]:
+    def session(device: str) -> tuple[str, socket.socket]:
         file = credentials_file(region, device)
         context = ssl.create_default_context(cadata=region.authority.root_pem.decode())
         context.load_cert_chain(file)

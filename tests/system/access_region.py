@@ -141,6 +141,8 @@ class AccessRegion:
 
     def _lines(self) -> list[str]:
         tls = self.server_tls
+        assert tls.certificate is not None
+        assert tls.key is not None
         return [
             *broker_lines(self.port, "127.0.0.1", self.folder, MosquittoSettings()),
             *device_listener_lines(ServerFiles(tls.certificate, tls.key), tls.ca, self.folder / "rules"),
