@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from datetime import UTC
 from typing import Final
 from urllib.parse import urlsplit
 
-from runtime.pulsar_client import PulsarAccess, PulsarToken
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
+from runtime.pulsar_tls import access_tls_context
 from runtime.timed_chunks import timed_chunks
-from runtime.tls import TlsSettings, load_key_pair, tls_context
 
 __all__ = ["MAX_CLOCK_DIFFERENCE_S", "ClockDiffers", "ClockUnknown", "check_clock", "stated_moment_s"]
 
@@ -84,14 +83,14 @@ def _asked_moment_s(url: str, access: PulsarAccess) -> float:
         with contextlib.ExitStack() as stack:
             connection = stack.enter_context(socket.create_connection((host, port), timeout=_TIMEOUT_S))
             if parts.scheme == "https":
-                context = _tls(access)
+                context = access_tls_context(access)
                 connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
             connection.sendall(_request(parts.netloc, access))
             return stated_moment_s(_head(connection, ends_s))
     except ClockUnknown as error:
         raise ClockUnknown(f"the clock of {url} is not known: {error}") from error
     # Of an address: a name that is none; of files: OSError, and ValueError for a key with a passphrase.
-    except (OSError, ValueError, KeyError) as error:
+    except (PulsarAccessError, OSError, ValueError, KeyError) as error:
         raise ClockUnknown(f"the clock of {url} is not known: {error}") from error
 
 
@@ -109,16 +108,3 @@ def _head(connection: socket.socket, ends_s: float) -> bytes:
         if b"\r\n\r\n" in data or len(data) > _MAX_HEAD_BYTES:
             break
     return data
-
-
-def _tls(access: PulsarAccess) -> ssl.SSLContext:
-    pair = access.key_pair()
-    if access.tls_ca is not None:
-        files = TlsSettings(ca=access.tls_ca, certificate=access.tls_certificate, key=access.tls_key)
-        context = tls_context(files)
-    else:
-        context = ssl.create_default_context()
-        if pair is not None:
-            load_key_pair(context, *pair)
-    context.check_hostname = access.tls_validate_hostname
-    return context

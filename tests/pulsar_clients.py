@@ -4,8 +4,8 @@ from typing import Any
 
 import pulsar
 
-from geo.replication.transport import access_tls_context
 from runtime.pulsar_client import PulsarAccess, PulsarToken, open_pulsar_client
+from runtime.pulsar_tls import access_tls_context
 
 # A broker that has just been started again loads a topic within its topicLoadTimeoutSeconds (60) or refuses, and the
 # client asks again. The client's own 30 s would end a test whose broker is only late.

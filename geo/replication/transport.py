@@ -2,10 +2,8 @@
 
 import contextlib
 import socket
-import ssl
 from collections import deque
 from collections.abc import Mapping
-from functools import cache
 from threading import Event, Timer
 from typing import Any
 from urllib.parse import urljoin
@@ -14,10 +12,10 @@ import httpx
 
 from geo.replication.errors import ClusterUnreachable, NoConnection, UnusableAccess
 from geo.replication.rest_response import MAX_BYTES, RestResponse
-from runtime import TlsSettings, load_key_pair, tls_context
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
+from runtime.pulsar_tls import access_tls_context
 
-__all__ = ["AdminTransport", "Query", "access_tls_context"]
+__all__ = ["AdminTransport", "Query"]
 
 _MAX_REDIRECTS = 4
 _MAX_CONNECTIONS = 32
@@ -139,28 +137,3 @@ class AdminTransport:
         return httpx.Request(
             request.method, target, headers=headers, content=request.content, extensions=request.extensions
         )
-
-
-def access_tls_context(access: PulsarAccess) -> ssl.SSLContext:
-    """How to know who they are, and how to show who we are, on a connection with TLS. Raises PulsarAccessError."""
-    pair = access.key_pair()
-    if access.tls_ca is None and pair is None and access.tls_validate_hostname:
-        return _usual_context()
-    try:
-        if access.tls_ca is None:
-            context = httpx.create_ssl_context()
-            if pair:
-                load_key_pair(context, *pair)
-        else:
-            context = tls_context(TlsSettings(ca=access.tls_ca, certificate=access.tls_certificate, key=access.tls_key))
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        files = ", ".join(str(file) for file in (access.tls_ca, *(pair or ())) if file)
-        raise PulsarAccessError(f"the TLS files cannot be used ({files}): {error}") from error
-    context.check_hostname = access.tls_validate_hostname
-    return context
-
-
-@cache
-def _usual_context() -> ssl.SSLContext:
-    """Building one takes 20 ms: it reads every certificate of the machine."""
-    return httpx.create_ssl_context()

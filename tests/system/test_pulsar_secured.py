@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from deploy.local import LocalStack
-from geo.replication.transport import access_tls_context
 from identity import TokenKey
 from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+from runtime.pulsar_tls import access_tls_context
 from tests.pulsar_clients import http_access
 from tests.waiting import wait_until
 

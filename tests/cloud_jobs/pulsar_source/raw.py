@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
-from geo.replication.transport import access_tls_context
 from runtime.pulsar_client import PulsarToken
+from runtime.pulsar_tls import access_tls_context
 from tests.cloud_jobs.pulsar_source.world import LiveCluster
 
 Fields = list[tuple[int, int | bytes]]
