@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from identity.errors import SignatureRefused
-from identity.names import PrincipalKind, principal
+from identity.names import PrincipalKind, PrincipalName, parse_name, principal
 from identity.operator_keys import OperatorKeys, Scope
 from identity.registry_signing import ENROLMENT_KIND
 from identity.signatures import OperatorKey, Publication, sign_publication, verify_publication
@@ -19,6 +20,7 @@ from telemetry import InvalidJson, parse_json
 __all__ = [
     "CONFIRMATIONS_TOPIC",
     "RegionConfirmation",
+    "confirming_regions",
     "decode_confirmation",
     "encode_confirmation",
     "is_of_its_region",
@@ -82,3 +84,10 @@ def is_of_its_region(found: RegionConfirmation, body: bytes, properties: Mapping
     except SignatureRefused:
         return False
     return by.name == principal(PrincipalKind.ACCESS, found.region)
+
+
+def confirming_regions(keys: OperatorKeys, moment: datetime) -> frozenset[str]:
+    """The regions for whose access daemons a key is trusted that is valid at a moment: each is to confirm."""
+    valid = (key for key in keys.keys.values() if ENROLMENT_KIND in key.kinds and key.is_valid_at(moment))
+    names = (parse_name(key.name) for key in valid)
+    return frozenset(one.name for one in names if isinstance(one, PrincipalName) and one.kind is PrincipalKind.ACCESS)

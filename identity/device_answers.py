@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -38,27 +38,31 @@ _RESULTS: Final = {
 _NO_KEY_THERE = "add your public key to that region's operators.toml: then it takes this change too"
 
 
-def say_outcome(outcome: ChangeOutcome, regions: Collection[str], wait_s: float, *, as_json: bool) -> None:
+def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None:
     """What became of a change; of what is not done the command ends."""
     missing = outcome.missing or ()
-    confirmed = [one for one in regions if one not in missing] if outcome.missing is not None else []
     if as_json:
         devices = [json.loads(one.entry.model_dump_json()) | {"id": one.publication_id} for one in outcome.publications]
-        facts = {"devices": devices, "confirmed": confirmed, "missing": [*missing]}
+        facts: dict[str, object] = {"devices": devices, "confirmed": [*outcome.confirmed], "missing": [*missing]}
+        facts["unlisted"] = [*outcome.unlisted]
     else:
         facts = {}
         for one in outcome.publications:
             typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
             if one.entry.claim is not None and one.entry.claim.until is not None and one.entry.state == "expected":
                 typer.echo(f"  its token is good until {one.entry.claim.until:%Y-%m-%dT%H:%M:%SZ}")
-        if outcome.holds and confirmed:
-            typer.echo(f"confirmed: {', '.join(confirmed)}")
+        if outcome.holds and outcome.confirmed and not missing:
+            typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
+        if outcome.unlisted:
+            regions = ", ".join(outcome.unlisted)
+            typer.echo(f"waybill device: `regions` of the settings lacks {regions}: add it there", err=True)
     if not outcome.holds:
         why = "somebody changed it at the same moment, and that change holds: look, and ask again"
         end(why, EXIT_OUTRANKED, as_json=as_json, facts=facts)
     if missing:
         more = f" ({_NO_KEY_THERE})" if "unknown-key" in outcome.why else ""
-        why = f"not in force everywhere after {wait_s:g} s: {outcome.why}{more}"
+        where = f"in force in {', '.join(outcome.confirmed)} alone" if outcome.confirmed else "in force nowhere"
+        why = f"{where} after {wait_s:g} s: {outcome.why}{more}"
         end(why, EXIT_NOT_CONFIRMED, as_json=as_json, facts=facts)
     if as_json:
         typer.echo(_result(0, "", facts))

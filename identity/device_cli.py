@@ -308,10 +308,10 @@ def sign(
 
     Example: waybill device sign --tenant acme --key anna.key --config operator.toml
     """
-    with _session(config, key, names=devices or None, as_json=as_json) as (session, settings):
+    with _session(config, key, names=devices or None, as_json=as_json) as (session, _):
         chosen = [_known(session, name) for name in devices] or [one.entry for one in session.publications()]
         outcome = session.sign([entry.name for entry in chosen if tenant in ("", entry.tenant)], wait)
-    say_outcome(outcome, settings.regions, wait, as_json=as_json)
+    say_outcome(outcome, wait, as_json=as_json)
 
 
 def _change(
@@ -335,7 +335,7 @@ def _change(
             settings.check_tenant(tenant)
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         outcome = session.publish(entries(session, change), wait_s)
-    say_outcome(outcome, settings.regions, wait_s, as_json=as_json)
+    say_outcome(outcome, wait_s, as_json=as_json)
 
 
 @contextmanager

@@ -31,6 +31,11 @@ class RegionAnswers:
         self._confirmed: dict[str, set[str]] = {}
         self._refused: dict[str, dict[str, str]] = {}
 
+    @property
+    def regions(self) -> frozenset[str]:
+        """Those that said anything."""
+        return frozenset(self._confirmed)
+
     def take(self, found: RegionConfirmation) -> None:
         """A region's message."""
         self._confirmed.setdefault(found.region, set()).update(found.confirmed.values())

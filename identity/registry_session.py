@@ -9,11 +9,16 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from identity.confirmations import CONFIRMATIONS_TOPIC, decode_confirmation, is_of_its_region
+from identity.confirmations import (
+    CONFIRMATIONS_TOPIC,
+    confirming_regions,
+    decode_confirmation,
+    is_of_its_region,
+)
 from identity.errors import IdentityError, SignatureFault, SignatureRefused
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
-from identity.region_answers import RegionAnswers
+from identity.region_answers import RegionAnswers, RegionVerdicts
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_publisher import RegistryPublisher, RegistryUnreachable, unsigned
@@ -36,14 +41,17 @@ class ClockRefused(IdentityError):
 
 
 class ChangeOutcome(NamedTuple):
-    """What became of a change. `holds`: no other change made at the same time outranks it. `missing`: regions whose
-    access daemon has not confirmed it in time; None: nobody waited. `why`: what each of them said, and whether the
-    confirmations can be read at all."""
+    """What became of a change. `holds`: no other change made at the same time outranks it. `confirmed`: regions that
+    have it in force; `missing`: regions whose access daemon has not confirmed it in time; None: nobody waited. `why`:
+    what each of those said, and whether the confirmations can be read at all. `unlisted`: regions that there are and
+    the settings do not name."""
 
     publications: tuple[DevicePublication, ...]
     holds: bool
     missing: tuple[str, ...] | None
     why: str = ""
+    confirmed: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
 
 
 class RegistrySession:
@@ -143,7 +151,7 @@ class RegistrySession:
         entries = tuple(entries)
         self._check(entries, wait_s)
         made = self._published(entries)
-        return ChangeOutcome(made, not self._outranked(made), *(self._missing(made, wait_s) if wait_s else (None, "")))
+        return self._outcome(made, wait_s, holds=not self._outranked(made))
 
     def sign(self, names: Iterable[str], wait_s: float = 0) -> ChangeOutcome:
         """Publishes devices as they are under the operator's own signature. See `publish`."""
@@ -156,8 +164,7 @@ class RegistrySession:
             # What it was at its turn came behind what it is now, and compaction keeps the last.
             if not (todo := self._outranked(made.values())):
                 break
-        done = tuple(made.values())
-        return ChangeOutcome(done, not todo, *(self._missing(done, wait_s) if wait_s else (None, "")))
+        return self._outcome(tuple(made.values()), wait_s, holds=not todo)
 
     def _published(self, entries: Iterable[DeviceEntry]) -> tuple[DevicePublication, ...]:
         """Those that were published, once they came back, as far as they do."""
@@ -199,13 +206,42 @@ class RegistrySession:
         for entry in entries:
             check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
 
-    def _missing(self, made: tuple[DevicePublication, ...], wait_s: float) -> tuple[tuple[str, ...], str]:
-        ids, regions = {one.publication_id for one in made}, self._settings.regions
-        # Who refuses it will not confirm it by waiting.
-        self._wait(lambda: not self._answers.verdicts(ids, regions).silent, wait_s)
-        found, standing = self._answers.verdicts(ids, regions), self._confirmations.standing
-        unread = "" if standing.is_current else f"; confirmations cannot be read: {standing.problem}"
-        return (*found.refused, *found.silent), found.text + unread
+    def _outcome(self, made: tuple[DevicePublication, ...], wait_s: float, *, holds: bool) -> ChangeOutcome:
+        if not wait_s:
+            return ChangeOutcome(made, holds, None)
+        found, standing = self._answered(made, wait_s), self._confirmations.standing
+        missing, why = (*found.refused, *found.silent), found.text
+        if not standing.is_current:
+            # A region that is heard of there alone may be missing too: nothing is confirmed.
+            missing, why = (*missing, *found.confirmed), f"{why}; confirmations cannot be read: {standing.problem}"
+        confirmed = tuple(one for one in found.confirmed if one not in missing)
+        unlisted = tuple(sorted({*found.confirmed, *missing} - {*self._settings.regions}))
+        return ChangeOutcome(made, holds, missing, why.removeprefix("; "), confirmed, unlisted)
+
+    def _answered(self, made: Collection[DevicePublication], wait_s: float) -> RegionVerdicts:
+        """What every region says of a change, once each has said something, or the time is over."""
+        ids, end_s = {one.publication_id for one in made}, time.monotonic() + wait_s
+
+        def verdicts() -> RegionVerdicts:
+            return self._answers.verdicts(ids, self._regions(made))
+
+        def is_answered() -> bool:
+            # Which regions there are is known at the topic's end; who refuses it will not confirm it by waiting.
+            return self._confirmations.standing.was_current and not verdicts().silent
+
+        while not self._wait(is_answered, min(_LOOK_S, end_s - time.monotonic())) and time.monotonic() < end_s:
+            self._on_progress("waiting for the regions, confirmed by", len(verdicts().confirmed))
+        return verdicts()
+
+    def _regions(self, about: Iterable[DevicePublication]) -> tuple[str, ...]:
+        """Where something of these devices has to be in force: wherever a broker may let them in.
+
+        What the settings name, whose daemons' keys are trusted, who said anything, and the devices' own regions: where
+        a list that somebody wrote lacks one, a stolen device is let in there.
+        """
+        trusted = frozenset() if self._trusted is None else confirming_regions(self._trusted, datetime.now(UTC))
+        others = {*trusted, *self._answers.regions, *(one.entry.region for one in about)}
+        return (*self._settings.regions, *sorted(others - {*self._settings.regions}))
 
     def not_confirmed(self, since: datetime) -> dict[str, str] | None:
         """Devices whose last change not every region has confirmed, and why, of those that were changed since then.
@@ -216,8 +252,9 @@ class RegistrySession:
             self._confirmations.start()
         if not self._wait(lambda: self._confirmations.standing.was_current, _CONFIRMATIONS_S):
             return None
-        changed = ((name, one) for name, one in self._reader.registry.all().items() if one.entry.changed_at >= since)
-        regions = self._settings.regions
+        every = self._reader.registry.all()
+        regions = self._regions(every.values())
+        changed = ((name, one) for name, one in every.items() if one.entry.changed_at >= since)
         said = ((name, self._answers.verdicts([one.publication_id], regions).text) for name, one in changed)
         return {name: text for name, text in said if text}
 
@@ -251,9 +288,10 @@ class RegistrySession:
         """Waits until the condition is met; False: the count stood still for too long."""
         known, since_s = -1, time.monotonic()
         while not self._wait(condition, _LOOK_S):
-            if (now := count()) != known:
+            # Each time, for whoever shows it only after a while.
+            self._on_progress(what, now := count())
+            if now != known:
                 known, since_s = now, time.monotonic()
-                self._on_progress(what, now)
             elif time.monotonic() - since_s > _SILENCE_S:
                 return False
         return True

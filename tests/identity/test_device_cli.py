@@ -200,3 +200,18 @@ def test_a_tenant_that_there_is_not_is_refused_with_the_one_that_may_be_meant(
     assert refused.exit_code == 3, refused.output
     assert "there is no tenant 'zetta': did you mean zeta?" in refused.stderr
     assert not token.exists()
+
+
+def test_while_a_region_is_missing_nothing_is_called_confirmed_and_one_that_the_settings_lack_is_named(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tuple(read_entry(*message, None) for message in MESSAGES[:1])
+    outcome = ChangeOutcome(made, True, ("asia",), "asia has not confirmed it", ("eu", "us"), ("asia",))
+    monkeypatch.setattr(InMemory, "publish", lambda *_: outcome)
+    command = ["revoke", "acme/bus-1", "--reason", "stolen", "--config", str(config)]
+    done = CliRunner().invoke(app, command)
+    assert (done.exit_code, "confirmed:" in done.stdout) == (5, False)
+    assert "`regions` of the settings lacks asia" in done.stderr
+    assert "in force in eu, us alone after 10 s: asia has not confirmed it" in done.stderr
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert (found["confirmed"], found["missing"], found["unlisted"]) == (["eu", "us"], ["asia"], ["asia"])

@@ -1,7 +1,11 @@
 """What regions said of a change: in force, refused, nothing."""
 
-from identity.confirmations import RegionConfirmation, decode_confirmation, encode_confirmation
+from datetime import timedelta
+
+from identity.confirmations import RegionConfirmation, confirming_regions, decode_confirmation, encode_confirmation
 from identity.region_answers import RegionAnswers
+from tests.identity.operators import operator, trusting
+from tests.identity.registry_strategies import MOMENT
 
 
 def said(region: str, confirmed: dict[str, str], refused: dict[str, str]) -> RegionConfirmation:
@@ -28,3 +32,14 @@ def test_a_refusal_goes_through_the_topic_and_one_that_is_no_text_is_none() -> N
     body = encode_confirmation("us", [("acme/a", "1")], 1.0, [("2", "altered")])
     assert decode_confirmation(body) == said("us", {"acme/a": "1"}, {"2": "altered"})
     assert decode_confirmation(body.replace(b'"altered"', b"[1]")) is None
+
+
+def test_each_region_whose_daemons_key_is_trusted_and_valid_is_to_confirm() -> None:
+    keys = trusting(
+        operator("access@eu", kinds=("enrolment",)),
+        operator("access@us", kinds=("enrolment",), valid_until=MOMENT),
+        operator("anna"),
+        operator("bea", kinds=("enrolment",)),
+    )
+    assert confirming_regions(keys, MOMENT) == {"eu"}
+    assert confirming_regions(keys, MOMENT - timedelta(days=1)) == {"eu", "us"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from identity import registry_session
+from identity.confirmations import encode_confirmation
 from identity.operator_settings import NotInSettings, OperatorSettings
 from identity.publication_id import PROPERTY, next_publication_id
 from identity.registry import DeviceEntry, DeviceState, enrol, revoke
@@ -18,7 +19,7 @@ from identity.registry_reader import DeviceRegistry, RegistryReader
 from identity.registry_session import ClockRefused, RegistrySession
 from runtime.cluster_clock import ClockDiffers, ClockUnknown
 from runtime.compacted_topic import TopicMessage, TopicStanding
-from tests.identity.registry_strategies import CERTIFICATE, CHANGE, active, change, expected
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, change, expected
 
 SETTINGS = OperatorSettings(
     service_url="pulsar://nowhere",
@@ -39,11 +40,13 @@ class Topic:
         self.newest: str | None = None
         self.turns: Iterator[Callable[[], object]] = iter(())
         self.is_ended = True
+        self.ids: Iterator[str] = iter(())
         for entry in entries:
             self.put(entry)
 
     def put(self, entry: DeviceEntry) -> str:
-        self.newest = next_publication_id(self.newest, round(time.time() * 1000), 7)
+        drawn = next_publication_id(self.newest, round(time.time() * 1000), 7)
+        self.newest = next(self.ids, drawn)
         self.messages.append(TopicMessage(entry.name, entry_body(entry), {PROPERTY: self.newest}, 0))
         for reader in self.readers:
             reader.hear(self.messages[-1])
@@ -195,3 +198,68 @@ def test_a_region_that_nobody_confirms_for_is_refused_with_the_nearest_name() ->
     with pytest.raises(NotInSettings, match="did you mean eu") as refused:
         SETTINGS.check_region("eu1")
     assert (refused.value.name, refused.value.nearest) == ("eu1", "eu")
+
+
+@pytest.fixture
+def regions(monkeypatch: pytest.MonkeyPatch) -> list[TopicMessage]:
+    """What the confirmations' topic holds; each publication is confirmed by the regions that `confirms` names."""
+    held: list[TopicMessage] = []
+
+    class Confirmations:
+        def __init__(self, _: str, __: object, ___: str, on_message: Any, *_____: object, **______: object) -> None:
+            self._on_message, self.is_running = on_message, False
+
+        standing = TopicStanding(is_current=True, was_current=True)
+
+        def start(self) -> None:
+            self.is_running = True
+            for message in held:
+                self._on_message(message)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(registry_session, "CompactedTopicReader", Confirmations)
+    return held
+
+
+def said(region: str, entry: DeviceEntry, publication_id: str) -> TopicMessage:
+    return TopicMessage(None, encode_confirmation(region, [(entry.name, publication_id)], 1.0), {}, 0)
+
+
+def test_a_region_of_the_device_that_the_settings_lack_is_waited_for_and_named(
+    topic: Topic, regions: list[TopicMessage]
+) -> None:
+    entry = active().model_copy(update={"region": "asia"})
+    ids = [next_publication_id(None, round(time.time() * 1000), 1)]
+    regions += [said(region, entry, ids[0]) for region in ("eu", "us")]
+    topic.ids = iter(ids)
+    with RegistrySession(SETTINGS) as session:
+        outcome = session.publish([entry], 0.01)
+        assert (outcome.confirmed, outcome.missing, outcome.unlisted) == (("eu", "us"), ("asia",), ("asia",))
+        assert session.not_confirmed(MOMENT) == {"acme/bus-1": "asia has not confirmed it"}
+
+
+def test_a_region_that_ever_confirmed_anything_is_waited_for(topic: Topic, regions: list[TopicMessage]) -> None:
+    entry, ids = active(), [next_publication_id(None, round(time.time() * 1000), 1)]
+    regions += [said(region, entry, ids[0]) for region in ("eu", "us")]
+    regions.append(said("asia", entry, "another"))
+    topic.ids = iter(ids)
+    with RegistrySession(SETTINGS) as session:
+        outcome = session.publish([entry], 0.01)
+        assert (outcome.missing, outcome.unlisted) == (("asia",), ("asia",))
+        assert session.not_confirmed(MOMENT) == {"acme/bus-1": "asia has not confirmed it"}
+
+
+def test_what_cannot_be_read_to_its_end_confirms_nothing(
+    topic: Topic, regions: list[TopicMessage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = TopicStanding(problem="no way")
+    monkeypatch.setattr("identity.registry_session.CompactedTopicReader.standing", lost)
+    entry, ids = active(), [next_publication_id(None, round(time.time() * 1000), 1)]
+    regions += [said(region, entry, ids[0]) for region in ("eu", "us")]
+    topic.ids = iter(ids)
+    with RegistrySession(SETTINGS) as session:
+        outcome = session.publish([entry], 0.01)
+    assert (outcome.confirmed, outcome.missing) == ((), ("eu", "us"))
+    assert outcome.why == "confirmations cannot be read: no way"
