@@ -51,6 +51,9 @@ def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None
             typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
             if one.entry.claim is not None and one.entry.claim.until is not None and one.entry.state == "expected":
                 typer.echo(f"  its token is good until {one.entry.claim.until:%Y-%m-%dT%H:%M:%SZ}")
+            if one.entry.was_never_enrolled:
+                again = f"waybill device expect {one.entry.name} --region {one.entry.region} --again"
+                typer.echo(f"  it was never enrolled, and its claim is closed: {again} gives it another one")
         if outcome.holds and outcome.confirmed and not missing:
             typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
         if outcome.unlisted:
@@ -79,7 +82,9 @@ def end(text: str, status: int, *, as_json: bool = False, facts: Mapping[str, ob
 
 def device_facts(publication: DevicePublication, signed_by: str) -> dict[str, Any]:
     """A device for programs."""
-    return {**json.loads(publication.entry.model_dump_json()), "signed_by": signed_by}
+    entry = publication.entry
+    facts = json.loads(entry.model_dump_json())
+    return {**facts, "never_enrolled": entry.was_never_enrolled, "signed_by": signed_by}
 
 
 def device_line(entry: DeviceEntry, signed_by: str = "") -> str:
@@ -91,6 +96,8 @@ def device_line(entry: DeviceEntry, signed_by: str = "") -> str:
     changed = f"{entry.changed_at:%Y-%m-%dT%H:%M:%SZ} by {entry.changed_by}"
     if signed_by not in ("", entry.changed_by):
         changed += f", signed by {signed_by}"
+    if entry.was_never_enrolled:
+        more += " (never enrolled)"
     return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
 
 

@@ -120,7 +120,7 @@ def expect(
     by_hand: ByHand = False,
     days: TokenDays = 7,
     again: Annotated[
-        bool, typer.Option("--again", help="One that was enrolled, and whose certificates ended.")
+        bool, typer.Option("--again", help="One that is known: it lost its claim, or its certificates ended.")
     ] = False,
     wait: Wait = 0,
     as_json: AsJson = False,
@@ -139,9 +139,16 @@ def expect(
         raise typer.BadParameter("--again needs a claim: --token-file or --factory")
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-        if again and claim is not None:
-            return (expect_again(_known(session, device), region=region, claim=claim, change=change),)
-        return (expected(tenant, name, region=region, claim=claim, change=change, held=session.get(device)),)
+        held = _known(session, device) if again else session.get(device)
+        waits_for = None if held is None else held.predecessor
+        before = None if waits_for is None else session.get(waits_for)
+        if again and claim is not None and held is not None:
+            made = expect_again(held, region=region, claim=claim, change=change, predecessor=before)
+        else:
+            made = expected(tenant, name, region=region, claim=claim, change=change, held=held, predecessor=before)
+        if waits_for is not None and made.predecessor is None:
+            typer.echo(f"waybill device: {waits_for} ended otherwise: {device} is a device of its own", err=True)
+        return (made,)
 
     _change(config, key, reason, wait, entries, names={device}, region=region, tenant=tenant, as_json=as_json)
 

@@ -87,6 +87,10 @@ _STRICTNESS = (
 )
 
 
+_AGAIN_OPTION = "waybill device expect --again"
+_AGAIN = f"it is known already, and active: once its certificates have ended {_AGAIN_OPTION} gives it another claim"
+
+
 class ChangeRefused(IdentityError):
     """A change that leads nowhere from where the device is: `device`, its `state` (None: it is not known), `change`."""
 
@@ -180,6 +184,11 @@ class DeviceEntry(Settings):
         return self.state in ENDED
 
     @property
+    def was_never_enrolled(self) -> bool:
+        """Whether it is active, and has not used the claim that it got: what was suspended meanwhile and resumed."""
+        return self.state is DeviceState.ACTIVE and self.claim is not None and not self.certificates
+
+    @property
     def may_connect(self) -> bool:
         """Whether it may have a session. One that is expected has none before it has a certificate."""
         return self.state in {DeviceState.EXPECTED, DeviceState.ACTIVE}
@@ -217,15 +226,17 @@ def expect(
     change: DeviceChange,
     held: DeviceEntry | None = None,
     succeeds: DeviceEntry | None = None,
+    predecessor: DeviceEntry | None = None,
 ) -> DeviceEntry:
     """A new device; without a claim it is active, because somebody gave it its certificate by hand.
 
-    One that is expected already may get another claim: a token may be lost. Raises ChangeRefused, NameRefused.
+    One that is expected already may get another claim: a token may be lost. `predecessor`: what is known now of the one
+    that it was to succeed; if that ended otherwise, it is a device of its own. Raises ChangeRefused, NameRefused.
     """
     # First, so that a name that fits no certificate never gets into the registry.
     name = device_name(tenant, device)
     if held is not None and held.state is not DeviceState.EXPECTED:
-        raise ChangeRefused(name, held.state, "expect", f"it is known already, and {held.state}")
+        raise _refused(held, "expect", _AGAIN if held.state is DeviceState.ACTIVE else "")
     facts = {
         "tenant": tenant,
         "device": device,
@@ -238,26 +249,39 @@ def expect(
     if succeeds is not None:
         facts |= {"vehicle": succeeds.vehicle, "predecessor": succeeds.name}
     elif held is not None:
-        facts |= {"vehicle": held.vehicle, "predecessor": held.predecessor}
+        facts |= _lineage(held, predecessor)
     return _entry(name, None if held is None else held.state, facts, change)
 
 
-def expect_again(entry: DeviceEntry, *, region: str, claim: Claim, change: DeviceChange) -> DeviceEntry:
-    """A device that was enrolled, and was away until its certificates had ended: it may enrol with another claim.
+def expect_again(
+    entry: DeviceEntry, *, region: str, claim: Claim, change: DeviceChange, predecessor: DeviceEntry | None = None
+) -> DeviceEntry:
+    """Another claim for a device that cannot go on: it lost its claim, or was away until its certificates had ended.
 
-    Raises ChangeRefused where one is still good: whoever has its key would go on beside the device.
+    Raises ChangeRefused where a certificate is still good: whoever has its key would go on beside the device.
     """
-    if entry.state is not DeviceState.ACTIVE:
+    if entry.state not in {DeviceState.EXPECTED, DeviceState.ACTIVE}:
         raise _refused(entry, "expect again")
     # One that was given by hand is in no entry: nobody knows here whether it has ended.
-    if not entry.certificates:
+    if entry.state is DeviceState.ACTIVE and entry.claim is None and not entry.certificates:
         raise _refused(entry, "expect again", "no certificate of it is here: give it one by hand, or replace it")
     if any(one.not_after > change.at for one in entry.certificates):
         raise _refused(
             entry, "expect again", "it has a certificate that is good: it renews it, or replace or revoke the device"
         )
     expected = _changed(entry, DeviceState.EXPECTED, change, certificates=())
-    return _entry(entry.name, entry.state, expected.model_dump() | {"region": region, "claim": claim}, change)
+    facts = expected.model_dump() | {"region": region, "claim": claim} | _lineage(entry, predecessor)
+    return _entry(entry.name, entry.state, facts, change)
+
+
+def _lineage(entry: DeviceEntry, predecessor: DeviceEntry | None) -> dict[str, str | None]:
+    """In whose place it is: a predecessor that ended otherwise, or is not known any more, never ends in its favour."""
+    if entry.predecessor is None or (predecessor is not None and predecessor.successor == entry.name):
+        return {"vehicle": entry.vehicle, "predecessor": entry.predecessor}
+    if predecessor is not None and not predecessor.is_ended:
+        why = f"it is to succeed {predecessor.name}, which is {predecessor.state}: move or replace that one again, or "
+        raise _refused(entry, "expect", f"{why}revoke it, and {entry.name} is a device of its own")
+    return {"vehicle": entry.name, "predecessor": None}
 
 
 def enrol(entry: DeviceEntry, certificate: EnrolledCertificate, change: DeviceChange) -> DeviceEntry:
@@ -287,8 +311,9 @@ def suspend(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
 def resume(entry: DeviceEntry, change: DeviceChange) -> DeviceEntry:
     """It may go on with the certificate that it has; a claim that was open is not any more. Raises ChangeRefused."""
     if entry.state is not DeviceState.SUSPENDED:
-        raise _refused(entry, "resume", "only what is suspended is resumed")
-    # Never expected: it may have been enrolled at the moment at which it was suspended, and a claim is good once.
+        raise _refused(entry, "resume")
+    # Never expected: it may have been enrolled at the moment at which it was suspended, and a claim is good once. What
+    # was not is given another one by `expect_again`.
     return _changed(entry, DeviceState.ACTIVE, change)
 
 
@@ -331,7 +356,11 @@ def _begin(
     # What began this way before its end was published may begin again: a command may be killed between the two.
     is_begun = held is not None and not held.is_ended and held.vehicle == entry.vehicle
     if name == entry.name or (held is not None and not is_begun):
-        raise _refused(entry, what, f"{name} is known already: a name is used once")
+        ways = {
+            "move": f"revoke {entry.name}, and expect it at {successor[0]} by another name",
+            "replace": "take another name for the new one",
+        }
+        raise _refused(entry, what, f"{name} is known already, and a name is used once: {ways[what]}")
     if held is not None and held.state is not DeviceState.EXPECTED:
         return held
     return expect(*successor, region=region or entry.region, claim=claim, change=change, held=held, succeeds=entry)
@@ -380,4 +409,19 @@ def first_fault(error: ValidationError) -> str:
 
 
 def _refused(entry: DeviceEntry, change: str, why: str = "") -> ChangeRefused:
-    return ChangeRefused(entry.name, entry.state, change, why or f"it is {entry.state}")
+    return ChangeRefused(entry.name, entry.state, change, why or f"it is {entry.state}{_way_out(entry)}")
+
+
+def _way_out(entry: DeviceEntry) -> str:
+    """What can be done from where a device is: no state is one in which a command says no and nothing else."""
+    match entry.state:
+        case DeviceState.EXPECTED:
+            return f": it enrols with its claim, or gets another one ({_AGAIN_OPTION}), or is suspended or revoked"
+        case DeviceState.ACTIVE:
+            return ": it may send until it is suspended, revoked, moved or replaced"
+        case DeviceState.SUSPENDED:
+            return ": resume it first, or revoke, move or replace it"
+        case _ if entry.successor:
+            return f" for good, and goes on as {entry.successor}: change that one"
+        case _:
+            return " for good: replace it, or expect another name"

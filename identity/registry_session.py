@@ -36,6 +36,9 @@ _LOOK_S: Final = 0.2
 _SIGNED_AGAIN: Final = 3
 
 
+OnMessage = Callable[[TopicMessage, Taken | Outranked | EntryRefused], object]
+
+
 class ClockRefused(IdentityError):
     """This machine's clock is far from the cluster's: what it publishes would come in the wrong order."""
 
@@ -76,18 +79,10 @@ class RegistrySession:
         self._history: list[DevicePublication] = []
         self._seen: set[str] = set()
         self._is_read = False
-        registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
+        self._check_signed = settings.check_signed()
+        self._names = None if names is None else frozenset(names)
         url, access = settings.service_url, settings.access
-        self._reader = RegistryReader(
-            url,
-            access,
-            registry,
-            on_message=self._on_entry,
-            on_standing=lambda _: self._notify(),
-            check_signed=settings.check_signed(),
-            is_compacted=not with_history,
-            names=None if names is None else frozenset(names),
-        )
+        self._reader = self._reader_of(self._names, self._on_entry)
         self._confirmations = CompactedTopicReader(
             url, access, CONFIRMATIONS_TOPIC, self._on_confirmation, lambda _: self._notify(), is_compacted=False
         )
@@ -95,13 +90,35 @@ class RegistrySession:
         self._key = None if settings.key is None else read_operator_key(settings.key)
         self._publisher = RegistryPublisher(url, access, sign=unsigned if self._key is None else signed_by(self._key))
 
-    def __enter__(self) -> Self:
-        self._reader.start()
-        if not self._progress("reading the registry", self._messages, lambda: self._reader.standing.was_current):
-            problem, count = self._reader.standing.problem, self._messages()
-            self.__exit__(None, None, None)
+    def _reader_of(self, names: frozenset[str] | None, on_message: OnMessage) -> RegistryReader[DevicePublication]:
+        registry: DeviceRegistry[DevicePublication] = DeviceRegistry(lambda publication, _: publication)
+        return RegistryReader(
+            self._settings.service_url,
+            self._settings.access,
+            registry,
+            on_message=on_message,
+            on_standing=lambda _: self._notify(),
+            check_signed=self._check_signed,
+            is_compacted=not self._with_history,
+            names=names,
+        )
+
+    def _read(self, reader: RegistryReader[DevicePublication]) -> None:
+        reader.start()
+        if not self._progress(
+            "reading the registry", lambda: reader.standing.messages, lambda: reader.standing.was_current
+        ):
+            standing = reader.standing
             where = f"the registry at {self._settings.service_url} is not read"
-            raise RegistryUnreachable(f"{where}: after {count} messages nothing came for {_SILENCE_S:g} s: {problem}")
+            silence = f"after {standing.messages} messages nothing came for {_SILENCE_S:g} s"
+            raise RegistryUnreachable(f"{where}: {silence}: {standing.problem}")
+
+    def __enter__(self) -> Self:
+        try:
+            self._read(self._reader)
+        except RegistryUnreachable:
+            self.__exit__(None, None, None)
+            raise
         self._is_read = True
         # Our ids come after all that we have seen, whatever this clock says.
         ids = (one.publication_id for one in self._reader.registry.all().values())
@@ -115,8 +132,15 @@ class RegistrySession:
             self._confirmations.close()
 
     def get(self, name: str) -> DeviceEntry | None:
-        """The entry of a device; None: it is not known."""
-        found = self._reader.registry.get(name)
+        """The entry of a device; None: it is not known. One that was not asked about is read for now."""
+        reader = self._reader
+        if self._names is not None and name not in self._names:
+            reader = self._reader_of(frozenset((name,)), lambda _, __: None)
+            try:
+                self._read(reader)
+            finally:
+                reader.close()
+        found = reader.registry.get(name)
         return None if found is None else found.entry
 
     def publications(self) -> list[DevicePublication]:
@@ -280,9 +304,6 @@ class RegistrySession:
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-    def _messages(self) -> int:
-        return self._reader.standing.messages
 
     def _progress(self, what: str, count: Callable[[], int], condition: Callable[[], bool]) -> bool:
         """Waits until the condition is met; False: the count stood still for too long."""

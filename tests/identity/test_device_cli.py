@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import identity.registry_session
 from identity.device_cli import app
 from identity.operator_keys import OperatorKeys
+from identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
 from identity.registry_messages import DevicePublication, read_entry
 from identity.registry_session import ChangeOutcome, RegistrySession
 from identity.registry_signing import check_by
-from tests.identity.registry_strategies import active
+from tests.identity.registry_strategies import CHANGE, CLAIM, active, expected
 from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
 
 # The entries say that anna changed them.
@@ -215,3 +216,34 @@ def test_while_a_region_is_missing_nothing_is_called_confirmed_and_one_that_the_
     assert "in force in eu, us alone after 10 s: asia has not confirmed it" in done.stderr
     found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert (found["confirmed"], found["missing"], found["unlisted"]) == (["eu", "us"], ["asia"], ["asia"])
+
+
+def test_a_device_that_was_never_enrolled_is_listed_so_and_resume_names_the_way_on(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = DevicePublication(resume(suspend(expected(), CHANGE), CHANGE), "id")
+    monkeypatch.setattr(InMemory, "publications", lambda _: [resumed])
+    assert "  active (never enrolled)  " in run(config, "list")
+    assert [one["never_enrolled"] for one in json.loads(run(config, "list", "--json"))] == [True]
+    monkeypatch.setattr(InMemory, "publish", lambda *_: ChangeOutcome((resumed,), True, None))
+    monkeypatch.setattr(InMemory, "get", lambda *_: suspend(expected(), CHANGE))
+    assert "expect acme/bus-1 --region eu --again" in run(config, "resume", "acme/bus-1", "--reason", "x")
+
+
+def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_of_its_own(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)[1]
+    held = {"zeta/bus-1": begun, "acme/bus-1": revoke(active(), CHANGE)}
+    made: list[DeviceEntry] = []
+
+    def published(_: object, entries: Iterable[DeviceEntry], *__: object) -> ChangeOutcome:
+        made.extend(entries)
+        return ChangeOutcome((), True, None)
+
+    monkeypatch.setattr(InMemory, "get", lambda _, name: held.get(name))
+    monkeypatch.setattr(InMemory, "publish", published)
+    options = ["--region", "eu", "--factory", "SN-1", "--reason", "x", "--config", str(config)]
+    done = CliRunner().invoke(app, ["expect", "zeta/bus-1", *options])
+    assert (done.exit_code, [one.predecessor for one in made]) == (0, [None]), done.output
+    assert "acme/bus-1 ended otherwise: zeta/bus-1 is a device of its own" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_a_device_whose_certificates_have_ended_gets_another_claim_and_one_that_
     again = expect_again(enrolled, region="us", claim=other, change=change())
     assert (again.state, again.claim, again.region, again.version) == (DeviceState.EXPECTED, other, "us", 3)
     assert enrol(again, CERTIFICATE, change()).certificates == (CERTIFICATE,)
-    for held in (active(), expected(), revoke(enrolled, CHANGE)):
+    for held in (active(), suspend(expected(), CHANGE), revoke(enrolled, CHANGE)):
         with REFUSED:
             expect_again(held, region="eu", claim=other, change=change())
 
@@ -153,8 +154,78 @@ def test_what_is_resumed_goes_on_with_its_certificate_and_never_with_an_open_cla
     assert (resumed.state, resumed.certificates) == (DeviceState.ACTIVE, ())
     with REFUSED:
         enrol(resumed, CERTIFICATE, CHANGE)
-    with REFUSED:
-        expect_again(resumed, region="eu", claim=OTHER_CLAIM, change=change())
+
+
+def test_a_device_that_was_suspended_before_it_enrolled_and_resumed_gets_another_claim() -> None:
+    resumed = resume(suspend(expected(), CHANGE), CHANGE)
+    assert (resumed.state, resumed.was_never_enrolled) == (DeviceState.ACTIVE, True)
+    again = expect_again(resumed, region="eu", claim=OTHER_CLAIM, change=change())
+    assert (again.state, again.claim, again.version) == (DeviceState.EXPECTED, OTHER_CLAIM, 4)
+    assert not any(one.was_never_enrolled for one in (active(), enrol(again, CERTIFICATE, change())))
+
+
+def test_a_claim_that_was_lost_or_ended_is_replaced_by_another_with_again_and_without() -> None:
+    for made in (
+        expect("acme", "bus-1", region="us", claim=OTHER_CLAIM, change=change(), held=expected()),
+        expect_again(expected(), region="us", claim=OTHER_CLAIM, change=change()),
+    ):
+        assert (made.state, made.claim, made.region, made.version) == (DeviceState.EXPECTED, OTHER_CLAIM, "us", 2)
+
+
+def _begun_by_move() -> DeviceEntry:
+    return move(active(), "zeta", Beginning(CLAIM), CHANGE)[1]
+
+
+def test_a_predecessor_that_ended_otherwise_does_not_hold_the_name_of_its_successor() -> None:
+    begun, revoked = _begun_by_move(), revoke(active(), CHANGE)
+    other = replace(active(), "bus-2", Beginning(CLAIM), CHANGE)[0]
+    for predecessor in (revoked, other, None):
+        for made in (
+            expect("zeta", "bus-1", region="eu", claim=OTHER_CLAIM, change=CHANGE, held=begun, predecessor=predecessor),
+            expect_again(begun, region="eu", claim=OTHER_CLAIM, change=CHANGE, predecessor=predecessor),
+        ):
+            assert (made.predecessor, made.vehicle, made.version) == (None, "zeta/bus-1", 2)
+
+
+def test_a_predecessor_that_goes_on_keeps_its_successor_waiting_and_one_that_ended_for_it_its_place() -> None:
+    begun = _begun_by_move()
+    with pytest.raises(
+        ChangeRefused, match="is to succeed acme/bus-1, which is active: move or replace that one again"
+    ):
+        expect("zeta", "bus-1", region="eu", claim=OTHER_CLAIM, change=CHANGE, held=begun, predecessor=active())
+    ended, begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)
+    made = expect("zeta", "bus-1", region="eu", claim=OTHER_CLAIM, change=CHANGE, held=begun, predecessor=ended)
+    assert (made.predecessor, made.vehicle) == ("acme/bus-1", "acme/bus-1")
+
+
+def _tried(entry: DeviceEntry) -> list[str]:
+    """What each change of an operator is refused with."""
+    said = []
+    for what in (
+        lambda: suspend(entry, CHANGE),
+        lambda: resume(entry, CHANGE),
+        lambda: revoke(entry, CHANGE),
+        lambda: move(entry, "zeta", Beginning(CLAIM), CHANGE),
+        lambda: replace(entry, "bus-9", Beginning(CLAIM), CHANGE),
+        lambda: expect_again(entry, region="eu", claim=CLAIM, change=CHANGE),
+        lambda: expect("acme", "bus-1", region="eu", claim=CLAIM, change=CHANGE, held=entry),
+    ):
+        try:
+            what()
+        except ChangeRefused as refused:
+            said.append(str(refused))
+    return said
+
+
+def test_every_refusal_names_a_way_on() -> None:
+    replaced = replace(active(), "bus-2", Beginning(CLAIM), CHANGE)[0]
+    states = [expected(), active(), suspend(active(), CHANGE), revoke(active(), CHANGE), replaced]
+    ways = "suspend|resume|revoke|replace|expect|change that one|by hand"
+    for entry in states:
+        said = _tried(entry)
+        assert said
+        for text in said:
+            assert re.search(ways, text.partition("refused: ")[2]), text
 
 
 def test_a_claim_of_a_token_is_called_by_its_hash_and_no_other_claim_is_called_so() -> None:

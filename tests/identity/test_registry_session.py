@@ -137,6 +137,16 @@ def test_of_devices_that_are_not_asked_about_nothing_is_judged(topic: Topic) -> 
         assert [one.entry.name for one in session.publications()] == ["acme/bus-1"]
 
 
+def test_a_device_that_was_not_named_at_first_is_read_when_it_is_asked_for(topic: Topic) -> None:
+    topic.put(active())
+    topic.put(active("acme", "bus-2"))
+    with RegistrySession(SETTINGS, names={"acme/bus-1"}) as session:
+        found = session.get("acme/bus-2")
+        assert found is not None
+        assert (found.name, session.get("acme/bus-3")) == ("acme/bus-2", None)
+        assert [one.entry.name for one in session.publications()] == ["acme/bus-1"]
+
+
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [(ClockDiffers("http://nowhere", 90.0), ClockRefused), (ClockUnknown("it is away"), RegistryUnreachable)],
