@@ -1,7 +1,7 @@
 """What is known of a device: its entry in the registry, and each change of it. Pure.
 
     expected ──enrol──▶ active ◀──resume── suspended
-        ▲──expect again────┘ (when its certificates have ended)
+        ▲──expect again────┘ (another claim for one that cannot go on)
         └────────┴───────┴──────suspend──────▲
     any of these ──revoke──▶ revoked     ──move──▶ moved     ──replace──▶ replaced
 
@@ -38,13 +38,11 @@ __all__ = [
     "DeviceEntry",
     "DeviceState",
     "EnrolledCertificate",
-    "Precedence",
     "enrol",
     "expect",
     "expect_again",
     "first_fault",
     "move",
-    "precedence",
     "renew",
     "replace",
     "resume",
@@ -76,16 +74,6 @@ class DeviceState(StrEnum):
 
 # A name is used once: what ended under it is in records and bills, and must not mean another device.
 ENDED = frozenset({DeviceState.REVOKED, DeviceState.MOVED, DeviceState.REPLACED})
-# Of two changes at once the one that lets in less holds: the other one can be asked for again.
-_STRICTNESS = (
-    DeviceState.EXPECTED,
-    DeviceState.ACTIVE,
-    DeviceState.SUSPENDED,
-    DeviceState.REPLACED,
-    DeviceState.MOVED,
-    DeviceState.REVOKED,
-)
-
 
 _AGAIN_OPTION = "waybill device expect --again"
 _AGAIN = f"it is known already, and active: once its certificates have ended {_AGAIN_OPTION} gives it another claim"
@@ -200,21 +188,6 @@ class Beginning(NamedTuple):
     claim: Claim | None
     region: str | None = None
     held: DeviceEntry | None = None
-
-
-class Precedence(NamedTuple):
-    """Which of two publications of a device holds: the greater one, in whichever order they arrive."""
-
-    is_ended: bool
-    version: int
-    strictness: int
-    publication_id: str
-
-
-def precedence(entry: DeviceEntry, publication_id: str) -> Precedence:
-    """The rank of a publication among those of its device."""
-    # The id of the publication comes last: it decides only where nothing else does, and so by the same rule everywhere.
-    return Precedence(entry.is_ended, entry.version, _STRICTNESS.index(entry.state), publication_id)
 
 
 def expect(

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from identity.errors import IdentityError, SignatureRefused
+from identity.precedence import Precedence, precedence
 from identity.publication_id import MAX_AHEAD_MS, PROPERTY, drawn_at, is_far_ahead, is_publication_id
-from identity.registry import DeviceEntry, Precedence, first_fault, precedence
+from identity.registry import DeviceEntry, first_fault
 from identity.signatures import SIGNER
 from telemetry import InvalidJson, parse_json
 

@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import structlog
 
-from identity.registry import Precedence
+from identity.precedence import Precedence
 from identity.registry_messages import DEVICES_TOPIC, CheckSigned, DevicePublication, EntryRefused, read_entry
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.pulsar_client import PulsarAccess

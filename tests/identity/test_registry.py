@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pydantic import ValidationError
 
 from identity import NameRefused
+from identity.precedence import precedence
 from identity.registry import (
     ENDED,
     Beginning,
@@ -25,7 +26,6 @@ from identity.registry import (
     expect,
     expect_again,
     move,
-    precedence,
     replace,
     resume,
     revoke,

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from identity import IdentityError
+from identity.precedence import Precedence
 from identity.publication_id import PROPERTY
-from identity.registry import DeviceEntry, DeviceState, Precedence, enrol, revoke, suspend
+from identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
 from identity.registry_messages import MAX_ENTRY_BYTES, DevicePublication, EntryRefused, entry_body, read_entry
 from identity.registry_reader import DeviceRegistry, Outranked, Taken
 from runtime.compacted_topic import TopicMessage
