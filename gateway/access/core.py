@@ -2,6 +2,8 @@
 
     a device changed ──▶ (settle) ──▶ step: rules, lists ──▶ reload ──▶ sessions ended ──▶ confirmed ──▶ looked at again
 
+It is handed the time of day, for what certificates and entries say; when a step is done is not decided here (`pacing`).
+
 What the broker is to have follows from the registry and the lists alone, never from the way there: whoever is killed in
 the middle of a step makes the whole of it again. Nothing is denied or allowed before the registry was read to its end.
 """
@@ -11,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -29,14 +30,7 @@ MAX_CONFIRMED: Final = 1000
 """Changes that one message confirms; of more at once, as after a start, those that were made last."""
 MAX_ENDED: Final = 2000
 """Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
-MAX_LOOKS: Final = 10_000
-_LOOKS_AT_ONCE: Final = 500
-"""A tenth of a second: a revocation waits for no more of them."""
-LOOK_FOR_S: Final = 240.0
-"""At first soon, then each time after twice as long. Mosquitto closes a connection without a CONNECT after 90 s."""
 _PRUNE_S: Final = 3600.0
-SETTLE_AT_MOST: Final = 5
-"""Changes that keep coming are put together for so many times the settling time, and no longer."""
 _REASONS: Final = {
     DeviceState.SUSPENDED: ReasonFlags.certificate_hold,
     DeviceState.MOVED: ReasonFlags.affiliation_changed,
@@ -51,11 +45,6 @@ class KnownDevice(NamedTuple):
     state: DeviceState
     changed_s: float
     ends_s: float
-
-
-class _Look(NamedTuple):
-    at_s: float
-    wait_s: float
 
 
 class Confirmation(NamedTuple):
@@ -80,21 +69,12 @@ class BrokerStep(NamedTuple):
     not_named: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreSettings:
-    """The bounds of the core; `own_issuer`: the region's authority, "" where this daemon has none."""
-
-    own_issuer: str = ""
-    settle_s: float = 0.02
-    look_after_s: float = 1.0
-
-
 class AccessCore:
     """What one region's broker is to have. Times are seconds since 1970."""
 
-    def __init__(self, settings: CoreSettings, may_connect: Callable[[str], bool] = lambda _: False) -> None:
-        """`may_connect`: whether the registry knows a device, and lets it in."""
-        self._settings, self._may_connect = settings, may_connect
+    def __init__(self, own_issuer: str = "", may_connect: Callable[[str], bool] = lambda _: False) -> None:
+        """`own_issuer`: the region's authority. `may_connect`: whether the registry knows a device, and lets it in."""
+        self._own_issuer, self._may_connect = own_issuer, may_connect
         self._closed: dict[str, KnownDevice] = {}
         self._issued: dict[str, dict[int, float]] = {}
         self._owner: dict[int, str] = {}
@@ -102,12 +82,11 @@ class AccessCore:
         self._lists: dict[str, RevocationList] = {}
         self._to_end: dict[str, None] = {}
         self._to_confirm: OrderedDict[str, str] = OrderedDict()
-        self._looks: OrderedDict[str, _Look] = OrderedDict()
-        self._first_s: float | None = None
-        self._last_s = 0.0
+        self._is_due = False
         self._forget_at_s: float | None = None
         self._pruned_s = 0.0
         self.is_ready = False
+        self.changes = 0
         self.lists_not_taken = 0
 
     @property
@@ -125,7 +104,7 @@ class AccessCore:
         """The lists of other issuers."""
         return dict(self._lists)
 
-    def on_device(self, publication: DevicePublication, now_s: float) -> None:
+    def on_device(self, publication: DevicePublication) -> None:
         """A publication that holds."""
         entry = publication.entry
         name = entry.name
@@ -133,7 +112,6 @@ class AccessCore:
             # Resumed before its session was ended: nothing is to be ended any more.
             self._closed.pop(name, None)
             self._to_end.pop(name, None)
-            self._looks.pop(name, None)
         else:
             ends = [one.not_after.timestamp() for one in entry.certificates]
             ends_s = max([*ends, *self._issued.get(name, {}).values()], default=math.inf)
@@ -142,7 +120,7 @@ class AccessCore:
         # Beside what the authority's folder has: a folder that was restored may be without the newest ones.
         for one in entry.certificates:
             serial = int(one.serial, 16)
-            is_ours = one.issuer == self._settings.own_issuer
+            is_ours = one.issuer == self._own_issuer
             if is_ours and self._owner.setdefault(serial, name) == name:
                 self._issued.setdefault(name, {})[serial] = one.not_after.timestamp()
         self._put_on_list(name)
@@ -150,7 +128,7 @@ class AccessCore:
         self._to_confirm.move_to_end(name)
         if len(self._to_confirm) > MAX_CONFIRMED:
             self._to_confirm.popitem(last=False)
-        self._change(now_s)
+        self._change()
 
     def on_issued(self, name: str, serial: int, not_after_s: float, now_s: float) -> None:
         """The region's authority signed a certificate for a device."""
@@ -166,7 +144,7 @@ class AccessCore:
             # Of one that is found the end is known; where no other was, that is still not the last for sure.
             self._closed[name] = known._replace(ends_s=max(known.ends_s, not_after_s))
             self._put_on_list(name)
-            self._change(now_s)
+            self._change()
 
     def on_own_list(self, found: RevocationList, now_s: float) -> None:
         """A list that the region's authority had before: what is on it stays until its device is let in, or it ends."""
@@ -174,7 +152,7 @@ class AccessCore:
         for serial in found.serials - self._revoked.keys():
             if not self._may_connect(self._owner.get(serial, "")):
                 self._revoked[serial] = Revoked(serial, at)
-        self._change(now_s)
+        self._change()
 
     def on_list(self, found: RevocationList, now_s: float) -> bool:
         """Another region's list; whether it is taken: a later one of its issuer holds, and there is room for so many.
@@ -182,7 +160,7 @@ class AccessCore:
         Who was let in by the former list loses its session by name, as far as names are known here.
         """
         former = self._lists.get(found.issuer)
-        if found.issuer == self._settings.own_issuer or not found.is_later(former):
+        if found.issuer == self._own_issuer or not found.is_later(former):
             return False
         if former is None and len(self._lists) >= MAX_LISTS:
             self.lists_not_taken += 1
@@ -191,33 +169,30 @@ class AccessCore:
         if found.serials - (former.serials if former is not None else frozenset()):
             # A device may have come again while its certificate was still on no list here.
             self._to_end |= dict.fromkeys(self._denied_since(now_s - 60))
-        self._change(now_s)
+        self._change()
         return True
 
-    def on_ready(self, now_s: float) -> None:
+    def on_ready(self) -> None:
         """The registry was read to its end: from here on the broker has what follows from it."""
         if not self.is_ready:
             self.is_ready = True
-            self._change(now_s)
+            self._change()
 
-    def on_broker(self, now_s: float) -> None:
+    def on_broker(self) -> None:
         """The broker is another process than before, or came again: it may have read files of before the last step."""
         self._to_end |= dict.fromkeys(self._closed)
-        self._change(now_s)
+        self._change()
 
-    def due_s(self) -> float | None:
-        """When a step or a look is due; None: none is."""
-        looks = min((look.at_s for look in self._looks.values()), default=None)
-        return min((at for at in (self._step_at_s(), looks, self._forget_at_s) if at is not None), default=None)
+    def is_closed(self, name: str) -> bool:
+        """Whether a device may not connect."""
+        return name in self._closed
 
     def take_step(self, now_s: float) -> BrokerStep | None:
-        """The step that is due; None: none is. It counts as done until `on_failed` says otherwise."""
-        due = [at_s for at_s in (self._step_at_s(), self._forget_at_s) if at_s is not None]
-        # What waits since a moment that is still to come waited by a clock that was set back since.
-        is_set_back = self._step_at_s() is not None and now_s < self._last_s
-        if not due or (now_s < min(due) and not is_set_back):
+        """The step after what changed or ended; None: nothing did. It is done until `on_failed` says otherwise."""
+        is_to_forget = self._forget_at_s is not None and now_s >= self._forget_at_s
+        if not self.is_ready or not (self._is_due or is_to_forget):
             return None
-        self._first_s = None
+        self._is_due = False
         self._prune(now_s)
         # The last ones first: what was denied long ago is on the lists of all regions.
         named = sorted(
@@ -230,46 +205,23 @@ class AccessCore:
         self._forget_at_s = forget_at_s if math.isfinite(forget_at_s) else None
         end = tuple(self._to_end.popitem()[0] for _ in range(min(MAX_ENDED, len(self._to_end))))
         if self._to_end:
-            self._change(now_s)
+            self._change()
         confirm = tuple(Confirmation(*one) for one in self._to_confirm.items())
         self._to_confirm.clear()
-        for name in end[: MAX_LOOKS - len(self._looks)]:
-            self._looks[name] = _Look(now_s + self._settings.look_after_s, self._settings.look_after_s)
         lists = tuple(self._lists[issuer] for issuer in sorted(self._lists))
         return BrokerStep(frozenset(denied), dict(self._revoked), lists, end, confirm, len(named) - len(denied))
 
-    def on_failed(self, step: BrokerStep, now_s: float) -> None:
+    def on_failed(self, step: BrokerStep) -> None:
         """The step could not be done to its end: all of it is due again."""
         # Who was resumed meanwhile keeps its session.
         self._to_end |= dict.fromkeys(name for name in step.end if name in self._closed)
         for device, publication_id in step.confirm:
             self._to_confirm.setdefault(device, publication_id)
-        self._change(now_s)
+        self._change()
 
-    def take_looks(self, now_s: float) -> list[str]:
-        """Devices whose sessions were ended so long ago that it is time to look whether they are there again.
-
-        Several times: a TLS connection that stood before the revocation may send its CONNECT long after it.
-        """
-        # Or it waits for longer than it was to: the clock was set back.
-        looks = self._looks.items()
-        due = [name for name, look in looks if not now_s < look.at_s <= now_s + look.wait_s][:_LOOKS_AT_ONCE]
-        for name in due:
-            wait_s = 2 * self._looks.pop(name).wait_s
-            if wait_s <= LOOK_FOR_S:
-                self._looks[name] = _Look(now_s + wait_s, wait_s)
-        return due
-
-    def _change(self, now_s: float) -> None:
-        self._first_s = now_s if self._first_s is None else self._first_s
-        self._last_s = now_s
-
-    def _step_at_s(self) -> float | None:
-        if not self.is_ready or self._first_s is None:
-            return None
-        # Bounded: a stream of changes must not put off the first of them for ever.
-        settle_s = self._settings.settle_s
-        return min(self._last_s + settle_s, self._first_s + SETTLE_AT_MOST * settle_s)
+    def _change(self) -> None:
+        self._is_due = True
+        self.changes += 1
 
     def _denied_until_s(self, name: str) -> float:
         """When no certificate of a device is valid any more, by a slow clock too; never where none is known."""
@@ -291,7 +243,8 @@ class AccessCore:
     def _prune(self, now_s: float) -> None:
         """What has ended needs no list. It is kept on it for an hour more, for brokers with a slow clock."""
         before_s = now_s - _PRUNE_S
-        if self._pruned_s > before_s:
+        # Both ways: a clock that was set back puts it off no further.
+        if abs(now_s - self._pruned_s) < _PRUNE_S:
             return
         self._pruned_s = now_s
         for name in [name for name, issued in self._issued.items() if min(issued.values(), default=0) < before_s]:

@@ -17,12 +17,13 @@ from gateway.access.broker import BrokerFiles, open_guard
 from gateway.access.broker_conf import write_broker_conf
 from gateway.access.broker_logs import BrokerLogs
 from gateway.access.config import AccessSettings
-from gateway.access.core import AccessCore, CoreSettings
+from gateway.access.core import AccessCore
 from gateway.access.issued import IssuedReader
 from gateway.access.list_intake import ListIntake
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
+from gateway.access.pacing import SessionLooks, Settling
 from gateway.access.publisher import AccessPublisher
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.report import AccessReport, ReportedParts
@@ -63,10 +64,7 @@ class AccessDaemon:
         self._publisher = AccessPublisher(reading, settings.region, key, self._seen.message)
         guard = open_guard(settings.broker, settings.region)
         registry = DeviceRegistry(_keep, reading.max_devices)
-        core = AccessCore(
-            CoreSettings(own_issuer=own.issuer, settle_s=settings.settle_ms / 1000, look_after_s=settings.look_after_s),
-            lambda name: (kept := registry.get(name)) is not None and not kept.is_closed,
-        )
+        core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
         self._enrolment = RegionEnrolment(settings, own.folder, key, clock) if settings.enrolment is not None else None
         self._loop = AccessLoop(
             core,
@@ -74,6 +72,8 @@ class AccessDaemon:
             ListIntake(core, own, root, metrics),
             issued,
             metrics,
+            settling=Settling(settings.settle_ms / 1000),
+            looks=SessionLooks(settings.look_after_s),
             enrolment=self._enrolment,
             on_tick=lambda: self.report.make(),  # noqa: PLW0108 - it is made of the loop
             clock=clock,

@@ -7,6 +7,7 @@ time of day.
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable
@@ -15,10 +16,11 @@ from typing import Final
 import structlog
 
 from gateway.access.apply import StepRunner
-from gateway.access.core import AccessCore
+from gateway.access.core import AccessCore, BrokerStep
 from gateway.access.issued import IssuedReader
 from gateway.access.list_intake import ListIntake
 from gateway.access.metrics import AccessMetrics
+from gateway.access.pacing import SessionLooks, Settling
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.errors import ClockSetBack, GatewayError, last_line
 from identity.registry_messages import DevicePublication
@@ -50,6 +52,8 @@ class AccessLoop:
         issued: IssuedReader,
         metrics: AccessMetrics,
         *,
+        settling: Settling,
+        looks: SessionLooks,
         enrolment: RegionEnrolment | None = None,
         on_tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
@@ -59,6 +63,7 @@ class AccessLoop:
         self._metrics, self._enrolment, self._on_tick = metrics, enrolment, on_tick
         self._clock, self._monotonic = clock, monotonic
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
+        self._settling, self._looks = settling, looks
         self._retry_at_s = self._tick_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
         # By what they are of: as many as there are devices and lists.
@@ -89,7 +94,7 @@ class AccessLoop:
             self._enrolment.turn()
         # A look at a broker that is down would fail like the step.
         if self._monotonic() >= self._retry_at_s:
-            self._step(self._clock())
+            self._step()
 
     def take(self, event: AccessEvent) -> None:
         """What happened, at once. What fails is `not_applied`, until it or what comes after it for the same name is."""
@@ -110,14 +115,17 @@ class AccessLoop:
         for one in self._issued.read_new():
             self._core.on_issued(one.name, one.serial, one.not_after_s, now_s)
 
-    def _step(self, now_s: float) -> None:
-        step = self._core.take_step(now_s)
+    def _step(self) -> None:
+        step = self._take_step()
         try:
             if step is not None:
                 began_s = self._monotonic()
-                step = self._runner.run(step)
+                ended, step = step.end, self._runner.run(step)
                 self._metrics.step_s.observe(self._monotonic() - began_s)
-            self._runner.look(self._core.take_looks(self._clock()))
+                self._looks.add(ended, self._monotonic())
+            # Who was resumed meanwhile may have a session.
+            due = filter(self._core.is_closed, self._looks.take(self._monotonic()))
+            self._runner.look([*due])
             self.problem = ""
             if step is not None:
                 self.problem = f"sessions that are not ended: {', '.join(step.end)[:500]}"
@@ -128,13 +136,26 @@ class AccessLoop:
             # A broker that is down must not make a loop that does nothing else.
             self._retry_at_s = self._monotonic() + RETRY_S
             if step is not None:
-                self._core.on_failed(step, now_s)
+                self._core.on_failed(step)
+        self._count_changes()
+
+    def _count_changes(self) -> None:
+        self._settling.count(self._core.changes, self._monotonic())
+
+    def _take_step(self) -> BrokerStep | None:
+        self._count_changes()
+        if not self._settling.is_settled(self._monotonic()):
+            return None
+        step = self._core.take_step(self._clock())
+        if step is not None:
+            self._settling.reset()
+        return step
 
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()
         if wait_s <= 0:
-            due_s = self._core.due_s()
-            wait_s = TICK_S if due_s is None else due_s - self._clock()
+            dues = (self._settling.due_s(), self._looks.due_s()) if self._core.is_ready else ()
+            wait_s = min((due_s for due_s in dues if due_s is not None), default=math.inf) - self._monotonic()
         try:
             self.take(self._events.get(timeout=min(max(wait_s, 0.001), TICK_S)))
             # All that is there: a thousand changes at once are one step.
@@ -145,14 +166,14 @@ class AccessLoop:
 
     def _apply(self, event: AccessEvent, now_s: float) -> None:
         if isinstance(event, DevicePublication):
-            self._core.on_device(event, now_s)
+            self._core.on_device(event)
             # Looked at before the step: a certificate may have been signed a moment ago.
             if not event.entry.may_connect:
                 self.read_issued(now_s)
         elif isinstance(event, TopicMessage):
             self._lists.take(event, now_s)
         elif event.was_current:
-            self._core.on_ready(now_s)
+            self._core.on_ready()
             self.read_issued(now_s)
             if self._enrolment is not None:
                 self._enrolment.start()
@@ -174,7 +195,7 @@ class AccessLoop:
             if self._lists.take_displaced():
                 self._runner.publish_list_again()
             if self._core.is_ready and self._runner.is_other_broker:
-                self._core.on_broker(now_s)
+                self._core.on_broker()
         except Exception as error:  # noqa: BLE001 - see `_step`
             self.problem = _text(error)
         self._on_tick()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,54 +16,25 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
+from deploy.local import LocalAuthority, MosquittoBroker, TlsFiles
 from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.uplink.mqtt import MqttUplink
 from gateway.access.broker_log import BrokerLog
 from gateway.access.enrolment_door import EnrolmentDoor
 from gateway.mqtt_connection import MqttConnection
-from identity import KeyPair, read_certificates, write_credentials
-from identity.broker_rules import broker_rules
-from identity.pki_folder import certify
+from identity import read_certificates
 from runtime.broker_settings import BrokerSettings
 from runtime.mqtt_client import MqttMessage
 from telemetry import DeviceChannel, device_filter, device_topic, shared_filter
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.gateway.strategies import settings as gateway_settings
+from tests.system.regional_broker import RegionalBroker
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 OWNER, NEIGHBOUR = ("acme", "bus-1"), ("kaze", "bus-1")
-
-
-class RegionalBroker:
-    """A broker as the stack starts it, and its authority."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = LocalAuthority(folder / "authority")
-        security = MosquittoSecurity(
-            tls=self.authority.server("broker@eu", "eu"),
-            rules=broker_rules(0, "eu", ["eu-1"], ()),
-            probe=self.authority.client("probe@eu", "eu"),
-        )
-        self.server = MosquittoBroker("eu", folder / "eu", security=security)
-        self.server.start()
-        self.server.wait()
-
-    def said(self, text: str) -> int:
-        return self.server.log.read_text(encoding="utf-8").count(text)
-
-    def ending(self, folder: Path, name: str, *, in_s: float) -> TlsFiles:
-        """A client's files whose certificate ends so soon, or has ended; of the key that the folder has."""
-        region, now, soon = self.authority.region("eu"), datetime.now(UTC), timedelta(seconds=in_s)
-        began = min(now, now + soon - timedelta(seconds=1))
-        kept = folder / "key.pem"
-        key = KeyPair.from_pem(kept.read_bytes()) if kept.exists() else KeyPair.generate()
-        issued = certify(region, key, name, now=began, lifetime=now + soon - began)
-        files = write_credentials(folder, root_pem=region.root_pem, chain_pem=issued.chain_pem, key=key)
-        return TlsFiles.model_validate(files.model_dump())
 
 
 class Participant:
@@ -371,45 +339,3 @@ def test_nobody_who_does_not_know_the_group_of_the_gateways_takes_batches_from_t
         side.disconnect()
         for one in (owner, *strangers):
             one.close()
-
-
-def test_a_tls_session_that_was_closed_in_order_is_not_resumed_after_the_end_of_its_certificate(
-    broker: RegionalBroker, tmp_path: Path
-) -> None:
-    own = broker.ending(tmp_path, "acme/resumer", in_s=3)
-    ends = time.time() + 3
-    context = ssl.create_default_context(cafile=str(own.ca))
-    context.load_cert_chain(str(own.certificate), str(own.key))
-    with session_of(broker, context) as secure:
-        assert (secure.version(), secure.session_reused) == ("TLSv1.3", False)
-        # By close_notify: a server keeps no session that was cut off.
-        secure.unwrap()
-        session = secure.session
-    with session_of(broker, context, session) as secure:
-        assert not secure.session_reused
-    wait_until(lambda: time.time() > ends + 1, 10)
-    with pytest.raises((ssl.SSLError, ConnectionError)), session_of(broker, context, session):
-        pytest.fail("a session is resumed whose certificate has ended")
-
-
-def test_a_broker_speaks_no_tls_1_2_whose_sessions_it_could_not_help_resuming(broker: RegionalBroker) -> None:
-    own = broker.authority.client("acme/resumer", "eu")
-    context = ssl.create_default_context(cafile=str(own.ca))
-    context.load_cert_chain(str(own.certificate), str(own.key))
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"), session_of(broker, context):
-        pytest.fail("TLS 1.2 is spoken")
-
-
-@contextmanager
-def session_of(
-    broker: RegionalBroker, context: ssl.SSLContext, session: ssl.SSLSession | None = None
-) -> Iterator[ssl.SSLSocket]:
-    """One that the broker has let in; raises SSLError or ConnectionError where it does not."""
-    plain = socket.create_connection(("127.0.0.1", broker.server.port), 10)
-    with context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secure:
-        # A ticket comes behind the handshake, with what is read first.
-        secure.sendall(b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03abc")
-        if secure.recv(100)[:1] != b"\x20":
-            raise ConnectionError("no CONNACK")
-        yield secure

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.access.core import AccessCore, CoreSettings
+from gateway.access.core import AccessCore
 from gateway.access.enrolment_broker import enrolment_passwords
 from gateway.access.entry_book import EntryBook
 from gateway.access.revocation import next_list
@@ -82,10 +82,10 @@ def handle(entry: DeviceEntry, authority: Authority) -> None:
     book = EntryBook("eu")
     book.take(entry)
     enrolment_passwords(book.tokens(), "eu", MOMENT, {"access@eu": "own"})
-    core = AccessCore(CoreSettings(own_issuer=authority.name))
+    core = AccessCore(authority.name)
     core.on_issued(entry.name, 5, NOW_S + 86_400, NOW_S)
-    core.on_ready(NOW_S)
-    core.on_device(published(entry), NOW_S)
+    core.on_ready()
+    core.on_device(published(entry))
     step = core.take_step(NOW_S + 1)
     assert step is not None
     serials = [Revoked(int(one.serial, 16), entry.changed_at) for one in entry.certificates]

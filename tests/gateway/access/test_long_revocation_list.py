@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gateway.access.core import AccessCore, CoreSettings
+from gateway.access.core import AccessCore
 from gateway.access.revocation import lists_in, next_list, read_list_message
 from identity import AuthorityFolder, Revoked
 from identity.authority import MAX_PEM_BYTES
@@ -25,8 +25,8 @@ def test_a_list_of_20_000_certificates_is_taken_from_another_region_and_comes_ba
     made = next_list(us.authority, revoked, None, now=NOW, life=LIFE)
     assert len(made.message) > 10 * MAX_PEM_BYTES
 
-    core = AccessCore(CoreSettings(own_issuer="Waybill regional authority eu"))
-    core.on_ready(NOW.timestamp())
+    core = AccessCore("Waybill regional authority eu")
+    core.on_ready()
     found = read_list_message(made.issuer, made.message, root.authority.certificate)
     assert core.on_list(found, NOW.timestamp())
     step = core.take_step(NOW.timestamp() + 10)

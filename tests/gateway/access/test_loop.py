@@ -9,11 +9,12 @@ from unittest.mock import create_autospec
 import pytest
 
 from gateway.access.apply import StepRunner
-from gateway.access.core import AccessCore, BrokerStep, CoreSettings
+from gateway.access.core import AccessCore, BrokerStep
 from gateway.access.issued import IssuedReader
 from gateway.access.list_intake import ListIntake
 from gateway.access.loop import CLOCK_BACK_S, AccessLoop
 from gateway.access.metrics import AccessMetrics
+from gateway.access.pacing import SessionLooks, Settling
 from gateway.errors import BrokerUnreachable, ClockSetBack
 from identity.registry import revoke
 from identity.registry_messages import DevicePublication
@@ -27,13 +28,13 @@ class FragileCore(AccessCore):
     """Raises for these devices."""
 
     def __init__(self) -> None:
-        super().__init__(CoreSettings(look_after_s=1))
+        super().__init__()
         self.refuses: set[str] = set()
 
-    def on_device(self, publication: DevicePublication, now_s: float) -> None:
+    def on_device(self, publication: DevicePublication) -> None:
         if publication.entry.name in self.refuses:
             raise ValueError("an entry like no other")
-        super().on_device(publication, now_s)
+        super().on_device(publication)
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Region:
         lists = create_autospec(ListIntake)
         lists.take_displaced.return_value = False
         times: Any = {"clock": lambda: self.wall_s, "monotonic": lambda: self.steady_s}
+        times |= {"settling": Settling(0.02), "looks": SessionLooks(1)}
         self.loop = AccessLoop(self.core, runner, lists, issued, self.metrics, on_tick=self._tick, **times)
         self.loop.put(READ)
         self.wait(0)
@@ -144,6 +146,43 @@ def test_a_clock_that_is_set_back_puts_off_no_revocation_no_retry_no_look_and_no
     ticks = region.ticks
     region.wait(1)
     assert region.ticks == ticks + 1
+    assert region.ended == ["acme/bus-1", "acme/bus-2"]
+    assert region.loop.problem == ""
+
+
+def test_a_clock_that_is_set_forward_by_a_day_does_nothing_before_its_time() -> None:
+    region = Region()
+    region.is_broker_down = True
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wait(0.1)
+    failed = region.metrics.counts["steps_failed"]
+    region.wall_s += 86_400
+    region.wait(0.1)
+    assert region.metrics.counts["steps_failed"] == failed, "a retry waits for its pause"
+    region.is_broker_down = False
+    region.wait(0.5)
+    assert region.ended == ["acme/bus-1"]
+    region.wall_s += 86_400
+    region.wait(0.5)
+    assert region.looked == []
+    region.wait(0.6)
+    assert region.looked == ["acme/bus-1"]
+
+
+@pytest.mark.parametrize("jump_s", [-3000.0, 86_400.0])
+def test_who_is_revoked_while_the_broker_is_away_is_out_soon_after_it_comes_whatever_the_clock_does(
+    jump_s: float,
+) -> None:
+    region = Region()
+    region.is_broker_down = True
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wait(0.1)
+    region.wall_s += jump_s
+    region.is_broker_down = False
+    region.revoke("bus-2")
+    region.wait(0.6)
     assert region.ended == ["acme/bus-1", "acme/bus-2"]
     assert region.loop.problem == ""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.access.config import AuthorityPlace
-from gateway.access.core import AccessCore, CoreSettings
+from gateway.access.core import AccessCore
 from gateway.access.own_list import OwnList
 from identity import AuthorityFolder, Revoked
 from identity.registry import EnrolledCertificate, enrol, resume, revoke, suspend
@@ -42,14 +42,14 @@ def test_whenever_an_entry_says_that_it_was_changed_the_list_is_made(own: OwnLis
 
 
 def core(own: OwnList, *, lets_in: str = "nobody") -> AccessCore:
-    made = AccessCore(CoreSettings(own_issuer=own.issuer), lambda name: name == lets_in)
+    made = AccessCore(own.issuer, lambda name: name == lets_in)
     if own.current is not None:
         made.on_own_list(own.current, AT_S)
     return made
 
 
 def serials(made: AccessCore) -> set[int]:
-    made.on_ready(AT_S)
+    made.on_ready()
     step = made.take_step(AT_S + 1)
     assert step is not None
     return {*step.revoked}
@@ -60,7 +60,7 @@ def test_what_is_on_the_list_stays_when_the_registry_forgets_its_device(own: Own
     made = core(own)
     made.on_issued("acme/gone", 5, AT_S + 1000, AT_S)
     assert serials(made) == {5}
-    made.on_device(published(active("acme", "gone")), AT_S)
+    made.on_device(published(active("acme", "gone")))
     assert serials(made) == set(), "an operator lets it in"
 
 
@@ -68,9 +68,9 @@ def test_a_serial_that_the_registry_alone_has_is_listed_until_its_device_is_resu
     certificate = EnrolledCertificate(issuer=own.issuer, serial="f", not_after=MOMENT + DAY)
     made = core(own)
     entry = suspend(enrol(expected(), certificate, change()), change())
-    made.on_device(published(entry), AT_S)
+    made.on_device(published(entry))
     assert serials(made) == {15}
-    made.on_device(published(resume(entry, change())), AT_S)
+    made.on_device(published(resume(entry, change())))
     assert serials(made) == set()
 
 
@@ -78,7 +78,7 @@ def test_an_entry_that_names_the_certificate_of_another_device_changes_nothing_f
     made = core(own)
     made.on_issued("acme/bus-1", 15, AT_S + 1000, AT_S)
     certificate = EnrolledCertificate(issuer=own.issuer, serial="f", not_after=MOMENT + DAY)
-    made.on_device(published(revoke(enrol(expected("zeta", "thief"), certificate, change()), change())), AT_S)
+    made.on_device(published(revoke(enrol(expected("zeta", "thief"), certificate, change()), change())))
     assert serials(made) == set()
 
 

@@ -1,0 +1,39 @@
+"""A region's broker with certificates and rules, and files of its clients."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
+from identity import KeyPair, write_credentials
+from identity.broker_rules import broker_rules
+from identity.pki_folder import certify
+
+
+class RegionalBroker:
+    """A broker as the stack starts it, and its authority."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = LocalAuthority(folder / "authority")
+        security = MosquittoSecurity(
+            tls=self.authority.server("broker@eu", "eu"),
+            rules=broker_rules(0, "eu", ["eu-1"], ()),
+            probe=self.authority.client("probe@eu", "eu"),
+        )
+        self.server = MosquittoBroker("eu", folder / "eu", security=security)
+        self.server.start()
+        self.server.wait()
+
+    def said(self, text: str) -> int:
+        return self.server.log.read_text(encoding="utf-8").count(text)
+
+    def ending(self, folder: Path, name: str, *, in_s: float) -> TlsFiles:
+        """A client's files whose certificate ends so soon, or has ended; of the key that the folder has."""
+        region, now, soon = self.authority.region("eu"), datetime.now(UTC), timedelta(seconds=in_s)
+        began = min(now, now + soon - timedelta(seconds=1))
+        kept = folder / "key.pem"
+        key = KeyPair.from_pem(kept.read_bytes()) if kept.exists() else KeyPair.generate()
+        issued = certify(region, key, name, now=began, lifetime=now + soon - began)
+        files = write_credentials(folder, root_pem=region.root_pem, chain_pem=issued.chain_pem, key=key)
+        return TlsFiles.model_validate(files.model_dump())
