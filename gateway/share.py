@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from gateway.config import Mqtt
-from runtime.broker_settings import read_password
+from identity.share_file import read_share
 
 __all__ = ["share_group"]
 
 _OPEN = "gateway"
-_SECRET = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
 
 def share_group(settings: Mqtt) -> str:
@@ -19,9 +16,4 @@ def share_group(settings: Mqtt) -> str:
     A broker lets everybody subscribe, and gives each message to one of a group, also to one that may not read it: who
     knows the name can make batches disappear, so it is a secret where devices have certificates.
     """
-    if settings.share_file is None:
-        return _OPEN
-    name = read_password(settings.share_file).strip()
-    if not _SECRET.fullmatch(name):
-        raise ValueError("its first line is no name of 22 to 64 letters, digits, - or _")
-    return name
+    return _OPEN if settings.share_file is None else read_share(settings.share_file)

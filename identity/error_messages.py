@@ -8,7 +8,7 @@ from rich.console import Console
 
 from identity.errors import IdentityError
 
-__all__ = ["errors_as_messages"]
+__all__ = ["errors_as_messages", "print_error"]
 
 _errors = Console(stderr=True, highlight=False)
 
@@ -19,5 +19,10 @@ def errors_as_messages() -> Iterator[None]:
     try:
         yield
     except (IdentityError, OSError) as error:
-        _errors.print(str(error), style="red", markup=False, soft_wrap=True)
+        print_error(str(error))
         raise typer.Exit(1) from error
+
+
+def print_error(text: str) -> None:
+    """One line on stderr, never cut."""
+    _errors.print(text, style="red", markup=False, soft_wrap=True)

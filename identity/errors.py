@@ -17,6 +17,7 @@ IdentityError
     ├── AuthorityExists      there is one already: it is never replaced
     ├── AuthorityMissing     there is none
     ├── KeyExists            a folder has somebody's key already: it is never replaced
+    ├── CredentialsRefused   the key and the certificate of a folder are no pair, or one is missing
     └── AuthorityDamaged     what is there cannot be used
 """
 
@@ -129,6 +130,10 @@ class KeyExists(AuthorityFolderError):
             folder,
             f"has the key of {whose}, which is never replaced: take another folder, or `waybill pki renew {folder}`",
         )
+
+
+class CredentialsRefused(AuthorityFolderError):
+    """The key and the certificate of a folder are no pair, or one is missing."""
 
 
 class AuthorityDamaged(AuthorityFolderError):

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from identity.command_options import AsJson
 from identity.error_messages import errors_as_messages
 from identity.errors import NameRefused, SealingKeyError
+from identity.sealing import read_private_key
 from identity.token_issuer import TokenIssuer, check_issuer
 from runtime.durable_file import create_durably
 from telemetry.record import DEVICE_PATTERN
@@ -103,15 +104,23 @@ def sealing(
     with errors_as_messages():
         if not DEVICE_PATTERN.fullmatch(tenant):
             raise NameRefused(f"{tenant!r:.80} is not the name of a tenant")
-        key = X25519PrivateKey.generate()
-        private, public = out / f"{tenant}.key", out / f"{tenant}.pub"
-        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        # Never replaced: with the former key whatever was sealed for it would be lost.
-        if not create_durably(private, secret, mode=0o600):
-            raise SealingKeyError(f"{private} is there already, and a key is never replaced: choose another folder")
-        create_durably(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        private, public = _sealing_pair(out, tenant)
     made = {"tenant": tenant, "key": str(private), "public": str(public)}
     _say(as_json, made, f"{private} for the centre, {public} for the gateways of {tenant}")
+
+
+def _sealing_pair(out: Path, tenant: str) -> tuple[Path, Path]:
+    """Makes both files, or the public one that a command that was killed did not make. Raises SealingKeyError."""
+    private, public = out / f"{tenant}.key", out / f"{tenant}.pub"
+    # Never replaced: with the former key whatever was sealed for it would be lost. The public one may have gone out.
+    if public.exists():
+        raise SealingKeyError(f"{public} is there already, and a key is never replaced: choose another folder")
+    secret = X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    create_durably(private, secret, mode=0o600)
+    key = read_private_key(private).public_key()
+    if not create_durably(public, key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)):
+        raise SealingKeyError(f"{public} was made by another command at the same time")
+    return private, public
 
 
 def _say(as_json: bool, facts: Mapping[str, object], text: str) -> None:

@@ -13,10 +13,12 @@ from rich.table import Table
 from identity.authority import common_name, regional_name
 from identity.authority_folder import IssuedCertificate
 from identity.command_options import AsJson
-from identity.error_messages import errors_as_messages
+from identity.error_messages import errors_as_messages, print_error
+from identity.errors import IdentityError
 from identity.key_commands import sealing, token, token_key
 from identity.names import PrincipalKind, principal
 from identity.pki_folder import PkiFolder, latest
+from runtime.tls import TlsSettings
 
 __all__ = ["app"]
 
@@ -114,9 +116,9 @@ def gateway(
 
     Example: waybill pki gateway eu-1 --region eu --out gateway-eu-1
     """
-    _write_principal(folder, region, out, kind=PrincipalKind.GATEWAY, name=name, days=days, as_json=as_json)
     with errors_as_messages():
-        PkiFolder(folder).write_share(region, out)
+        made = PkiFolder(folder).write_gateway(region, out, name, now=_now(), lifetime=_lasting(days))
+        _say_written(made, as_json)
 
 
 @app.command()
@@ -188,16 +190,23 @@ def renew(
 ) -> None:
     """Sign the same keys and names again; only the certificate is replaced. Who uses them has to read them again.
 
+    A folder that cannot be renewed is named, and the others are renewed. Exit status: 0, or 1 where one was not.
+
     Example: waybill pki renew gateway-eu-1 broker --days 90
     """
-    with errors_as_messages():
-        # One after the other: those before one that fails are renewed, and said to be.
-        for place in folders:
-            issued = PkiFolder(folder).renew(place, now=_now(), lifetime=_lasting(days))
-            _say(
-                as_json,
-                {"name": common_name(issued.certificate.subject), "not_after": issued.not_after, "folder": place},
-            )
+    pki, failed = PkiFolder(folder), False
+    for place in folders:
+        try:
+            issued = pki.renew(place, now=_now(), lifetime=_lasting(days))
+        except (IdentityError, OSError) as error:
+            failed = True
+            if as_json:
+                _say(as_json, {"folder": place, "error": error})
+            else:
+                print_error(f"{place} is not renewed: {error}")
+            continue
+        _say(as_json, {"name": common_name(issued.certificate.subject), "not_after": issued.not_after, "folder": place})
+    raise typer.Exit(1 if failed else 0)
 
 
 @app.command("list")
@@ -246,8 +255,13 @@ def _write(
     with errors_as_messages():
         pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
         files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
-        assert files.certificate is not None
-        _say(as_json, {"name": name, "not_after": IssuedCertificate.read(files.certificate).not_after, "folder": out})
+        _say_written(files, as_json)
+
+
+def _say_written(files: TlsSettings, as_json: bool) -> None:
+    assert files.certificate is not None
+    made = IssuedCertificate.read(files.certificate)
+    _say(as_json, {"name": made.name, "not_after": made.not_after, "folder": files.certificate.parent})
 
 
 def _say(as_json: bool, made: Mapping[str, object]) -> None:

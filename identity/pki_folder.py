@@ -13,10 +13,19 @@ from pathlib import Path
 
 from identity.authority import Issued, common_name, read_certificates, regional_name, server_names
 from identity.authority_folder import AUTHORITY_FILES, AuthorityFolder, IssuedCertificate, issued_in
-from identity.credentials import credentials_in, write_credentials
-from identity.errors import AuthorityMissing, IdentityError, KeyExists, NameRefused
-from identity.names import DeviceName, parse_name
-from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request
+from identity.credentials import credentials_in
+from identity.errors import (
+    AuthorityDamaged,
+    AuthorityMissing,
+    CredentialsRefused,
+    IdentityError,
+    KeyExists,
+    KeyRefused,
+    NameRefused,
+)
+from identity.names import DeviceName, PrincipalKind, parse_name, principal
+from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request, read_request
+from identity.share_file import read_share
 from runtime.durable_file import create_durably, replace_durably
 from runtime.tls import TlsSettings
 from telemetry.record import DEVICE_PATTERN
@@ -26,6 +35,7 @@ __all__ = ["PkiFolder", "certify", "latest"]
 ROOT_NAME = "Waybill root"
 _ROOT = "root-authority"
 _SHARE = "share"
+_SOMEBODY = "somebody"
 
 
 class PkiFolder:
@@ -64,15 +74,16 @@ class PkiFolder:
     def share(self, region: str) -> Path:
         """The file with the secret name by which a region's gateways share batches; drawn where it is missing.
 
-        Raises NameRefused, OSError.
+        Raises NameRefused, AuthorityDamaged for a file that names nothing, OSError.
         """
         file = self._place(region) / _SHARE
         create_durably(file, f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
+        try:
+            read_share(file)
+        except ValueError as error:
+            what = f"{_SHARE}: {error}: copy that of a gateway of the region, or delete it and give all a new one"
+            raise AuthorityDamaged(file.parent, what) from error
         return file
-
-    def write_share(self, region: str, folder: Path) -> None:
-        """A copy of that file in a folder, for a gateway. Raises NameRefused, OSError."""
-        replace_durably(folder / _SHARE, self.share(region).read_bytes(), mode=0o600)
 
     def issued(self) -> list[IssuedCertificate]:
         """What every authority of this folder signed, and these themselves; no key is needed.
@@ -88,21 +99,53 @@ class PkiFolder:
     def write(
         self, region: str, folder: Path, name: str, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
     ) -> TlsSettings:
-        """A new key and its certificate as files of a folder, for a device, a client, or a server reached there.
+        """A key and its certificate as files of a folder, for a device, a client, or a server reached there.
 
-        Raises KeyExists where the folder has a key, AuthorityMissing, NameRefused, AuthorityExpired.
+        A key without a certificate, which a command that was killed leaves, is taken as it is.
+        Raises KeyExists where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused, AuthorityExpired.
         """
-        _refuse_other(folder, "")
-        authority, key = self.region(region), KeyPair.generate()
+        if (owner := _owner(folder)) is not None:
+            raise KeyExists(folder, owner)
+        authority, files, found = self.region(region), credentials_in(folder), _key_in(folder)
+        assert files.certificate is not None
+        assert files.key is not None
+        key = found or KeyPair.generate()
         issued = certify(authority, key, name, servers=servers, now=now, lifetime=lifetime)
-        return write_credentials(folder, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Neither is replaced: of two commands at once one is refused, and key and certificate are a pair.
+        if found is None and not create_durably(files.key, key.private_pem(), mode=0o600):
+            raise KeyExists(folder, _SOMEBODY)
+        replace_durably(files.ca, authority.root_pem)
+        if not create_durably(files.certificate, issued.chain_pem):
+            raise KeyExists(folder, _owner(folder) or _SOMEBODY)
+        return files
+
+    def write_gateway(
+        self, region: str, folder: Path, gateway: str, *, now: datetime, lifetime: timedelta
+    ) -> TlsSettings:
+        """The same for a gateway, with a copy of the region's share; a folder of its own without one gets it.
+
+        Raises what `write` and `share` raise.
+        """
+        name, share, copy = principal(PrincipalKind.GATEWAY, gateway), self.share(region), folder / _SHARE
+        owner, has_share = _owner(folder), _is_share(copy)
+        if owner not in (None, name):
+            raise KeyExists(folder, owner or _SOMEBODY)
+        if not has_share:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_durably(copy, share.read_bytes(), mode=0o600)
+        # Before the certificate: whoever is killed between the two says the same again.
+        if owner is not None and not has_share:
+            return credentials_in(folder)
+        return self.write(region, folder, name, now=now, lifetime=lifetime)
 
     def sign_request(
         self, region: str, folder: Path, name: str, request: Path, *, now: datetime, lifetime: timedelta
     ) -> Issued:
         """A device's certificate for a request (PEM file), beside the root's in a folder; the key stays where it is.
 
-        Raises KeyExists where the folder is somebody else's, NameRefused, RequestRefused, AuthorityExpired, OSError.
+        Raises KeyExists where the folder is somebody else's, CredentialsRefused where it has another key than the
+        request, NameRefused, RequestRefused, AuthorityExpired, OSError.
         """
         authority, named = self.region(region), parse_name(name)
         if not isinstance(named, DeviceName):
@@ -110,7 +153,10 @@ class PkiFolder:
         # One byte more than is taken, so that a longer file is refused and not cut.
         with request.open("rb") as file:
             pem = file.read(MAX_REQUEST_BYTES + 1)
-        _refuse_other(folder, name)
+        if (owner := _owner(folder)) not in (None, name):
+            raise KeyExists(folder, owner or _SOMEBODY)
+        if (key := _key_in(folder)) is not None and key.public != read_request(pem).public_key:
+            raise CredentialsRefused(folder, f"key.pem is not the key of {request}: take another folder")
         issued = authority.device(pem, *named, now=now, lifetime=lifetime)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files = credentials_in(folder)
@@ -122,13 +168,18 @@ class PkiFolder:
     def renew(self, folder: Path, *, now: datetime, lifetime: timedelta) -> Issued:
         """A new certificate for the same key and name, by the same region; only that file is replaced.
 
-        Raises AuthorityMissing where the certificate's region has no authority here, and what `certify` raises.
+        Raises CredentialsRefused where the folder has no key with its certificate, AuthorityMissing where the
+        certificate's region has no authority here, and what `certify` raises.
         """
-        files = credentials_in(folder)
+        files, key = credentials_in(folder), _key_in(folder)
         assert files.certificate is not None
-        assert files.key is not None
+        if key is None or not files.certificate.exists():
+            missing = "key.pem" if key is None else "certificate.pem"
+            raise CredentialsRefused(folder, f"has no {missing}: there is nothing to renew")
         old = read_certificates(files.certificate.read_bytes())[0]
-        key, issuer = KeyPair.from_pem(files.key.read_bytes()), common_name(old.issuer)
+        if old.public_key() != key.public:
+            raise CredentialsRefused(folder, "key.pem is not the key of certificate.pem: make a new pair elsewhere")
+        issuer = common_name(old.issuer)
         # By its issuer's name: who renews need not know which region that was.
         for region in self.regions():
             if regional_name(region) == issuer:
@@ -145,19 +196,35 @@ class PkiFolder:
         return self.folder / "regions" / region
 
 
-def _refuse_other(folder: Path, name: str) -> None:
-    """Raises KeyExists for a folder with a key or certificate, unless it is of this name."""
+def _owner(folder: Path) -> str | None:
+    """Whom the certificate of a folder names; None where there is none."""
+    files = credentials_in(folder)
+    assert files.certificate is not None
+    try:
+        return common_name(read_certificates(files.certificate.read_bytes())[0].subject)
+    except FileNotFoundError:
+        return None
+    except IdentityError:
+        return _SOMEBODY
+
+
+def _key_in(folder: Path) -> KeyPair | None:
+    """The key of a folder; None where there is none. Raises KeyRefused, OSError."""
     files = credentials_in(folder)
     assert files.key is not None
-    assert files.certificate is not None
-    if not (files.key.exists() or files.certificate.exists()):
-        return
     try:
-        whose = common_name(read_certificates(files.certificate.read_bytes())[0].subject)
-    except (OSError, IdentityError):
-        whose = "somebody"
-    if whose != name:
-        raise KeyExists(folder, whose)
+        return KeyPair.from_pem(files.key.read_bytes())
+    except FileNotFoundError:
+        return None
+    except KeyRefused as error:
+        raise KeyRefused(f"{files.key}: {error}") from error
+
+
+def _is_share(file: Path) -> bool:
+    try:
+        return bool(read_share(file))
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def certify(

@@ -75,7 +75,7 @@ class Unsealer:
             raise SealingKeyError(f"{folder}: no private key in *.key")
         if len(files) > _MAX_KEYS:
             raise SealingKeyError(f"{folder}: {len(files)} keys, at most {_MAX_KEYS} are taken")
-        return cls([_private_key(file) for file in files])
+        return cls([read_private_key(file) for file in files])
 
     def unseal(self, sealed: bytes, tenant: str, region: str) -> bytes:
         """The batch. Raises Unsealable: cut short, for a key that is not here, altered, or of another tenant."""
@@ -125,7 +125,8 @@ def read_public_key(file: Path) -> X25519PublicKey:
     return key
 
 
-def _private_key(file: Path) -> X25519PrivateKey:
+def read_private_key(file: Path) -> X25519PrivateKey:
+    """A tenant's private key (PEM, X25519). Raises SealingKeyError."""
     try:
         key = private_key_of(_pem(file))
     except ValueError as error:

@@ -34,6 +34,25 @@ def test_a_key_of_sealed_batches_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "acme.key").read_bytes() == before
 
 
+def test_a_key_that_was_moved_away_gets_no_second_one_beside_its_public_one(tmp_path: Path) -> None:
+    run("sealing", "acme", "--out", tmp_path)
+    (tmp_path / "acme.key").rename(tmp_path / "centre.key")
+    before = (tmp_path / "acme.pub").read_bytes()
+    again = run("sealing", "acme", "--out", tmp_path)
+    assert (again.exit_code, "acme.pub is there already" in " ".join(again.output.split())) == (1, True)
+    assert not (tmp_path / "acme.key").exists()
+    assert (tmp_path / "acme.pub").read_bytes() == before
+
+
+def test_what_a_killed_command_left_is_made_a_pair(tmp_path: Path) -> None:
+    run("sealing", "acme", "--out", tmp_path)
+    private, public = tmp_path / "acme.key", tmp_path / "acme.pub"
+    before = private.read_bytes(), public.read_bytes()
+    public.unlink()
+    assert run("sealing", "acme", "--out", tmp_path).exit_code == 0
+    assert (private.read_bytes(), public.read_bytes()) == before
+
+
 @pytest.mark.parametrize("name", ["../up", "", "a b", "x" * 64])
 def test_a_name_that_no_tenant_has_gets_no_key(tmp_path: Path, name: str) -> None:
     assert run("sealing", name, "--out", tmp_path).exit_code == 1

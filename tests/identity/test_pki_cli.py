@@ -101,6 +101,80 @@ def test_no_command_replaces_a_key_or_another_s_certificate(pki: Path, tmp_path:
     assert (out / "key.pem").read_bytes() == before["key.pem"]
 
 
+MAKERS = [
+    ("server", "broker@eu", "--region", "eu", "--at", "localhost"),
+    ("gateway", "eu-1", "--region", "eu"),
+    ("access", "eu"),
+    ("factory", "VIN-1", "--region", "eu"),
+    ("device", "acme/bus-1", "--region", "eu"),
+]
+
+
+@pytest.mark.parametrize("command", MAKERS, ids=lambda command: command[0])
+def test_a_key_whose_command_was_killed_gets_its_certificate_by_the_same_command(
+    pki: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    assert run(pki, *command, "--out", out).exit_code == 0
+    key = (out / "key.pem").read_bytes()
+    (out / "certificate.pem").unlink()
+    (out / "ca.pem").unlink()
+    again = run(pki, *command, "--out", out)
+    assert again.exit_code == 0, again.output
+    assert (out / "key.pem").read_bytes() == key
+    check_key_pair(out / "certificate.pem", out / "key.pem")
+
+
+def test_a_gateway_s_folder_without_a_share_gets_it_by_the_same_command(pki: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(pki, "gateway", "eu-1", "--region", "eu", "--out", out)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    for spoil in ((out / "share").unlink, lambda: (out / "share").write_text("")):
+        spoil()
+        assert run(pki, "gateway", "eu-1", "--region", "eu", "--out", out).exit_code == 0
+        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+
+def test_a_share_that_names_nothing_is_handed_to_no_gateway(pki: Path, tmp_path: Path) -> None:
+    run(pki, "gateway", "eu-1", "--region", "eu", "--out", tmp_path / "first")
+    (pki / "regions" / "eu" / "share").write_text("")
+    refused = run(pki, "gateway", "eu-2", "--region", "eu", "--out", tmp_path / "second")
+    assert (refused.exit_code, "share: its first line is no name" in refused.output) == (1, True)
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_request_gets_no_certificate_beside_another_key(pki: Path, tmp_path: Path) -> None:
+    key, request, out = KeyPair.generate(), tmp_path / "request.pem", tmp_path / "out"
+    request.write_bytes(make_request(key, "acme/bus-1"))
+    command = ("device", "acme/bus-1", "--region", "eu", "--out", out, "--request", request)
+    run(pki, *command[:-2])
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    refused = run(pki, *command)
+    assert (refused.exit_code, "is not the key of" in refused.output) == (1, True)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    (out / "certificate.pem").unlink()
+    (out / "key.pem").write_bytes(key.private_pem())
+    assert run(pki, *command).exit_code == 0
+    check_key_pair(out / "certificate.pem", out / "key.pem")
+
+
+def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp_path: Path) -> None:
+    for name in ("eu-1", "eu-2", "eu-3"):
+        run(pki, "gateway", name, "--region", "eu", "--out", tmp_path / name, "--days", "20")
+    (tmp_path / "eu-2" / "key.pem").write_bytes((tmp_path / "eu-3" / "key.pem").read_bytes())
+    (tmp_path / "stray").mkdir()
+    (tmp_path / "file").write_text("")
+    names = ("eu-1", "stray", "file", "nothing", "eu-2", "eu-3")
+    renewed = run(pki, "renew", *(tmp_path / name for name in names))
+    assert renewed.exit_code == 1
+    lines = renewed.output.splitlines()
+    good = [name for name in names if any(f"{tmp_path / name}: gateway@{name}, good" in line for line in lines)]
+    failed = [name for name in names if any(f"{tmp_path / name} is not renewed" in line for line in lines)]
+    assert (good, failed) == (["eu-1", "eu-3"], ["stray", "file", "nothing", "eu-2"])
+    as_json = run(pki, "renew", tmp_path / "stray", tmp_path / "eu-1", "--json").stdout.splitlines()
+    assert ["error" in json.loads(line) for line in as_json] == [True, False]
+
+
 def test_the_list_cuts_no_name_and_no_date(pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pki_cli, "console", Console(width=80))
     run(pki, "gateway", "a-name-that-is-longer-than-a-column-has-room", "--region", "eu", "--out", tmp_path / "out")
