@@ -102,7 +102,8 @@ class PkiFolder:
         """A key and its certificate as files of a folder, for a device, a client, or a server reached there.
 
         A key without a certificate, which a command that was killed leaves, is taken as it is.
-        Raises KeyExists where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused, AuthorityExpired.
+        Raises KeyExists where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused,
+        AuthorityExpired.
         """
         if (owner := _owner(folder)) is not None:
             raise KeyExists(folder, owner)
