@@ -26,6 +26,13 @@ TokenFolder = Annotated[Path, typer.Option(envvar="WAYBILL_TOKENS", help="Where 
 Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
 TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="How long a token is good for.")]
 NewIssuer = Annotated[bool, typer.Option("--new-issuer", help="The folder's tokens were of another issuer.")]
+Early = Annotated[
+    bool, typer.Option("--early", help="The wait before the step is over: everybody was seen to have the former one.")
+]
+
+
+_CLUSTERS_READ_S = 600
+"""Ten times what brokers are made to wait before they read the keys again (`waybill topology broker-conf`)."""
 
 
 class KeyStep(StrEnum):
@@ -37,8 +44,8 @@ class KeyStep(StrEnum):
 
 
 _NEXT = {
-    KeyStep.PUBLISH: "wait until every cluster has read it, then: waybill pki token-key sign",
-    KeyStep.SIGN: "wait until everybody has read the token anew, then: waybill pki token-key retire",
+    KeyStep.PUBLISH: "in ten minutes every cluster has read it, then: waybill pki token-key sign",
+    KeyStep.SIGN: "in the life of a token everybody has read it anew, then: waybill pki token-key retire",
     KeyStep.RETIRE: "a token of a former key is refused from here on",
 }
 
@@ -69,21 +76,28 @@ def token_key(
     folder: TokenFolder = Path("tokens"),
     days: TokenDays = 7,
     new_issuer: NewIssuer = False,
+    early: Early = False,
     as_json: AsJson = False,
 ) -> None:
     """Change the key of tokens while everybody runs, in three steps: publish, sign, retire.
+
+    Before `sign` ten minutes must have gone by, and before `retire` the life of a token (--days), or --early be said.
 
     Example: waybill pki token-key publish --issuer https://keys.example:8443
     """
     with errors_as_messages():
         check_issuer(folder, issuer, may_change=new_issuer)
-        keys = TokenIssuer(folder, issuer)
+        keys, now_s = TokenIssuer(folder, issuer), time.time()
         match step:
             case KeyStep.PUBLISH:
                 done = [keys.publish_new_key()]
             case KeyStep.SIGN:
-                done = keys.sign_with_newest(keys.roles, now_s=time.time(), life_s=days * _DAY_S)
+                if not early:
+                    keys.check_sign(now_s, wait_s=_CLUSTERS_READ_S)
+                done = keys.sign_with_newest(keys.roles, now_s=now_s, life_s=days * _DAY_S)
             case KeyStep.RETIRE:
+                if not early:
+                    keys.check_retire(now_s, wait_s=days * _DAY_S)
                 done = keys.retire_former_keys()
     what = {"publish": "published key", "sign": "written anew, tokens of", "retire": "retired keys"}[step]
     _say(as_json, {"step": step, "done": done}, f"{what}: {', '.join(done) or 'none'}; {_NEXT[step]}")

@@ -15,17 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from identity.errors import SignatureFault, SignatureRefused
 from identity.names import PrincipalKind, principal
-from identity.operator_files import read_operator_key
 from identity.operator_keys import ANY, OperatorKeys, Scope
 from identity.publication_id import drawn_at, is_publication_id
 from identity.registry import DeviceEntry, DeviceState
 from identity.registry_messages import KIND, WARRANT, CheckSigned, DevicePublication
-from identity.registry_publisher import SignEntry, unsigned
+from identity.registry_publisher import SignEntry
 from identity.signatures import (
     SIGNER,
     OperatorKey,
@@ -42,7 +40,6 @@ __all__ = [
     "MAX_WARRANTED_CHANGES",
     "check_by",
     "check_right",
-    "entries_signed_by",
     "scope_of_entry",
     "signed_by",
 ]
@@ -67,11 +64,6 @@ def signed_by(key: OperatorKey) -> SignEntry:
         return {**properties, WARRANT: warrant}
 
     return sign
-
-
-def entries_signed_by(key_file: Path | None) -> SignEntry:
-    """Signs entries with the key of a file; None: nothing is signed. Raises OperatorKeyRefused."""
-    return unsigned if key_file is None else signed_by(read_operator_key(key_file))
 
 
 def check_by(keys: OperatorKeys) -> CheckSigned:

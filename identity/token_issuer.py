@@ -22,7 +22,7 @@ _MAX_DISCOVERY_BYTES = 64 << 10
 
 
 class KeyStepRefused(IdentityError):
-    """A step of a change of keys is out of order; the message says which comes first."""
+    """A step of a change of keys is out of order or too early; the message says which comes first, or since when."""
 
 
 class OtherIssuer(IdentityError):
@@ -42,6 +42,14 @@ def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None
         raise OtherIssuer(
             f"{folder} is of the issuer {known}, and brokers refuse tokens of {issuer}: say that one, or --new-issuer"
         )
+
+
+def _refuse_early(what: str, age_s: float, wait_s: float) -> None:
+    # A file of the future is one of before a clock was set: refused, for it says nothing of how long anybody waited.
+    if age_s >= wait_s:
+        return
+    ago, wait = (f"{round(one_s / 60):,} min" for one_s in (age_s, wait_s))
+    raise KeyStepRefused(f"too early: {what} {ago} ago, and the wait is {wait}; --early where you saw that all have it")
 
 
 class TokenIssuer:
@@ -105,8 +113,13 @@ class TokenIssuer:
 
     def sign_with_newest(self, roles: Collection[str], *, now_s: float, life_s: float) -> list[str]:
         """From now on tokens are of the newest key; those of these roles are written anew."""
-        self._sign_with(self._load(self._files()[-1]).key_id)
-        return self.renew(roles, now_s=now_s, life_s=life_s)
+        newest = self._load(self._files()[-1]).key_id
+        if self.has_waiting_key:
+            self._sign_with(newest)
+        if done := self.renew(roles, now_s=now_s, life_s=life_s):
+            # Again: the wait of those who read them begins here, also where somebody was killed between the two.
+            self._sign_with(newest)
+        return done
 
     def retire_former_keys(self) -> list[str]:
         """Delete every key but the one that signs; returns the ids of those that are gone.
@@ -124,6 +137,18 @@ class TokenIssuer:
             file.unlink()
         self._publish()
         return [key_id for _, key_id in former]
+
+    def check_sign(self, now_s: float, *, wait_s: float) -> None:
+        """Raises KeyStepRefused for a key that waits to sign, and was published less than `wait_s` ago."""
+        if self.has_waiting_key:
+            what = "clusters may not have read the new key, which was published"
+            _refuse_early(what, now_s - self._files()[-1].stat().st_mtime, wait_s)
+
+    def check_retire(self, now_s: float, *, wait_s: float) -> None:
+        """Raises KeyStepRefused for former keys, where tokens were signed with the newest less than `wait_s` ago."""
+        if len(self._files()) > 1 and not self.has_waiting_key:
+            what = "somebody may still hold a token of a former key; all were written anew"
+            _refuse_early(what, now_s - (self._keys / "signer").stat().st_mtime, wait_s)
 
     @property
     def has_waiting_key(self) -> bool:

@@ -99,11 +99,6 @@ class AccessCore:
         """How many certificates of this region's authority are on its list."""
         return len(self._revoked)
 
-    @property
-    def known_lists(self) -> dict[str, RevocationList]:
-        """The lists of other issuers."""
-        return dict(self._lists)
-
     def on_device(self, publication: DevicePublication) -> None:
         """A publication that holds."""
         entry = publication.entry

@@ -1,6 +1,7 @@
 """Keys of tokens and of sealed batches, by command."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,9 @@ def test_a_token_names_its_role_and_a_new_key_signs_it_after_its_three_steps(tmp
     assert (first.role, first.issuer) == ("gateway-eu", ISSUER)
     (published,) = json.loads(run("token-key", "publish", *common).output)["done"]
     assert read_claims(file.read_text()).key_id == first.key_id
-    assert json.loads(run("token-key", "sign", *common).output)["done"] == ["gateway-eu"]
+    assert json.loads(run("token-key", "sign", "--early", *common).output)["done"] == ["gateway-eu"]
     assert read_claims(file.read_text()).key_id == published
-    assert json.loads(run("token-key", "retire", *common).output)["done"] == [first.key_id]
+    assert json.loads(run("token-key", "retire", "--early", *common).output)["done"] == [first.key_id]
 
 
 def test_a_step_out_of_order_is_refused_and_loses_no_key(tmp_path: Path) -> None:
@@ -80,8 +81,31 @@ def test_a_step_out_of_order_is_refused_and_loses_no_key(tmp_path: Path) -> None
         refused = run("token-key", step, *common)
         assert (refused.exit_code, "token-key sign" in " ".join(refused.output.split())) == (1, True)
     assert sorted((tmp_path / "keys").iterdir()) == keys
-    assert run("token-key", "sign", *common).exit_code == 0
-    assert run("token-key", "retire", *common).exit_code == 0
+    assert run("token-key", "sign", *common, "--early").exit_code == 0
+    assert run("token-key", "retire", *common, "--early").exit_code == 0
+
+
+def test_a_step_that_is_too_early_is_refused_unless_it_is_said(tmp_path: Path) -> None:
+    common = ("--issuer", ISSUER, "--folder", tmp_path)
+    run("token", "jobs", *common)
+
+    def step(name: str, waited: Path, wait_s: float) -> None:
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        written_s = waited.stat().st_mtime
+        # also of a clock that was set back since
+        for age_s in (0, wait_s - 60, -3600):
+            os.utime(waited, (written_s - age_s, written_s - age_s))
+            refused = run("token-key", name, *common)
+            assert (refused.exit_code, "too early" in refused.output) == (1, True), refused.output
+        assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+        os.utime(waited, (written_s - wait_s, written_s - wait_s))
+        assert run("token-key", name, *common).exit_code == 0
+
+    assert run("token-key", "publish", *common).exit_code == 0
+    step("sign", tmp_path / "keys" / "0002.pem", 600)
+    step("retire", tmp_path / "keys" / "signer", 7 * 86_400)
+    # Where nothing changes nothing is to be waited for.
+    assert [run("token-key", name, *common).exit_code for name in ("sign", "retire")] == [0, 0]
 
 
 @pytest.mark.parametrize("issuer", ["https://keys.example:8444", "http://keys.example:8443", "keys.example"])

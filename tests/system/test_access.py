@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from deploy.local import PulsarCluster
 from identity.device_cli import app
-from identity.operator_files import operators_toml, trust_operator, write_operator
+from identity.operator_files import operators_toml, read_operator_key, trust_operator, write_operator
 from identity.registry import DeviceEntry, resume, revoke, suspend
 from identity.registry_messages import DEVICES_TOPIC
 from identity.registry_publisher import RegistryPublisher
-from identity.registry_signing import entries_signed_by
+from identity.registry_signing import signed_by
 from runtime.compacted_topic import CompactedTopicReader
 from runtime.pulsar_client import PulsarAccess
 from tests.identity.operators import operator, operators_file
@@ -91,7 +91,7 @@ def regions(
 
 @pytest.fixture
 def publish(pulsar: PulsarCluster, operator_files: OperatorFiles) -> Iterator[Callable[[DeviceEntry], str]]:
-    sign = entries_signed_by(operator_files.key)
+    sign = signed_by(read_operator_key(operator_files.key))
     with RegistryPublisher(pulsar.service_url, PulsarAccess(), sign=sign) as publisher:
         yield publisher.publish
 
