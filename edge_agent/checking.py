@@ -9,8 +9,8 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_agent.config import AgentSettings, UplinkSettings
-from runtime.broker_settings import BrokerSettings, is_this_machine, unusable_files
+from edge_agent.config import AgentSettings
+from runtime.broker_settings import BrokerSettings, unusable_files
 
 PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
 
@@ -26,15 +26,7 @@ def problems(settings: AgentSettings) -> list[str]:
 
 def warnings(settings: AgentSettings) -> list[str]:
     """What works, but is open to everybody on the way."""
-    lines = [
-        f"{table}: plain text to {broker.host}: who is on the way can read and change it; give {table}.tls"
-        for table, broker in _brokers(settings)
-        if not _is_pulsar(broker) and broker.tls is None and not is_this_machine(broker.host)
-    ]
-    for number, uplink in enumerate(settings.uplinks):
-        if uplink.service_url and uplink.service_url.startswith("pulsar:"):
-            lines.append(f"uplinks.{number}.service_url: plain text to {uplink.service_url}; use pulsar+ssl")
-    return lines
+    return list(settings.plain_text())
 
 
 def _brokers(settings: AgentSettings) -> Iterator[tuple[str, BrokerSettings]]:
@@ -53,7 +45,3 @@ def _unusable_folder(folder: Path) -> Iterator[str]:
         except OSError as error:
             yield f"buffer.path: {error}"
             return
-
-
-def _is_pulsar(broker: BrokerSettings) -> bool:
-    return isinstance(broker, UplinkSettings) and broker.kind == "pulsar"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from identity.names import device_name
-from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
+from runtime.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
 from runtime.logs import LogSettings
 from settings import Settings
 from telemetry import (
@@ -324,6 +325,8 @@ class AgentSettings(Settings):
     RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"health": "status", "log_level": "log.level"}
 
     device: DeviceSettings
+    insecure: bool = False
+    """Whether it may speak plain text to another machine."""
     intake: IntakeSettings = IntakeSettings()
     buffer: BufferSettings = BufferSettings()
     classes: tuple[ClassSettings, ...] = Field(default=DEFAULT_CLASSES, min_length=1, max_length=MAX_CLASSES)
@@ -355,6 +358,24 @@ class AgentSettings(Settings):
         if self.enrolment is not None and not shown:
             raise ValueError("enrolment: no uplink shows the certificate: one needs tls with ca, and no certificate")
         return self
+
+    @model_validator(mode="after")
+    def _is_encrypted(self) -> Self:
+        if not self.insecure and (found := next(self.plain_text(), None)):
+            raise ValueError(f"{found}, or say insecure = true at the top")
+        return self
+
+    def plain_text(self) -> Iterator[str]:
+        """What travels to another machine and can be read and changed on the way: which setting, and the remedy."""
+        if self.intake.tls is None and not is_this_machine(self.intake.host):
+            yield f"intake.tls: plain text to {self.intake.host}: set ca"
+        for number, one in enumerate(self.uplinks):
+            if one.service_url is not None:
+                hosts = [urlsplit(f"//{part}").hostname or "" for part in one.service_url.split("://")[1].split(",")]
+                if one.service_url.startswith("pulsar:") and not all(map(is_this_machine, hosts)):
+                    yield f"uplinks.{number}.service_url: plain text to {', '.join(hosts)}: use pulsar+ssl://"
+            elif one.tls is None and not is_this_machine(one.host):
+                yield f"uplinks.{number}.tls: plain text to {one.host}: set ca"
 
     @field_validator("uplinks")
     @classmethod

@@ -22,6 +22,30 @@ from runtime.wakeup import WakeUp
 
 SESSION_TAKEN_OVER = 0x8E
 """Of a DISCONNECT (3.14.2.1)."""
+_NOT_AUTHORISED = (
+    "not authorised: the one-time token, user name or password is wrong, used or over, or the device is suspended or "
+    "revoked; ask the operator (`waybill device show`), who may give a new token"
+)
+_VERSION = "it does not speak MQTT 5: look at host and port"
+_BUSY = "it is busy or not ready; it is tried again"
+_CLIENT_ID = "it does not take the client id: look at device.id and device.tenant"
+_ADVICE = {
+    1: _VERSION,
+    2: _CLIENT_ID,
+    3: _BUSY,
+    4: _NOT_AUTHORISED,
+    5: _NOT_AUTHORISED,
+    0x84: _VERSION,
+    0x85: _CLIENT_ID,
+    0x86: _NOT_AUTHORISED,
+    0x87: _NOT_AUTHORISED,
+    0x88: _BUSY,
+    0x89: _BUSY,
+    0x8A: "this client is banned there; ask the operator",
+    0x8C: "it asks for another way to log in; look at username, password_file and tls",
+    0x9F: _BUSY,
+}
+"""What a CONNACK's code means and what to do: those of MQTT 3.1.1 (3.2.2.3), then of MQTT 5 (3.2.2.2)."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
@@ -69,7 +93,7 @@ class MqttSession:
         self._wait_for(lambda: self._connack is not None, deadline_s, "no answer to CONNECT")
         assert self._connack is not None
         if self._connack.is_failure:
-            raise LinkRefused(f"{self._address} refused: {self._connack}")
+            raise self._refused(self._connack)
         if not self._takes_qos_1:
             raise LinkRefused(f"{self._address} takes no QoS 1")
         self._is_open = True
@@ -148,6 +172,9 @@ class MqttSession:
     def _address(self) -> str:
         return f"{self._broker.host}:{self._broker.port}"
 
+    def _refused(self, connack: ReasonCode) -> LinkRefused:
+        return LinkRefused(f"{self._address} refused: {_ADVICE.get(connack.value, str(connack))}")
+
     def _error(self, text: str) -> LinkError:
         return LinkError(f"{self._address}: {text}")
 
@@ -196,6 +223,9 @@ class MqttSession:
         self._poll.modify(self._descriptor, wanted)
 
     def _check_end(self) -> None:
+        # What paho makes of the broker's closing afterwards is not the cause.
+        if self._connack is not None and self._connack.is_failure:
+            raise self._refused(self._connack)
         if self._ended is not None or self._client.socket() is None:
             kind = LinkClosed if self._client.is_closed_by_broker else LinkError
             raise kind(f"{self._address}: {self._ended or 'connection lost'}")
@@ -221,7 +251,10 @@ class MqttSession:
     def _on_disconnect(self, _c: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         if reason.value == SESSION_TAKEN_OVER:
             self._client.is_closed_by_broker = True
-            self._ended = f"another client with the id {self._options.client_id!r} took the session over"
+            self._ended = (
+                f"the session of {self._options.client_id!r} was taken over: by the region, which suspends or "
+                "revokes it and refuses the next connection, or else by another client with this id"
+            )
         elif self._client.is_closed_by_broker:
             self._ended = "the broker closed the connection"
         else:

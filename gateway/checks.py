@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.config import GatewaySettings
+from gateway.registry_settings import open_registry
 from gateway.share import share_group
-from identity import SealingKeyError, read_public_key
+from identity import IdentityError, SealingKeyError, read_certificates, read_public_key
+from identity.authority import common_name
+from identity.names import PrincipalKind, principal
 from runtime.broker_settings import is_this_machine, unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import unusable_tls_files
@@ -18,7 +22,7 @@ from settings import SettingsError
 
 def problems(settings: GatewaySettings) -> list[str]:
     """Why the gateway cannot run with these settings here: each names the setting and the file."""
-    return list(_file_problems(settings))
+    return [*_file_problems(settings), *_name_problems(settings), *([] if settings.insecure else _open(settings))]
 
 
 def warnings(settings: GatewaySettings, config: Path) -> list[str]:
@@ -52,6 +56,38 @@ def _file_problems(settings: GatewaySettings) -> Iterator[str]:
     folder = settings.push.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
         yield f"push.folder: {folder} is not a folder that can be read"
+
+
+def _name_problems(settings: GatewaySettings) -> Iterator[str]:
+    tls, own = settings.mqtt.tls, principal(PrincipalKind.GATEWAY, settings.name)
+    if tls is None or tls.certificate is None:
+        return
+    with contextlib.suppress(OSError, ValueError, IdentityError):
+        named = common_name(read_certificates(tls.certificate.read_bytes())[0].subject)
+        if named != own:
+            yield (
+                f"mqtt.tls.certificate: {tls.certificate} is of {named!r}, and this gateway is {own!r}: set name, or "
+                f"make its certificate with `waybill pki gateway {settings.name}`"
+            )
+
+
+def _open(settings: GatewaySettings) -> Iterator[str]:
+    """What lets others in, or read along: allowed by the word `insecure` alone."""
+    word = "or say insecure = true at the top"
+    mqtt, pulsar, registry = settings.mqtt, settings.pulsar, settings.registry
+    if mqtt.tls is None:
+        yield f"mqtt.tls: batches travel to {mqtt.host} in plain text: set ca, certificate and key, {word}"
+    elif mqtt.tls.certificate is None:
+        yield f"mqtt.tls.certificate: the gateway shows the broker nothing: set certificate and key, {word}"
+    if not pulsar.is_encrypted:
+        yield f"pulsar.service_url: batches travel in plain text: use pulsar+ssl:// with pulsar.tls, {word}"
+    if not (pulsar.token or pulsar.token_file or (pulsar.tls and pulsar.tls.certificate)):
+        yield f"pulsar.token_file: the gateway shows Pulsar nothing: set it, or pulsar.tls.certificate and key, {word}"
+    if registry is None:
+        yield f"registry: batches of suspended and revoked devices are taken: set [registry], {word}"
+    else:
+        for key, fault in open_registry(registry):
+            yield f"registry.{key}: {fault}, {word}"
 
 
 def _plain_text(settings: GatewaySettings) -> Iterator[str]:

@@ -180,12 +180,16 @@ class StatusEndpoint(Settings):
 
 
 class GatewaySettings(Settings):
-    """One gateway process. `name` is its MQTT client id: two gateways of a region need two names."""
+    """One gateway process. `name` is its MQTT client id: two gateways of a region need two names.
+
+    `insecure`: it may run without TLS, authentication and the registry; without this word it does not start so.
+    """
 
     RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"observe": "status"}
 
     name: Word
     region: Word
+    insecure: bool = False
     tenants: dict[Word, TenantSettings] = Field(default_factory=dict, max_length=MAX_TENANTS)
     max_batch_bytes: int = Field(default=4 << 20, ge=1024, le=5 << 20)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,3 +24,14 @@ class RegistrySettings(RegistryTrust):
     key: Path | None = None
     unknown_devices: Literal["refuse", "take"] = "refuse"
     max_devices: int = Field(default=1_000_000, ge=1, le=10_000_000)
+
+
+def open_registry(settings: RegistrySettings) -> Iterator[tuple[str, str]]:
+    """What lets others in or read along, by key: entries are signed, but the way to the cluster is not safe."""
+    access = settings.access
+    if not settings.service_url.startswith("pulsar+ssl://"):
+        yield "service_url", "the device registry is read in plain text: use pulsar+ssl:// with registry.access.tls_ca"
+    if not (access.token or access.token_file or access.tls_certificate):
+        yield "access.token_file", "Pulsar is shown nothing: set it, or registry.access.tls_certificate and tls_key"
+    if settings.unsigned:
+        yield "unsigned", "anybody who publishes there says who may connect: set registry.operators"

@@ -74,7 +74,9 @@ class Gateway:
     def __init__(self, region: MeasuredRegion, name: str, tenants: str = "") -> None:
         port = free_port()
         config = region.folder / f"{name}.toml"
-        text = f'name = "{name}"\nregion = "{REGION}"\n[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
+        # TLS and tokens, and no registry: insecure allows that alone here.
+        text = f'name = "{name}"\nregion = "{REGION}"\ninsecure = true\n'
+        text += f'[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
         text += f'token_file = "{region.credentials.gateway.token_file}"\n'
         text += f'tls = {{ ca = "{region.credentials.gateway.tls_ca}" }}\n'
         text += tenants or 'tenant = "fleet"\n'

@@ -49,6 +49,7 @@ def _gateway(stack: LocalStack, region: str, port: int) -> DaemonProcess:
     name = f"{region}-1"
     config.write_text(f"""name = "{name}"
 region = "{region}"
+{"insecure = true" if stack.settings.insecure else ""}
 
 [mqtt]
 host = "127.0.0.1"

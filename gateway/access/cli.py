@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.access.checks import problems
 from gateway.access.config import AccessSettings
 from gateway.errors import GatewayError
 from identity import IdentityError
@@ -35,7 +36,7 @@ def run(*, config: ConfigOption) -> None:
     from runtime.signals import stop_on_signals
 
     with _errors_as_messages(), stop_on_signals() as stop:
-        settings = load(AccessSettings, config)
+        settings = _checked_settings(config)
         start_logging(settings.log)
         AccessDaemon(settings).run(stop)
 
@@ -49,7 +50,7 @@ def prepare(*, config: ConfigOption) -> None:
     from gateway.access.daemon import AccessDaemon
 
     with _errors_as_messages():
-        AccessDaemon(load(AccessSettings, config)).prepare()
+        AccessDaemon(_checked_settings(config)).prepare()
 
 
 @app.command()
@@ -65,6 +66,13 @@ def status(*, config: ConfigOption) -> None:
     sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
     if not answer.healthy:
         raise typer.Exit(1)
+
+
+def _checked_settings(config: Path) -> AccessSettings:
+    settings = load(AccessSettings, config)
+    if found := problems(settings):
+        raise SettingsError(str(config), found)
+    return settings
 
 
 @contextmanager

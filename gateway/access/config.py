@@ -149,7 +149,7 @@ class AccessSettings(Settings):
     """One access daemon. `gateways`: the names of the gateways that may take batches from this broker.
 
     `settle_ms`: changes that come within it are one reload. `look_after_s`: when it looks whether a device
-    whose session was ended is there again.
+    whose session was ended is there again. `insecure`: as of a gateway.
     """
 
     REMOVED_KEYS: ClassVar[Mapping[str, str]] = {
@@ -157,6 +157,7 @@ class AccessSettings(Settings):
     }
 
     region: Word
+    insecure: bool = False
     gateways: tuple[Word, ...] = ()
     settle_ms: int = Field(default=20, ge=0, le=1000)
     look_after_s: float = Field(default=1, gt=0, le=60)

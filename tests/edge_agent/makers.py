@@ -18,7 +18,7 @@ from telemetry import Event, Position, Signal
 
 DEVICE = "eu-0001"
 WALL_MS = 1_767_603_422_000
-MINIMAL_FILE = '[device]\nid = "a"\n[[uplinks]]\nregion = "eu"\nhost = "h"\n'
+MINIMAL_FILE = 'insecure = true\n[device]\nid = "a"\n[[uplinks]]\nregion = "eu"\nhost = "h"\n'
 
 
 class _Unsynced(sqlite3.Connection):

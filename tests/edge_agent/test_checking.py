@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,10 +92,21 @@ def test_a_mistake_is_named_once_and_in_the_words_of_the_file(tmp_path: Path) ->
     assert "at least 1 item" in none
 
 
-def test_plain_text_to_another_machine_is_warned_of_and_to_this_one_not(tmp_path: Path) -> None:
-    for host, warns in (("mqtt.eu.example", True), ("10.0.0.5", True), ("127.0.0.1", False), ("::1", False)):
-        code, said = checked(tmp_path, NO_HOST + f'host = "{host}"\n')
-        assert (code, "plain text" in said) == (0, warns)
+def test_plain_text_to_another_machine_needs_the_word_and_to_this_one_not(tmp_path: Path) -> None:
+    for host, is_open in (("mqtt.eu.example", True), ("10.0.0.5", True), ("127.0.0.1", False), ("::1", False)):
+        text = NO_HOST + f'host = "{host}"\n'
+        code, said = checked(tmp_path, text)
+        assert (code == os.EX_CONFIG, "uplinks.0.tls: " in said, "insecure = true" in said) == (is_open,) * 3
+        code, said = checked(tmp_path, f"insecure = true\n{text}")
+        assert (code, "plain text" in said) == (0, is_open)
+
+
+@pytest.mark.parametrize("url", ["pulsar://cluster:6650", "pulsar://127.0.0.1:6650,cluster:6650"])
+def test_plain_text_to_a_cluster_on_another_machine_needs_the_word(url: str) -> None:
+    text = f'[device]\nid = "a"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\ntopic = "t"\nservice_url = "{url}"\n'
+    with pytest.raises(SettingsError, match=r"uplinks\.0\.service_url"):
+        parse(AgentSettings, text, "x")
+    parse(AgentSettings, f"insecure = true\n{text}", "x")
 
 
 @pytest.mark.parametrize("topic", ["vehicle/#/x", "vehicle#", "a/b+", "+a", "", "a\\u0000b", "x" * 65_536])

@@ -17,6 +17,7 @@ from settings import SettingsError, load, parse, parse_toml
 from tests.edge_agent.makers import MINIMAL_FILE
 
 SECURE = """
+insecure = true
 [device]
 id = "eu-0001"
 [buffer]

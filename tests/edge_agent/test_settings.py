@@ -16,13 +16,13 @@ from edge_agent.pushed_files import IN_FORCE, ON_TRIAL
 from settings import SettingsError, load, parse
 
 DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"
-MINIMAL = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.example"\n'
+MINIMAL = 'insecure = true\n[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.example"\n'
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[device]\nidd = 'x'\n" + MINIMAL.partition("\n")[2], "'id'"),
+        (MINIMAL.replace("id =", "idd ="), "'id'"),
         (MINIMAL + "[drian]\n", "'drain'"),
         (MINIMAL + "[drain]\nwindw = 3\n", "'window'"),
         (MINIMAL + "tokn = 3\n", "no such setting"),

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from edge_agent.agent import Agent
 from edge_agent.agent_state import health_state, uplink_state
 from edge_agent.config import AgentSettings
-from edge_agent.errors import LinkClosed, LinkError
+from edge_agent.errors import LinkClosed, LinkError, LinkRefused
 from edge_agent.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from runtime.takeovers import MANY
@@ -101,7 +101,7 @@ def reset(sock: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("serve", "kind", "said"),
     [
-        (lambda sock: sock.sendall(b"\xe0\x01\x8e"), LinkClosed, "another client with the id 'x'"),
+        (lambda sock: sock.sendall(b"\xe0\x01\x8e"), LinkClosed, "the session of 'x' was taken over: by the region"),
         (lambda sock: None, LinkClosed, "the broker closed the connection"),
         (reset, LinkClosed, "the broker closed the connection"),
         (lambda sock: (sock.sendall(b"\xe0\x01\x8b"), sock.recv(1)), LinkError, "shutting down"),
@@ -116,3 +116,23 @@ def test_the_end_of_a_connection_is_logged_with_its_cause(
         assert said in str(found)
         assert type(found) is kind
     assert "Unspecified" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (4, "one-time token"),
+        (5, "one-time token"),
+        (0x86, "one-time token"),
+        (0x87, "one-time token"),
+        (1, "MQTT 5"),
+        (0x84, "MQTT 5"),
+        (0x88, "busy"),
+        (0x8A, "banned"),
+    ],
+)
+def test_a_refused_connection_is_said_in_words_and_with_what_to_do(code: int, said: str) -> None:
+    with broker(bytes([0x20, 3, 0, code, 0]), lambda _: None) as it, pytest.raises(LinkRefused) as caught:
+        session(it.port, [])
+    assert said in str(caught.value)
+    assert "alformed" not in str(caught.value)

@@ -48,7 +48,7 @@ def test_the_same_classes_move_nothing(same: Classes) -> None:
 def settings_with(*classes: Mapping[str, object]) -> AgentSettings:
     uplink = {"region": "eu", "host": "h"}
     return AgentSettings.model_validate(
-        {"device": {"id": "a"}, "uplinks": [uplink], "link": {"link": "cellular"}, "classes": classes}
+        {"device": {"id": "a"}, "insecure": True, "uplinks": [uplink], "link": {"link": "cellular"}, "classes": classes}
     )
 
 

@@ -15,6 +15,7 @@ def settings(**changes: Any) -> GatewaySettings:
     base = {
         "name": "gateway-eu-1",
         "region": "eu",
+        "insecure": True,
         "mqtt": {"host": "127.0.0.1", "receive_maximum": 8},
     }
     pulsar = {"service_url": "pulsar://127.0.0.1:6650", **shared, **changes.get("pulsar", {})}

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import gateway
 import gateway.cli
 import runtime
-from deploy.local import free_port
+from deploy.local import LocalAuthority, free_port
 from gateway import GatewaySettings
 from gateway.cli import _reloading, app
 from gateway.config import PushFolder
@@ -35,12 +35,14 @@ SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 MINIMAL = """
 name = "gateway-eu-1"
 region = "eu"
+insecure = true
 [mqtt]
 host = "127.0.0.1"
 [pulsar]
 service_url = "pulsar://127.0.0.1:6650"
 [tenants.fleet]
 """
+OPEN = MINIMAL.replace("insecure = true\n", "")
 CA = "/etc/ssl/certs/ca-certificates.crt"
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 
@@ -233,6 +235,31 @@ def test_plain_text_to_another_machine_is_warned_of(tmp_path: Path) -> None:
         f"{tmp_path}/gateway.toml: warning: pulsar.service_url: batches travel to region.example in plain text"
         in answer.output
     )
+
+
+def test_without_the_word_tls_authentication_and_the_registry_are_demanded(tmp_path: Path) -> None:
+    answer = checked(tmp_path, OPEN)
+    assert answer.exit_code == os.EX_CONFIG
+    for key in ("mqtt.tls", "pulsar.service_url", "pulsar.token_file", "registry"):
+        assert f"{tmp_path}/gateway.toml: {key}: " in answer.output, key
+    assert answer.output.count("or say insecure = true at the top") == 4
+    registry = '[registry]\nservice_url = "pulsar://127.0.0.1:6650"\nunsigned = true\n'
+    said = checked(tmp_path, OPEN + registry).output
+    for key in ("service_url", "access.token_file", "unsigned"):
+        assert f"registry.{key}: " in said, key
+    assert run("run", tmp_path / "gateway.toml").exit_code == os.EX_CONFIG
+
+
+def test_a_certificate_of_another_gateway_is_named_with_both_names(tmp_path: Path) -> None:
+    files = LocalAuthority(tmp_path / "authority").client("gateway@eu-2", "eu")
+    (tmp_path / "share").write_text("0" * 32 + "\n")
+    tls = f'share_file = "{tmp_path}/share"\n[mqtt.tls]\nca = "{files.ca}"\n'
+    tls += f'certificate = "{files.certificate}"\nkey = "{files.key}"\n'
+    text = MINIMAL.replace('host = "127.0.0.1"\n', f'host = "127.0.0.1"\n{tls}')
+    answer = checked(tmp_path, text)
+    assert answer.exit_code == os.EX_CONFIG
+    assert "is of 'gateway@eu-2', and this gateway is 'gateway@gateway-eu-1'" in answer.output
+    assert checked(tmp_path, text.replace("gateway-eu-1", "eu-2", 1)).exit_code == 0
 
 
 def test_a_file_with_a_secret_that_others_can_read_is_warned_of(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class AccessRegion:
         self.config = folder / "access.toml"
         self.config.write_text(f"""
             region = "{name}"
+            insecure = true
             gateways = ["{name}-1"]
             look_after_s = 0.5
             [broker]

@@ -84,6 +84,7 @@ class GatewayProcess:
         self.text = f"""
             name = "{name}"
             region = "eu"
+            insecure = true
             {more}
             [mqtt]
             host = "127.0.0.1"
