@@ -30,11 +30,6 @@ _VERSION = "it does not speak MQTT 5: look at host and port"
 _BUSY = "it is busy or not ready; it is tried again"
 _CLIENT_ID = "it does not take the client id: look at device.id and device.tenant"
 _ADVICE = {
-    1: _VERSION,
-    2: _CLIENT_ID,
-    3: _BUSY,
-    4: _NOT_AUTHORISED,
-    5: _NOT_AUTHORISED,
     0x84: _VERSION,
     0x85: _CLIENT_ID,
     0x86: _NOT_AUTHORISED,
@@ -45,7 +40,7 @@ _ADVICE = {
     0x8C: "it asks for another way to log in; look at username, password_file and tls",
     0x9F: _BUSY,
 }
-"""What a CONNACK's code means and what to do: those of MQTT 3.1.1 (3.2.2.3), then of MQTT 5 (3.2.2.2)."""
+"""What a CONNACK's code means and what to do: MQTT 5, 3.2.2.2."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 

@@ -103,8 +103,7 @@ def main(path: str, command: list[str]) -> None:
     if os.fork() == 0:
         os.close(target)
         # It ends with the broker, whose last lines it still writes.
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         _filter(source, path)
         os._exit(0)
     os.close(source)

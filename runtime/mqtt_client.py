@@ -52,6 +52,7 @@ MAX_OTHER_BYTES = 8 << 10
 NEVER_EXPIRES = 0xFFFFFFFF
 RECEIVE_MAXIMUM = 65_535
 """Of a broker that names none (3.2.2.3.3)."""
+_CODES_OF_3 = bytes.maketrans(bytes((2, 3, 4, 5)), bytes((0x85, 0x88, 0x86, 0x87)))  # a CONNACK's, as MQTT 5 has them
 NO_MATCHING_SUBSCRIBERS = 0x10
 """Of a PUBACK (3.4.2.1): a success that reached nobody."""
 TRUNCATED_BYTES = 128 << 10
@@ -388,11 +389,10 @@ class MqttClient(Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _handle_connack(self) -> MQTTErrorCode:
-        code = super()._handle_connack()
-        if code == MQTTErrorCode.MQTT_ERR_SUCCESS and not self._has_repeated:
+        self._in_packet["packet"][1:2] = self._in_packet["packet"][1:2].translate(_CODES_OF_3)
+        if (code := super()._handle_connack()) == MQTTErrorCode.MQTT_ERR_SUCCESS and not self._has_repeated:
             self._has_repeated = True
-            for packet in self._publications.again():
-                self._outgoing += packet
+            self._outgoing += b"".join(self._publications.again())
         return code
 
     def _handle_answer(self, mid: int, reason: ReasonCode) -> None:

@@ -132,7 +132,10 @@ def test_the_end_of_a_connection_is_logged_with_its_cause(
     ],
 )
 def test_a_refused_connection_is_said_in_words_and_with_what_to_do(code: int, said: str) -> None:
-    with broker(bytes([0x20, 3, 0, code, 0]), lambda _: None) as it, pytest.raises(LinkRefused) as caught:
-        session(it.port, [])
+    with broker(bytes([0x20, 3, 0, code, 0])) as it:
+        link = session(it.port, [])
+        with pytest.raises(LinkRefused) as caught:
+            link.open()
+        link.close()
     assert said in str(caught.value)
     assert "alformed" not in str(caught.value)
