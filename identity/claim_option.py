@@ -12,6 +12,7 @@ from identity.claims import check_factory_serial, make_token
 from identity.errors import NameRefused
 from identity.registry import Claim, first_fault
 from runtime.durable_file import create_durably
+from settings import file_fault
 
 __all__ = ["claim_of"]
 
@@ -33,6 +34,10 @@ def claim_of(token_file: Path | None, factory: str | None, *, by_hand: bool, day
     except ValidationError as error:
         raise typer.BadParameter(first_fault(error)) from error
     # A new file: a token that was handed out already must not be overwritten unseen.
-    if not create_durably(token_file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
+    try:
+        is_new = create_durably(token_file, token.text.get_secret_value().encode() + b"\n", mode=0o600)
+    except OSError as error:
+        raise typer.BadParameter(f"--token-file {token_file} cannot be written: {file_fault(error)}") from error
+    if not is_new:
         raise typer.BadParameter(f"{token_file} is there already: a token is written to a new file")
     return claim

@@ -1,5 +1,6 @@
 """Options that several of the commands here have."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -26,13 +27,38 @@ Config = Annotated[
         "--config", "-c", help="The operator's settings, a TOML file.", show_default="operator.toml of the local stack"
     ),
 ]
-Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is recorded.")]
+
+
+def _device(text: str) -> str:
+    from identity.names import device_name
+
+    tenant, _, device = text.partition("/")
+    return _argument(lambda: device_name(tenant, device))
+
+
+def _reason(text: str) -> str:
+    from identity.signatures import checked_reason
+
+    return _argument(lambda: checked_reason(text))
+
+
+def _argument(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.", callback=_device)]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why, in one line; it is recorded.", callback=_reason)]
 Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
 LockWait = Annotated[
     float, typer.Option("--wait", help="Wait so many seconds for each region to confirm; 0: do not wait.", min=0)
 ]
-Key = Annotated[Path | None, typer.Option("--key", help="Your private key, which signs the change.")]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", help="Your private key, which signs the change.", exists=True, dir_okay=False),
+]
 Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
 TokenDays = Annotated[float, typer.Option("--days", help="How long the token is good for.", min=0.01, max=365)]
 Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from identity.registry_session import ChangeOutcome
 
 __all__ = [
+    "EXIT_ARGUMENTS",
     "EXIT_NOT_CONFIRMED",
     "EXIT_OUTRANKED",
     "EXIT_REFUSED",
@@ -23,13 +25,15 @@ __all__ = [
     "device_facts",
     "device_line",
     "end",
+    "no_device_text",
     "say_outcome",
 ]
 
-EXIT_UNREACHABLE, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 3, 4, 5
+EXIT_UNREACHABLE, EXIT_ARGUMENTS, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 2, 3, 4, 5
 _RESULTS: Final = {
     0: "done",
     EXIT_UNREACHABLE: "unreachable",
+    EXIT_ARGUMENTS: "wrong-arguments",
     EXIT_REFUSED: "refused",
     EXIT_OUTRANKED: "outranked",
     EXIT_NOT_CONFIRMED: "not-confirmed",
@@ -99,6 +103,15 @@ def device_line(entry: DeviceEntry, signed_by: str = "") -> str:
     if entry.was_never_enrolled:
         more += " (never enrolled)"
     return f"{entry.name}  {entry.state}{more}  version {entry.version}  {entry.region}  {changed}"
+
+
+def no_device_text(every: Sequence[DevicePublication], tenant: str) -> str:
+    """That a list has nothing, and what may have been meant."""
+    if not every:
+        return "the registry has no device yet: waybill device expect makes one known"
+    tenants = sorted({one.entry.tenant for one in every})
+    near = get_close_matches(tenant, tenants, 1, 0.0)[0]
+    return f"the registry has no device of {tenant!r}: did you mean {near}?"
 
 
 def confirmation(entry: DeviceEntry, missing: Mapping[str, str] | None) -> dict[str, str | bool | None]:

@@ -1,16 +1,15 @@
 """`waybill device`: who is expected, may send, is suspended or locked out; each change with who, when and why.
 
-Exit status: 0 done; 1 the registry is not reachable; 3 refused: nothing was changed; 4 published, and another change of
-the same moment holds instead; 5 published, and a region refuses it or has not confirmed it in time.
+Exit status: 0 done; 1 the registry is not reachable; 2 wrong arguments; 3 refused: nothing was changed; 4 published,
+and another change of the same moment holds instead; 5 published, and a region refuses it or has not confirmed it in
+time; 78 wrong settings, or a file that they name cannot be used.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,19 +29,17 @@ from identity.command_options import (
     TokenDays,
     Wait,
 )
+from identity.command_session import command_session, known_entry
 from identity.device_answers import (
-    EXIT_REFUSED,
-    EXIT_UNREACHABLE,
     confirmation,
     device_facts,
     device_line,
-    end,
+    no_device_text,
     say_outcome,
 )
 from identity.refused_token import removes_refused_token
 
 if TYPE_CHECKING:
-    from identity.operator_settings import OperatorSettings
     from identity.registry import DeviceChange, DeviceEntry
     from identity.registry_session import RegistrySession
 
@@ -69,9 +66,12 @@ def list_devices(
 
     Example: waybill device list --config operator.toml --tenant acme
     """
-    with _session(config) as (session, _):
+    with command_session(config, signs=False) as (session, _):
         missing = session.not_confirmed(datetime.now(UTC) - _CONFIRMATIONS_KEPT)
-        chosen = [one for one in session.publications() if tenant in ("", one.entry.tenant)]
+        every = session.publications()
+        chosen = [one for one in every if tenant in ("", one.entry.tenant)]
+        if not chosen:
+            typer.echo(f"waybill device: {no_device_text(every, tenant)}", err=True)
         if as_json:
             facts = [device_facts(one, session.signed_by(one)) | confirmation(one.entry, missing) for one in chosen]
             typer.echo(json.dumps(facts, indent=2))
@@ -89,8 +89,8 @@ def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> N
 
     Example: waybill device show acme/bus-1 --config operator.toml
     """
-    with _session(config, names={device}, with_history=True) as (session, _):
-        _known(session, device)
+    with command_session(config, names={device}, with_history=True, signs=False) as (session, _):
+        known_entry(session, device)
         held = session.publication(device)
         assert held is not None, "it is known"
         past = session.history(device)
@@ -139,7 +139,7 @@ def expect(
         raise typer.BadParameter("--again needs a claim: --token-file or --factory")
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-        held = _known(session, device) if again else session.get(device)
+        held = known_entry(session, device) if again else session.get(device)
         waits_for = None if held is None else held.predecessor
         before = None if waits_for is None else session.get(waits_for)
         if again and claim is not None and held is not None:
@@ -174,7 +174,7 @@ def suspend(
         key,
         reason,
         wait,
-        lambda session, change: (suspended(_known(session, device), change),),
+        lambda session, change: (suspended(known_entry(session, device), change),),
         names={device},
         as_json=as_json,
     )
@@ -201,7 +201,7 @@ def resume(
         key,
         reason,
         wait,
-        lambda session, change: (resumed(_known(session, device), change),),
+        lambda session, change: (resumed(known_entry(session, device), change),),
         names={device},
         as_json=as_json,
     )
@@ -228,7 +228,7 @@ def revoke(
         key,
         reason,
         wait,
-        lambda session, change: (revoked(_known(session, device), change),),
+        lambda session, change: (revoked(known_entry(session, device), change),),
         names={device},
         as_json=as_json,
     )
@@ -263,7 +263,7 @@ def move(
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
         beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
         # The new one first: killed between the two, the command can be given again.
-        return moved(_known(session, device), tenant, beginning, change)[::-1]
+        return moved(known_entry(session, device), tenant, beginning, change)[::-1]
 
     _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"}, tenant=tenant, as_json=as_json)
 
@@ -296,7 +296,7 @@ def replace(
 
     def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
         beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
-        return replaced(_known(session, device), successor, beginning, change)[::-1]
+        return replaced(known_entry(session, device), successor, beginning, change)[::-1]
 
     _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"}, as_json=as_json)
 
@@ -315,8 +315,8 @@ def sign(
 
     Example: waybill device sign --tenant acme --key anna.key --config operator.toml
     """
-    with _session(config, key, names=devices or None, as_json=as_json) as (session, _):
-        chosen = [_known(session, name) for name in devices] or [one.entry for one in session.publications()]
+    with command_session(config, key, names=devices or None, as_json=as_json) as (session, _):
+        chosen = [known_entry(session, name) for name in devices] or [one.entry for one in session.publications()]
         outcome = session.sign([entry.name for entry in chosen if tenant in ("", entry.tenant)], wait)
     say_outcome(outcome, wait, as_json=as_json)
 
@@ -335,7 +335,7 @@ def _change(
 ) -> None:
     from identity.registry import DeviceChange
 
-    with _session(config, key, names=names, as_json=as_json) as (session, settings):
+    with command_session(config, key, names=names, as_json=as_json) as (session, settings):
         if region is not None:
             settings.check_region(region)
         if tenant is not None:
@@ -343,54 +343,3 @@ def _change(
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         outcome = session.publish(entries(session, change), wait_s)
     say_outcome(outcome, wait_s, as_json=as_json)
-
-
-@contextmanager
-def _session(
-    config: Path | None,
-    key: Path | None = None,
-    *,
-    names: Collection[str] | None = None,
-    with_history: bool = False,
-    as_json: bool = False,
-) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
-    from rich.console import Console
-
-    from identity.errors import IdentityError
-    from identity.operator_settings import read_operator_settings
-    from identity.registry_publisher import RegistryUnreachable
-    from identity.registry_session import RegistrySession
-    from runtime.logs import LogSettings, start_logging
-    from settings import SettingsError
-
-    # What is printed is the answer; what goes wrong on the way is said beside it.
-    start_logging(LogSettings(level="warning"))
-    try:
-        settings = read_operator_settings(config)
-        if key is not None:
-            settings = settings.model_copy(update={"key": key})
-        with (
-            Console(stderr=True).status("") as shown,
-            RegistrySession(
-                settings,
-                names=names,
-                with_history=with_history,
-                on_progress=lambda what, count: shown.update(f"{what}: {count:,}"),
-            ) as session,
-        ):
-            yield session, settings
-    except SettingsError as error:
-        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json)
-    except RegistryUnreachable as error:
-        end(str(error), EXIT_UNREACHABLE, as_json=as_json)
-    except IdentityError as error:
-        end(str(error), EXIT_REFUSED, as_json=as_json)
-
-
-def _known(session: RegistrySession, device: str) -> DeviceEntry:
-    from identity.registry import ChangeRefused
-
-    entry = session.get(device)
-    if entry is None:
-        raise ChangeRefused(device, None, "it", "the registry has no such device")
-    return entry

@@ -7,8 +7,9 @@ import typer
 from rich.console import Console
 
 from identity.errors import IdentityError
+from settings import file_fault
 
-__all__ = ["errors_as_messages", "print_error"]
+__all__ = ["error_text", "errors_as_messages", "print_error"]
 
 _errors = Console(stderr=True, highlight=False)
 
@@ -19,8 +20,15 @@ def errors_as_messages() -> Iterator[None]:
     try:
         yield
     except (IdentityError, OSError) as error:
-        print_error(str(error))
+        print_error(error_text(error))
         raise typer.Exit(1) from error
+
+
+def error_text(error: Exception) -> str:
+    """What happened, and to what: of a file its name first."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {file_fault(error)}"
+    return str(error)
 
 
 def print_error(text: str) -> None:

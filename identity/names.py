@@ -9,6 +9,7 @@ Nothing else of a certificate decides what somebody may do.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ __all__ = [
     "principal",
 ]
 
+_FORM = "up to 63 letters, digits, dots, dashes and underscores, of which the first is a letter or digit"
 MAX_NAME_CHARACTERS = 64
 """Of a certificate's common name (`ub-common-name` of RFC 5280)."""
 # One character of these stands in no device's name, and all of them in a user name of Mosquitto's password file.
@@ -73,17 +75,26 @@ class PrincipalName(NamedTuple):
 
 def device_name(tenant: str, device: str) -> str:
     """The name of a device, `tenant/device`. Raises NameRefused (a ValueError) for what no device can be called."""
-    if not (DEVICE_PATTERN.fullmatch(tenant) and DEVICE_PATTERN.fullmatch(device)):
-        raise NameRefused(f"{tenant!r} and {device!r} are not the names of a tenant and a device")
+    if not tenant or not device:
+        raise NameRefused(f"{tenant or device!r:.80} names no device: write TENANT/DEVICE, such as acme/bus-17")
+    for what, name in (("tenant", tenant), ("device", device)):
+        if not DEVICE_PATTERN.fullmatch(name):
+            raise NameRefused(f"{name!r:.80} is no name of a {what}: {_FORM}")
     return _bounded(f"{tenant}/{device}")
 
 
 def principal(kind: PrincipalKind | str, name: str) -> str:
     """The name of somebody who is no device, such as `gateway@eu-1`. Raises NameRefused (a ValueError)."""
+    if kind not in _KINDS:
+        near = get_close_matches(kind, _KINDS, 1, 0.0)[0]
+        known = ", ".join(f"{one}@NAME" for one in PrincipalKind)
+        raise NameRefused(f"{kind!r:.80} is nobody's kind: did you mean {near}@{name:.80}? There are {known}")
+    if name.startswith(f"{kind}@"):
+        raise NameRefused(f"{name!r:.80}: write the name alone, without {kind}@")
     text = f"{kind}@{name}"
-    matched = _PRINCIPAL.fullmatch(text)
-    if matched is None or matched[1] not in _KINDS:
-        raise NameRefused(f"{text!r} is not one of {', '.join(f'{kind}@NAME' for kind in PrincipalKind)}")
+    if _PRINCIPAL.fullmatch(text) is None:
+        what = "serial" if kind == PrincipalKind.CLAIM else f"name of a {kind}"
+        raise NameRefused(f"{name!r:.80} is no {what}: {_FORM}")
     return _bounded(text)
 
 

@@ -13,7 +13,7 @@ from identity.errors import OperatorKeyRefused
 from identity.operator_keys import OperatorKeys, TrustedKey
 from identity.signatures import OperatorKey
 from runtime.durable_file import create_durably, replace_durably
-from settings import load, parse
+from settings import file_fault, load, parse
 
 __all__ = [
     "NewOperator",
@@ -58,7 +58,7 @@ def read_operator_key(path: Path) -> OperatorKey:
         with path.open("rb") as file:
             return OperatorKey.from_pem(file.read(_MAX_KEY_BYTES))
     except OSError as error:
-        raise OperatorKeyRefused(f"{path}: cannot be read: {error}") from error
+        raise OperatorKeyRefused(f"{path}: cannot be read: {file_fault(error)}") from error
     except OperatorKeyRefused as refused:
         raise OperatorKeyRefused(f"{path}: {refused}") from refused
 

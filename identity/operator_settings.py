@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from identity.errors import IdentityError
 from identity.registry_trust import RegistryTrust
 from runtime.pulsar_client import PulsarAccess
-from settings import load
+from settings import SettingsError, load
 
 __all__ = ["OPERATOR_SETTINGS", "NotInSettings", "OperatorSettings", "read_operator_settings"]
 
@@ -67,4 +67,9 @@ def _check(what: str, name: str, known: Collection[str]) -> None:
 
 def read_operator_settings(file: Path | None) -> OperatorSettings:
     """The settings of a file; None: those of the local stack, in $WAYBILL_STACK or var/local. Raises SettingsError."""
-    return load(OperatorSettings, file or Path(os.environ.get("WAYBILL_STACK") or "var/local") / OPERATOR_SETTINGS)
+    source = file or Path(os.environ.get("WAYBILL_STACK") or "var/local") / OPERATOR_SETTINGS
+    settings = load(OperatorSettings, source)
+    # Before anything is asked: what a file lacks no waiting brings.
+    if faults := [f"access{name and '.'}{name}: {fault}" for name, fault in settings.access.file_faults()]:
+        raise SettingsError(str(source), faults)
+    return settings

@@ -1,6 +1,7 @@
 """waybill push: operators' keys, and settings for devices that are signed by them."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from identity.error_messages import error_text
 from identity.errors import IdentityError, SignatureRefused
 from identity.names import device_name
 from identity.operator_files import (
@@ -60,7 +62,7 @@ def key(
     Copy that file to the centre, the gateways and the devices. Several keys hold at once: so one takes over from
     another.
 
-    Exit status: 0; 1 if there is a file NAME.key already, or the file of trusted keys cannot be used.
+    Exit status: 0; 1 if there is a file NAME.key already; 78 if the file of trusted keys cannot be used.
 
     Example: waybill push key anna --tenant acme --kind settings
     """
@@ -117,7 +119,8 @@ def sign(
 def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> None:
     """Say of each file by whom it is signed, or why no device takes it.
 
-    Exit status: 0 if all are signed by keys that are trusted and may; 1 if one is not.
+    Exit status: 0 if all are signed by keys that are trusted and may; 1 if one is not; 78 if the file of trusted keys
+    cannot be used.
 
     Example: waybill push check pushes/*/*.toml --operators operators.toml
     """
@@ -177,9 +180,9 @@ def _errors_as_messages() -> Iterator[None]:
         yield
     except SettingsError as error:
         typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(os.EX_CONFIG) from error
     except (IdentityError, OSError, ValueError) as error:
-        typer.echo(f"waybill push: {error}", err=True)
+        typer.echo(f"waybill push: {error_text(error)}", err=True)
         raise typer.Exit(1) from error
 
 

@@ -378,7 +378,7 @@ def first_fault(error: ValidationError) -> str:
     """Where a model is not what it is to be, and why: the first fault is enough to find it."""
     # An attacker may have made thousands.
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'entry'}: {first['msg']}"
+    return f"{'.'.join(map(str, first['loc'])) or 'entry'}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _refused(entry: DeviceEntry, change: str, why: str = "") -> ChangeRefused:

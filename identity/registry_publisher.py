@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
+from identity.cluster_refusal import refusal_text
 from identity.errors import IdentityError
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, next_publication_id
 from identity.registry import DeviceEntry
 from identity.registry_messages import DEVICES_TOPIC, WARRANT, entry_body
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, access_refusal, open_pulsar_client
 
-__all__ = ["RegistryPublisher", "RegistryUnreachable", "SignEntry", "unsigned"]
+__all__ = ["RegistryPublisher", "RegistryRefused", "RegistryUnreachable", "SignEntry", "unsigned"]
 
 _TIMEOUT_S: Final = 10
 
@@ -30,6 +31,10 @@ def unsigned(_: DeviceEntry, __: bytes, ___: str) -> Mapping[str, str]:
 
 class RegistryUnreachable(IdentityError):
     """No cluster takes or gives the registry now."""
+
+
+class RegistryRefused(RegistryUnreachable):
+    """A cluster does not let us read or change the registry, and no waiting mends that."""
 
 
 class RegistryPublisher:
@@ -79,6 +84,10 @@ class RegistryPublisher:
         except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
             # The next one begins anew: a client that got no producer would be left behind.
             self.close()
+            if refusal := access_refusal(error):
+                raise RegistryRefused(
+                    refusal_text(refusal, str(error), self._access, DEVICES_TOPIC, "produce")
+                ) from error
             raise RegistryUnreachable(f"{entry.name} is not published at {self._service_url}: {error}") from error
         return publication_id
 

@@ -22,6 +22,7 @@ from runtime.pulsar_client import PulsarAccess
 __all__ = ["MAX_DEVICES", "DeviceRegistry", "Outranked", "RegistryReader", "Taken"]
 
 MAX_DEVICES: Final = 1_000_000
+_MAX_OTHERS: Final = 20_000
 _LOG = structlog.get_logger("registry")
 T = TypeVar("T")
 
@@ -133,6 +134,8 @@ class RegistryReader(Generic[T]):
     ) -> None:
         """`names`: of which devices alone messages are taken; None: of all."""
         self.registry, self._names = registry, names
+        self.others: dict[str, None] = {}
+        """Devices of which messages came that were not taken, the first so many: what somebody may have meant."""
         self._check_signed, self._on_message = check_signed, on_message
         self.reader = CompactedTopicReader(
             service_url, access, topic, self._take, on_standing, is_compacted=is_compacted, starts_anew=starts_anew
@@ -159,6 +162,8 @@ class RegistryReader(Generic[T]):
     def _take(self, message: TopicMessage) -> None:
         # To judge a message costs more than to read it: a command for one device skips those of all others.
         if self._names is not None and message.key not in self._names:
+            if message.key and len(self.others) < _MAX_OTHERS:
+                self.others[message.key] = None
             return
         became = self.registry.take(message, self._check_signed)
         if isinstance(became, EntryRefused):

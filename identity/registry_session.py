@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from identity.cluster_refusal import refusal_text
 from identity.confirmations import (
     CONFIRMATIONS_TOPIC,
     confirming_regions,
@@ -20,12 +22,12 @@ from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
 from identity.region_answers import RegionAnswers, RegionVerdicts
 from identity.registry import DeviceEntry
-from identity.registry_messages import DevicePublication, EntryRefused
-from identity.registry_publisher import RegistryPublisher, RegistryUnreachable, unsigned
+from identity.registry_messages import DEVICES_TOPIC, DevicePublication, EntryRefused
+from identity.registry_publisher import RegistryPublisher, RegistryRefused, RegistryUnreachable, unsigned
 from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
 from identity.registry_signing import check_right, signed_by
 from runtime.cluster_clock import ClockDiffers, ClockUnknown, check_clock
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage
+from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 
 __all__ = ["ChangeOutcome", "ClockRefused", "RegistrySession"]
 
@@ -61,8 +63,8 @@ class RegistrySession:
     """The registry as it is now, and changes of it. Used in a `with` block.
 
     `names`: the devices that are asked about, of which alone messages are judged; None: all. `on_progress` hears what
-    goes on and how far it is. Raises RegistryUnreachable; SettingsError, OperatorKeyRefused for files of keys that
-    cannot be used.
+    goes on and how far it is. Raises RegistryUnreachable; RegistryRefused at once where a cluster lets us not in;
+    SettingsError, OperatorKeyRefused for files of keys that cannot be used.
     """
 
     def __init__(
@@ -105,13 +107,26 @@ class RegistrySession:
 
     def _read(self, reader: RegistryReader[DevicePublication]) -> None:
         reader.start()
-        if not self._progress(
-            "reading the registry", lambda: reader.standing.messages, lambda: reader.standing.was_current
-        ):
+
+        def is_over() -> bool:
             standing = reader.standing
-            where = f"the registry at {self._settings.service_url} is not read"
-            silence = f"after {standing.messages} messages nothing came for {_SILENCE_S:g} s"
-            raise RegistryUnreachable(f"{where}: {silence}: {standing.problem}")
+            return standing.was_current or standing.refusal is not None
+
+        self._progress("reading the registry", lambda: reader.standing.messages, is_over)
+        standing = reader.standing
+        if standing.was_current:
+            return
+        where = f"the registry at {self._settings.service_url} is not read"
+        if standing.refusal is not None:
+            raise RegistryRefused(f"{where}: {self._not_let_in(standing, DEVICES_TOPIC)}")
+        silence = f"after {standing.messages} messages nothing came for {_SILENCE_S:g} s"
+        raise RegistryUnreachable(f"{where}: {silence}: {standing.problem}")
+
+    def _not_let_in(self, standing: TopicStanding, topic: str) -> str:
+        """Why a topic is not read."""
+        if standing.refusal is None:
+            return standing.problem
+        return refusal_text(standing.refusal, standing.problem, self._settings.access, topic, "consume")
 
     def __enter__(self) -> Self:
         try:
@@ -142,6 +157,12 @@ class RegistrySession:
                 reader.close()
         found = reader.registry.get(name)
         return None if found is None else found.entry
+
+    def nearest(self, name: str) -> str:
+        """Which device may be meant by a name that is not known; "": none is like it."""
+        others = (*self._reader.registry.all(), *self._reader.others)
+        near = get_close_matches(name, [shown for shown in others if shown.isprintable() and shown != name], 1)
+        return near[0] if near else ""
 
     def publications(self) -> list[DevicePublication]:
         """What holds of every device, by name."""
@@ -237,7 +258,8 @@ class RegistrySession:
         missing, why = (*found.refused, *found.silent), found.text
         if not standing.is_current:
             # A region that is heard of there alone may be missing too: nothing is confirmed.
-            missing, why = (*missing, *found.confirmed), f"{why}; confirmations cannot be read: {standing.problem}"
+            problem = self._not_let_in(standing, CONFIRMATIONS_TOPIC)
+            missing, why = (*missing, *found.confirmed), f"{why}; confirmations cannot be read: {problem}"
         confirmed = tuple(one for one in found.confirmed if one not in missing)
         unlisted = tuple(sorted({*found.confirmed, *missing} - {*self._settings.regions}))
         return ChangeOutcome(made, holds, missing, why.removeprefix("; "), confirmed, unlisted)
@@ -250,8 +272,9 @@ class RegistrySession:
             return self._answers.verdicts(ids, self._regions(made))
 
         def is_answered() -> bool:
+            standing = self._confirmations.standing
             # Which regions there are is known at the topic's end; who refuses it will not confirm it by waiting.
-            return self._confirmations.standing.was_current and not verdicts().silent
+            return standing.refusal is not None or (standing.was_current and not verdicts().silent)
 
         while not self._wait(is_answered, min(_LOOK_S, end_s - time.monotonic())) and time.monotonic() < end_s:
             self._on_progress("waiting for the regions, confirmed by", len(verdicts().confirmed))
@@ -274,13 +297,17 @@ class RegistrySession:
         """
         if not self._confirmations.is_running:
             self._confirmations.start()
-        if not self._wait(lambda: self._confirmations.standing.was_current, _CONFIRMATIONS_S):
+        self._wait(lambda: self._can_hear() or self._confirmations.standing.refusal is not None, _CONFIRMATIONS_S)
+        if not self._can_hear():
             return None
         every = self._reader.registry.all()
         regions = self._regions(every.values())
         changed = ((name, one) for name, one in every.items() if one.entry.changed_at >= since)
         said = ((name, self._answers.verdicts([one.publication_id], regions).text) for name, one in changed)
         return {name: text for name, text in said if text}
+
+    def _can_hear(self) -> bool:
+        return self._confirmations.standing.was_current
 
     def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
         if isinstance(became, EntryRefused):

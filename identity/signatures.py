@@ -133,8 +133,8 @@ def sign_publication(key: OperatorKey, publication: Publication, publication_id:
 
 
 def checked_reason(reason: str) -> str:
-    """The reason of a publication. Raises ValueError if it is empty, not one line, or too long."""
-    if not 0 < len(reason) <= MAX_REASON_CHARACTERS or not reason.isprintable():
+    """The reason of a publication. Raises ValueError if it says nothing, is not one line, or too long."""
+    if not reason.strip() or len(reason) > MAX_REASON_CHARACTERS or not reason.isprintable():
         raise ValueError(f"the reason is one line of 1 to {MAX_REASON_CHARACTERS} characters that can be printed")
     return reason
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+from runtime.pulsar_client import AccessRefusal, PulsarAccess, access_refusal, open_pulsar_client
 
 __all__ = ["CompactedTopicReader", "TopicMessage", "TopicStanding"]
 
@@ -44,8 +44,8 @@ class TopicStanding(NamedTuple):
 
     `is_current`: it has read to the end, and is connected, so nothing is there that it does not know, but what is on
     its way. `unreachable_since_s`: the wall clock when it lost the topic, None while it has it. `messages`: read since
-    the start. `problem`: why it is not connected. `unhandled`: messages that its owner raised for, `last_unhandled` the
-    last of them.
+    the start. `problem`: why it is not connected; `refusal`: that we are not let in, which no waiting mends.
+    `unhandled`: messages that its owner raised for, `last_unhandled` the last of them.
     """
 
     is_current: bool = False
@@ -55,6 +55,7 @@ class TopicStanding(NamedTuple):
     problem: str = ""
     unhandled: int = 0
     last_unhandled: str = ""
+    refusal: AccessRefusal | None = None
 
 
 class CompactedTopicReader:
@@ -124,7 +125,7 @@ class CompactedTopicReader:
             try:
                 self._follow(pulsar)
             except Exception as error:  # noqa: BLE001 - of many kinds, and none of them is the last word
-                self._note_lost(f"{type(error).__name__}: {error}")
+                self._note_lost(f"{type(error).__name__}: {error}", access_refusal(error))
                 self._stop.wait(self._backoff.take_delay_s())
 
     def _follow(self, pulsar: Any) -> None:
@@ -167,12 +168,14 @@ class CompactedTopicReader:
             _LOG.error("a message cannot be handled", topic=self.topic, problem=said)
 
     def _note_current(self) -> None:
-        self._note(self._noted._replace(is_current=True, was_current=True, unreachable_since_s=None, problem=""))
+        self._note(
+            self._noted._replace(is_current=True, was_current=True, unreachable_since_s=None, problem="", refusal=None)
+        )
 
-    def _note_lost(self, problem: str) -> None:
+    def _note_lost(self, problem: str, refusal: AccessRefusal | None = None) -> None:
         before = self._noted
         since_s = before.unreachable_since_s or time.time()
-        self._note(before._replace(is_current=False, unreachable_since_s=since_s, problem=problem))
+        self._note(before._replace(is_current=False, unreachable_since_s=since_s, problem=problem, refusal=refusal))
 
     def _note(self, standing: TopicStanding) -> None:
         before, self._noted = self._noted, standing

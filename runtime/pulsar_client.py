@@ -9,6 +9,7 @@ import json
 import os
 import string
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -21,7 +22,14 @@ from settings import Settings
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["PulsarAccess", "PulsarAccessError", "PulsarToken", "open_pulsar_client"]
+__all__ = [
+    "AccessRefusal",
+    "PulsarAccess",
+    "PulsarAccessError",
+    "PulsarToken",
+    "access_refusal",
+    "open_pulsar_client",
+]
 
 _log = structlog.get_logger(__name__)
 _MAX_TOKEN_BYTES = 64 << 10
@@ -30,6 +38,28 @@ _TOKEN_CHARACTERS = frozenset(string.ascii_letters + string.digits + string.punc
 
 class PulsarAccessError(ValueError):
     """A token or a file of an access cannot be used; the message names the field and the file."""
+
+
+class AccessRefusal(StrEnum):
+    """Why a cluster does not let us in: what no waiting mends."""
+
+    UNUSABLE = "unusable"
+    """Our token, or a file of ours, cannot be used."""
+    UNKNOWN = "unknown"
+    """The cluster does not take who we say that we are."""
+    NO_RIGHT = "no-right"
+    """It knows us, and we may not do this."""
+
+
+def access_refusal(error: Exception) -> AccessRefusal | None:
+    """Whether an error of a client is such a refusal, and which; None: it may pass by itself."""
+    import pulsar  # noqa: PLC0415
+
+    if isinstance(error, PulsarAccessError):
+        return AccessRefusal.UNUSABLE
+    if isinstance(error, pulsar.AuthorizationError):
+        return AccessRefusal.NO_RIGHT
+    return AccessRefusal.UNKNOWN if isinstance(error, pulsar.AuthenticationError) else None
 
 
 class PulsarAccess(Settings):

@@ -8,6 +8,7 @@ load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every
 """
 
 from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, parse_toml
+from settings.file_fault import file_fault
 from settings.loading import load, parse, problem_text, read_text, renamed_to, validate
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line
@@ -18,6 +19,7 @@ __all__ = [
     "TOML_TOKEN",
     "Settings",
     "SettingsError",
+    "file_fault",
     "load",
     "one_line",
     "parse",

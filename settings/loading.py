@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
+from settings.file_fault import file_fault
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line
 
@@ -32,7 +33,9 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             # One byte more than is allowed shows that there are too many.
             return file.read(MAX_TOML_BYTES + 1).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise SettingsError(str(path), [f"cannot be read: {file_fault(error)}"]) from error
+    except UnicodeDecodeError as error:
         raise SettingsError(str(path), [f"cannot be read: {error}"]) from error
 
 
@@ -72,7 +75,8 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
             else (f"{where}: is a {type(given).__name__}, and a list is needed")
         )
     if detail["type"] != "extra_forbidden":
-        return f"{where}: {detail['msg']}" if where else str(detail["msg"])
+        fault = detail["msg"].removeprefix("Value error, ")
+        return f"{where}: {fault}" if where else fault
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
     if now := renamed_to(model, detail["loc"]):
         return f"{where}: was renamed; it is now {now}"

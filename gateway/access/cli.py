@@ -14,7 +14,7 @@ import typer
 from gateway.access.checks import problems
 from gateway.access.config import AccessSettings
 from gateway.errors import GatewayError
-from identity import IdentityError
+from identity import IdentityError, OperatorKeyRefused
 from settings import SettingsError, load
 
 __all__ = ["app"]
@@ -81,6 +81,9 @@ def _errors_as_messages() -> Iterator[None]:
         yield
     except SettingsError as error:
         typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+    except OperatorKeyRefused as error:
+        typer.echo(f"fleet-gateway access: {error}: `registry.key` of the settings names it", err=True)
         raise typer.Exit(os.EX_CONFIG) from error
     except (GatewayError, IdentityError, OSError) as error:
         typer.echo(f"fleet-gateway access: {error}", err=True)

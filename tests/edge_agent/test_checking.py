@@ -67,7 +67,7 @@ PULSAR = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nkind = "pulsar"\
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (NO_HOST, 'uplinks.0: Value error, an uplink of kind "mqtt" needs host'),
+        (NO_HOST, 'uplinks.0: an uplink of kind "mqtt" needs host'),
         (NO_HOST + 'host = ""\n', "uplinks.0.host"),
         (MINIMAL + '[buffer]\npath = "/etc/passwd/x"\n', "buffer.path: /etc/passwd is not a folder"),
         (PULSAR + 'service_url = "pulsr://nowhere"\n', "uplinks.0.service_url"),

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import identity.registry_session
+from identity.command_session import shows_progress
 from identity.device_cli import app
 from identity.operator_keys import OperatorKeys
 from identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
@@ -58,6 +59,9 @@ class InMemory:
     def get(self, name: str) -> object:
         found = self.publication(name)
         return found and found.entry
+
+    def nearest(self, _: str) -> str:
+        return "acme/bus-2"
 
     def history(self, name: str) -> list[DevicePublication]:
         return [one for one in self.publications() if one.entry.name == name]
@@ -247,3 +251,48 @@ def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_
     done = CliRunner().invoke(app, ["expect", "zeta/bus-1", *options])
     assert (done.exit_code, [one.predecessor for one in made]) == (0, [None]), done.output
     assert "acme/bus-1 ended otherwise: zeta/bus-1 is a device of its own" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["show", "acme/bus-9"], 3, "the registry has no such device: did you mean acme/bus-2?"),
+        (["show", "bus-9"], 2, "write TENANT/DEVICE"),
+        (["revoke", "acme/bus-1", "--reason", " "], 2, "the reason is one line"),
+        (["revoke", "acme/bus-1", "--reason", "x" * 501], 2, "the reason is one line"),
+        (["revoke", "acme/bus-1", "--reason", "x", "--key", "nowhere.key"], 2, "does not exist"),
+        (["list", "--tenant", "acmee"], 0, "no device of 'acmee': did you mean acme?"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_value_and_what_to_write(
+    config: Path, arguments: list[str], status: int, said: str
+) -> None:
+    done = CliRunner().invoke(app, [*arguments, "--config", str(config)], env={"COLUMNS": "300"})
+    assert (done.exit_code, said in done.stderr) == (status, True), done.stderr
+
+
+def test_an_empty_registry_is_said_to_be_empty(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InMemory, "publications", lambda _: [])
+    assert "no device yet" in CliRunner().invoke(app, ["list", "--config", str(config)]).stderr
+
+
+def test_files_that_the_settings_name_and_that_are_missing_are_wrong_settings(config: Path, tmp_path: Path) -> None:
+    config.write_text(config.read_text() + f'[access]\ntoken_file = "{tmp_path}/nope.token"\n')
+    done = CliRunner().invoke(app, ["list", "--config", str(config)])
+    assert (done.exit_code, f"{tmp_path}/nope.token" in done.stderr) == (78, True), done.stderr
+
+
+def test_a_token_file_in_a_folder_that_is_not_there_is_refused_by_its_name(config: Path) -> None:
+    options = ["--region", "eu", "--token-file", "/nodir/b.token", "--reason", "x", "--config", str(config)]
+    done = CliRunner().invoke(app, ["expect", "acme/bus-4", *options], env={"COLUMNS": "300"})
+    assert (done.exit_code, "there is no such file or folder" in done.stderr) == (2, True), done.stderr
+
+
+def test_what_takes_a_while_is_shown_once_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    moments = iter([0.0, 1.0, 2.5, 3.0])
+    with shows_progress(lambda: next(moments)) as shown:
+        shown("reading the registry", 1)
+        shown("reading the registry", 2)
+        shown("reading the registry", 3_000)
+        shown("reading the registry", 4_000)
+    assert capsys.readouterr().err == "waybill device: reading the registry: 3,000 ...\n"

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import SecretStr
 
 from identity import registry_session
 from identity.confirmations import encode_confirmation
@@ -14,11 +16,13 @@ from identity.operator_settings import NotInSettings, OperatorSettings
 from identity.publication_id import PROPERTY, next_publication_id
 from identity.registry import DeviceEntry, DeviceState, enrol, revoke
 from identity.registry_messages import entry_body
-from identity.registry_publisher import RegistryUnreachable
+from identity.registry_publisher import RegistryRefused, RegistryUnreachable
 from identity.registry_reader import DeviceRegistry, RegistryReader
 from identity.registry_session import ClockRefused, RegistrySession
+from identity.tokens import TokenKey
 from runtime.cluster_clock import ClockDiffers, ClockUnknown
 from runtime.compacted_topic import TopicMessage, TopicStanding
+from runtime.pulsar_client import AccessRefusal, PulsarAccess
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, change, expected
 
 SETTINGS = OperatorSettings(
@@ -273,3 +277,25 @@ def test_what_cannot_be_read_to_its_end_confirms_nothing(
         outcome = session.publish([entry], 0.01)
     assert (outcome.confirmed, outcome.missing) == ((), ("eu", "us"))
     assert outcome.why == "confirmations cannot be read: no way"
+
+
+def test_who_is_not_let_in_hears_so_at_once_with_the_role_the_topic_and_the_right(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = TopicStanding(problem="AuthorizationError", refusal=AccessRefusal.NO_RIGHT)
+    monkeypatch.setattr(Reader, "standing", refused)
+    token = TokenKey(ec.generate_private_key(ec.SECP256R1())).token(
+        "gateway-us", issuer="https://keys.example", now_s=1e9, life_s=60
+    )
+    settings = SETTINGS.model_copy(update={"access": PulsarAccess(token=SecretStr(token))})
+    said = "the role gateway-us may not consume persistent://fleet/reference/devices"
+    began_s = time.monotonic()
+    with pytest.raises(RegistryRefused, match=said):
+        RegistrySession(settings).__enter__()
+    assert time.monotonic() - began_s < 10
+
+
+def test_the_device_that_may_be_meant_is_found_among_those_that_were_not_asked_about(topic: Topic) -> None:
+    topic.put(active("acme", "bus-4"))
+    with RegistrySession(SETTINGS, names={"acme/bus-44"}) as session:
+        assert (session.get("acme/bus-44"), session.nearest("acme/bus-44")) == (None, "acme/bus-4")

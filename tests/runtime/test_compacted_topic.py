@@ -9,7 +9,7 @@ import pytest
 
 from runtime import compacted_topic
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage
-from runtime.pulsar_client import PulsarAccess
+from runtime.pulsar_client import AccessRefusal, PulsarAccess
 from tests.waiting import wait_until
 
 
@@ -136,5 +136,28 @@ def test_a_reader_that_hangs_is_not_current(monkeypatch: pytest.MonkeyPatch) -> 
     wait_until(lambda: "has hung" in reader.standing.problem, 10)
     assert not reader.standing.is_current
     goes_on.set()
+    wait_until(lambda: reader.standing.is_current, 10)
+    reader.close()
+
+
+def test_a_reader_that_is_not_let_in_says_why_until_it_is(
+    monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
+) -> None:
+    import pulsar  # noqa: PLC0415
+
+    class Refusing(Cluster):
+        error: Exception | None = pulsar.AuthorizationError("no")
+
+        def create_reader(self, _: str, start: Any, **__: Any) -> Cluster:
+            if self.error is not None:
+                raise self.error
+            return super().create_reader(_, start)
+
+    cluster = Refusing(1)
+    reader = follow(monkeypatch, cluster, lambda message: taken.append(message.key))
+    wait_until(lambda: reader.standing.refusal is AccessRefusal.NO_RIGHT, 10)
+    cluster.error = pulsar.ConnectError("away")
+    wait_until(lambda: reader.standing.refusal is None, 10)
+    cluster.error = None
     wait_until(lambda: reader.standing.is_current, 10)
     reader.close()

@@ -1,0 +1,97 @@
+"""One command's session with the device registry: what goes on is shown, and whatever fails is an exit status."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from identity.device_answers import EXIT_ARGUMENTS, EXIT_REFUSED, EXIT_UNREACHABLE, end
+
+if TYPE_CHECKING:
+    from identity.operator_settings import OperatorSettings
+    from identity.registry import DeviceEntry
+    from identity.registry_session import RegistrySession
+
+__all__ = ["command_session", "known_entry", "shows_progress"]
+
+_SOON_S: Final = 2.0
+"""What takes less is shown on terminals alone."""
+
+
+@contextmanager
+def shows_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str, int], None]]:
+    """What shows how far something is: on a terminal as it moves, else one line of each thing that takes a while."""
+    from rich.console import Console
+
+    console, began_s, said = Console(stderr=True), dict[str, float](), set[str]()
+
+    def line(what: str, count: int) -> None:
+        now_s = clock()
+        if what not in said and now_s - began_s.setdefault(what, now_s) >= _SOON_S:
+            said.add(what)
+            typer.echo(f"waybill device: {what}: {count:,} ...", err=True)
+
+    if not console.is_terminal:
+        yield line
+        return
+    with console.status("") as shown:
+        yield lambda what, count: shown.update(f"{what}: {count:,}")
+
+
+@contextmanager
+def command_session(
+    config: Path | None,
+    key: Path | None = None,
+    *,
+    names: Collection[str] | None = None,
+    with_history: bool = False,
+    signs: bool = True,
+    as_json: bool = False,
+) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
+    """The session, and the settings. `signs`: whether it changes anything; else no key is needed."""
+    from identity.errors import IdentityError, OperatorKeyRefused
+    from identity.operator_settings import read_operator_settings
+    from identity.registry_publisher import RegistryRefused, RegistryUnreachable
+    from identity.registry_session import RegistrySession
+    from runtime.logs import LogSettings, start_logging
+    from settings import SettingsError
+
+    # What is printed is the answer; what goes wrong on the way is said beside it.
+    start_logging(LogSettings(level="warning"))
+    try:
+        settings = read_operator_settings(config)
+        if key is not None or not signs:
+            settings = settings.model_copy(update={"key": key})
+        with (
+            shows_progress() as on_progress,
+            RegistrySession(settings, names=names, with_history=with_history, on_progress=on_progress) as session,
+        ):
+            yield session, settings
+    except SettingsError as error:
+        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json)
+    except OperatorKeyRefused as error:
+        end(str(error), os.EX_CONFIG if key is None else EXIT_ARGUMENTS, as_json=as_json)
+    except RegistryRefused as error:
+        end(str(error), EXIT_REFUSED, as_json=as_json)
+    except RegistryUnreachable as error:
+        end(str(error), EXIT_UNREACHABLE, as_json=as_json)
+    except IdentityError as error:
+        end(str(error), EXIT_REFUSED, as_json=as_json)
+
+
+def known_entry(session: RegistrySession, device: str) -> DeviceEntry:
+    """The entry of a device. Raises ChangeRefused, with the name that may be meant."""
+    from identity.registry import ChangeRefused
+
+    entry = session.get(device)
+    if entry is None:
+        near = session.nearest(device)
+        meant = f"did you mean {near}?" if near else "waybill device list shows those that there are"
+        raise ChangeRefused(device, None, "this", f"the registry has no such device: {meant}")
+    return entry
