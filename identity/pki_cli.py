@@ -13,7 +13,7 @@ from rich.table import Table
 from identity.authority import common_name, regional_name
 from identity.authority_folder import IssuedCertificate
 from identity.command_options import AsJson
-from identity.error_messages import errors_as_messages, print_error
+from identity.error_messages import error_text, errors_as_messages, print_error
 from identity.errors import IdentityError
 from identity.key_commands import sealing, token, token_key
 from identity.names import PrincipalKind, principal
@@ -203,7 +203,7 @@ def renew(
             if as_json:
                 _say(as_json, {"folder": place, "error": error})
             else:
-                print_error(f"{place} is not renewed: {error}")
+                print_error(f"{place} is not renewed: {error_text(error)}")
             continue
         _say(as_json, {"name": common_name(issued.certificate.subject), "not_after": issued.not_after, "folder": place})
     raise typer.Exit(1 if failed else 0)

@@ -34,7 +34,7 @@ class RegistryUnreachable(IdentityError):
 
 
 class RegistryRefused(RegistryUnreachable):
-    """A cluster does not let us read or change the registry, and no waiting mends that."""
+    """A cluster does not let us read or change the registry, and waiting does not help."""
 
 
 class RegistryPublisher:

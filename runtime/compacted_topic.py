@@ -44,7 +44,7 @@ class TopicStanding(NamedTuple):
 
     `is_current`: it has read to the end, and is connected, so nothing is there that it does not know, but what is on
     its way. `unreachable_since_s`: the wall clock when it lost the topic, None while it has it. `messages`: read since
-    the start. `problem`: why it is not connected; `refusal`: that we are not let in, which no waiting mends.
+    the start. `problem`: why it is not connected; `refusal`: that we are not let in, and waiting does not help.
     `unhandled`: messages that its owner raised for, `last_unhandled` the last of them.
     """
 

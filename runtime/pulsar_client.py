@@ -41,7 +41,7 @@ class PulsarAccessError(ValueError):
 
 
 class AccessRefusal(StrEnum):
-    """Why a cluster does not let us in: what no waiting mends."""
+    """Why a cluster does not let us in: where waiting does not help."""
 
     UNUSABLE = "unusable"
     """Our token, or a file of ours, cannot be used."""
