@@ -89,7 +89,8 @@ def check_factory_serial(serial: str) -> None:
 def token_user(text: str) -> str:
     """The user name that goes with a token's text. Raises NameRefused for what is no token."""
     if _TOKEN.fullmatch(text) is None:
-        raise NameRefused("this is no enrolment token: one is a single line that begins with token-, as the file has it that waybill device expect wrote")
+        what = "one is a single line that begins with token-, as in the file that waybill device expect wrote"
+        raise NameRefused(f"this is no enrolment token: {what}")
     return principal(PrincipalKind.CLAIM, token_id(_hash_of(text)))
 
 
