@@ -80,11 +80,12 @@ def check_by(keys: OperatorKeys) -> CheckSigned:
     return check
 
 
-def check_right(keys: OperatorKeys, signer: str, entry: DeviceEntry, moment: datetime) -> None:
-    """Raises SignatureRefused if what a key signs of an entry at a moment would not be taken."""
+def check_right(keys: OperatorKeys, signer: str, entry: DeviceEntry, moment: datetime, warrant: str = "") -> None:
+    """Raises SignatureRefused if what a key signs of an entry at a moment, beside a warrant, would not be taken."""
     keys.check(signer, scope=scope_of_entry(keys, signer, entry), moment=moment)
     if _is_enroller(keys, signer):
         _check_enroller(keys, signer, entry)
+        _check_warrant(keys, warrant, entry)
 
 
 def _check_enroller(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> None:

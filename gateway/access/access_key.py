@@ -50,10 +50,10 @@ class AccessKey:
         publication_id = next_publication_id(None, now_ms, secrets.randbits(RANDOM_BITS))
         return sign_confirmation(self._key, self._region, body, publication_id)
 
-    def check(self, entry: DeviceEntry, now: datetime) -> None:
-        """Raises SignatureRefused if nobody would take this entry from us now."""
+    def check(self, entry: DeviceEntry, warrant: str, now: datetime) -> None:
+        """Raises SignatureRefused if nobody would take this entry, beside this warrant, from us now."""
         if self._trusted is not None and self._key is not None:
-            check_right(self._trusted, self._key.key_id, entry, now)
+            check_right(self._trusted, self._key.key_id, entry, now, warrant)
 
     def problem(self, now: datetime) -> str:
         """Why nobody takes what it signs now; "" while it is taken."""

@@ -176,6 +176,8 @@ class AccessDaemon:
         # What nobody signed who may counts for nothing, but compaction would keep it instead of what holds.
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
         if isinstance(became, EntryRefused):
+            if self._enrolment is not None:
+                self._enrolment.refuse(message.properties.get(PROPERTY, ""), str(became))
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
         if isinstance(became, Outranked):
             _LOG.warning("an older entry came after a newer one, which holds", device=name)

@@ -196,7 +196,7 @@ class EnrolmentDesk:
             return self._refused(sender, nonce, refuse.reason, refuse.detail, now)
         except (IdentityError, OSError) as error:
             _LOG.error("a certificate cannot be given", sender=sender, error=str(error))
-            return self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be given now", now)
+            return self._unavailable(sender, nonce, str(error), now)
 
     def on_persisted(self, name: str, *, now: datetime) -> list[EnrolmentEffect]:
         """The registry was read back with the entry of `tenant/device` that was published, or a later one of it."""
@@ -214,13 +214,10 @@ class EnrolmentDesk:
         self.outcomes["enrolled" if "@" in pending.sender else "renewed"] += 1
         return [_grant(pending.sender, pending.nonce, pending.issued)]
 
-    def on_not_taken(self, name: str, *, now: datetime) -> list[EnrolmentEffect]:
+    def on_not_taken(self, name: str, why: str, *, now: datetime) -> list[EnrolmentEffect]:
         """The registry does not have the entry that was published: its certificate stays here."""
         pending = self._pending.pop(name, None)
-        if pending is None:
-            return []
-        detail = "the registry does not take what is enrolled now"
-        return self._refused(pending.sender, pending.nonce, RefusedBecause.UNAVAILABLE, detail, now)
+        return [] if pending is None else self._unavailable(pending.sender, pending.nonce, why, now)
 
     @property
     def pending(self) -> int:
@@ -331,6 +328,12 @@ class EnrolmentDesk:
         changed = become(entry, certificate, change)
         self._pending[entry.name] = _Pending(changed, issued, sender, message.nonce)
         return [PublishEntry(changed)]
+
+    def _unavailable(self, sender: str, nonce: str, why: str, now: datetime) -> list[EnrolmentEffect]:
+        answers = self._refused(sender, nonce, RefusedBecause.UNAVAILABLE, "no certificate can be given now", now)
+        # Why is ours to know, not the sender's.
+        self.refusals[-1] = self.refusals[-1]._replace(detail=why)
+        return answers
 
     def _refused(
         self, sender: str, nonce: str, reason: RefusedBecause, detail: str, now: datetime

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import structlog
 
@@ -23,6 +24,8 @@ from telemetry import EnrolmentChannel, enrolment_filters
 __all__ = ["EnrolmentDoors", "EnrolmentService"]
 
 _TURN_S = 0.2
+_READ_BACK_TURN_S = 0.005
+"""While something waits to be read back, which takes some milliseconds."""
 _CLOSE_S = 3.0
 _LOG = structlog.get_logger("access")
 
@@ -36,15 +39,28 @@ class EnrolmentDoors:
     devices: BrokerSettings
 
 
-class EnrolmentService:
-    """Handles one request after the other: the next one is looked at when the registry has what the last one changed.
+class _Published(NamedTuple):
+    door: EnrolmentDoor
+    entry: DeviceEntry
 
-    `publish` returns when the registry was read back with the entry, or raises; then it is tried again until `close`.
-    After EntryNotTaken the request is refused instead.
+
+class EnrolmentService:
+    """Handles requests as they come; who waits for the registry to be read back keeps nobody else waiting.
+
+    `publish` returns when Pulsar has the entry, or raises; then it is tried again until `close`. `is_taken` says
+    whether the registry was read back with it, and raises EntryNotTaken if it will not be: the request is refused then.
     """
 
-    def __init__(self, desk: EnrolmentDesk, doors: EnrolmentDoors, publish: Callable[[DeviceEntry], None]) -> None:
-        self._desk, self._publish = desk, publish
+    def __init__(
+        self,
+        desk: EnrolmentDesk,
+        doors: EnrolmentDoors,
+        publish: Callable[[DeviceEntry], None],
+        is_taken: Callable[[DeviceEntry], bool] = lambda _: True,
+    ) -> None:
+        self._desk, self._publish, self._is_taken = desk, publish, is_taken
+        # As many as the desk lets be under way.
+        self._published: list[_Published] = []
         claims, devices = enrolment_filters(EnrolmentChannel.REQUEST)
         self._doors = (
             EnrolmentDoor(doors.claims, doors.claims.username or doors.name, claims, self._on_request),
@@ -79,12 +95,14 @@ class EnrolmentService:
             sockets = [door.socket for door in self._doors if door.socket is not None]
             writers = [door.socket for door in self._doors if door.socket is not None and door.wants_write]
             # Both at once: neither broker has to wait for the other one's silence.
+            wait_s = _READ_BACK_TURN_S if self._published else _TURN_S
             if sockets:
-                select.select(sockets, writers, [], _TURN_S)
+                select.select(sockets, writers, [], wait_s)
             else:
-                self._stop.wait(_TURN_S)
+                self._stop.wait(wait_s)
             for door in self._doors:
                 door.turn(time.monotonic())
+            self._answer_taken()
         for door in self._doors:
             door.close()
 
@@ -99,31 +117,41 @@ class EnrolmentService:
         for effect in effects:
             if not isinstance(effect, PublishEntry):
                 door.answer(effect.sender, effect.payload)
-            else:
-                self._perform(door, self._published(effect.entry))
+            elif self._is_published(effect.entry):
+                self._published.append(_Published(door, effect.entry))
 
-    def _published(self, entry: DeviceEntry) -> list[EnrolmentEffect]:
+    def _answer_taken(self) -> None:
+        waiting, self._published = self._published, []
+        for one in waiting:
+            try:
+                self._perform(one.door, self._read_back(one))
+            except Exception as error:  # noqa: BLE001 - see `_on_request`
+                _LOG.error("an enrolment cannot be answered", device=one.entry.name, problem=repr(error))
+
+    def _read_back(self, one: _Published) -> list[EnrolmentEffect]:
+        entry, now = one.entry, datetime.now(UTC)
         try:
-            is_published = self._is_published(entry)
+            if not self._is_taken(entry):
+                self._published.append(one)
+                return []
         except EntryNotTaken as error:
             self.problem = str(error)
             _LOG.error("no certificate is given", device=entry.name, problem=self.problem)
-            return self._desk.on_not_taken(entry.name, now=datetime.now(UTC))
-        return self._desk.on_persisted(entry.name, now=datetime.now(UTC)) if is_published else []
+            return self._desk.on_not_taken(entry.name, str(error), now=now)
+        self.problem = ""
+        _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
+        return self._desk.on_persisted(entry.name, now=now)
 
     def _is_published(self, entry: DeviceEntry) -> bool:
         backoff = Backoff(0.2, 10.0, random.random)
         while not self._stop.is_set():
             try:
                 self._publish(entry)
-            except EntryNotTaken:
-                raise
             except Exception as error:  # noqa: BLE001 - Pulsar's client raises many kinds; none of them is final
                 self.problem = f"the registry does not take {entry.name}: {error}"
                 _LOG.warning("an enrolment waits for the registry", device=entry.name, problem=str(error))
                 self._stop.wait(backoff.take_delay_s())
             else:
                 self.problem = ""
-                _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
                 return True
         return False

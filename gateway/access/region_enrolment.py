@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,10 +14,11 @@ from gateway.access.broker_process import BrokerProcess, reload_broker, running_
 from gateway.access.config import AccessSettings
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules, RefusedRequest
 from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules, name_at_enrolment
+from gateway.access.enrolment_publisher import EnrolmentPublisher
 from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
-from gateway.errors import EntryNotTaken, last_line
+from gateway.errors import last_line
 from identity import AuthorityFolder, PrincipalKind, principal
 from identity.claims import broker_password, is_broker_password
 from identity.registry import DeviceEntry
@@ -31,7 +31,6 @@ __all__ = ["RegionEnrolment"]
 PASSWORDS_EVERY_S = 60.0
 """Tokens end by the clock, without a change of the registry."""
 PASSWORDS_AT_MOST_EVERY_S = 0.1
-READ_BACK_S = 10.0
 _RETRY_S = 0.5
 _READABLE_BY_GROUP = 0o640
 
@@ -55,22 +54,21 @@ class RegionEnrolment:
         region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
         self._region, self._settings, self._clock, self._monotonic = region, settings, clock, monotonic
         self._secret = drawn_secret(settings.secret_file)
-        self._name = name_at_enrolment(region, self._secret)
+        self._name, self._key = name_at_enrolment(region, self._secret), key
         self._book = EntryBook(region)
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
-        self._desk = EnrolmentDesk(rules, self._book, authority, EnrolmentRates(settings.rates), key.check)
+        self._desk = EnrolmentDesk(rules, self._book, authority, EnrolmentRates(settings.rates), self._check)
         own = {"username": self._name, "password_file": settings.secret_file}
         doors = EnrolmentDoors(
             name=principal(PrincipalKind.ACCESS, region),
             claims=settings.claims.model_copy(update=own),
             devices=settings.devices,
         )
-        self._publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
-        self._service = EnrolmentService(self._desk, doors, self._publish)
-        self._taken = threading.Condition()
-        self._newest = ""
+        publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
+        self._publisher = EnrolmentPublisher(publisher, self._book, monotonic)
+        self._service = EnrolmentService(self._desk, doors, self._publisher.publish, self._publisher.is_taken)
         self._is_started = self._is_changed = False
         self._next_s = self._due_s = monotonic()
         self._reloaded: BrokerProcess | None = None
@@ -119,11 +117,13 @@ class RegionEnrolment:
             self._not_taken[name] = f"{name} is not known here: {last_line(error)}"
         else:
             self._not_taken.pop(name, None)
-        with self._taken:
-            self._newest = max(self._newest, publication.publication_id)
-            self._taken.notify_all()
+        self._publisher.saw(publication.publication_id)
         if self._is_of_a_token(publication.entry):
             self._is_changed = True
+
+    def refuse(self, publication_id: str, why: str) -> None:
+        """The registry's reader does not take this publication."""
+        self._publisher.refuse(publication_id, why)
 
     def start(self) -> None:
         """Begin to answer, once; the registry was read to its end."""
@@ -165,20 +165,8 @@ class RegionEnrolment:
     def _is_of_a_token(self, entry: DeviceEntry) -> bool:
         return entry.region == self._region and entry.claim is not None and entry.claim.is_token
 
-    def _publish(self, entry: DeviceEntry) -> None:
-        with self._taken:
-            newest = self._newest
-        # Behind all that was seen, whatever this clock says.
-        self._publisher.newest = max(self._publisher.newest or "", newest) or None
-        self._publisher.publish(entry, self._book.warrant(entry.name))
-        # Read back by the same eyes as everybody's: what the registry does not say cannot be revoked.
-        with self._taken:
-            if not self._taken.wait_for(lambda: self._is_held(entry), READ_BACK_S):
-                raise EntryNotTaken(f"{entry.name} was published, and its registry entry is not taken by this daemon")
-
-    def _is_held(self, entry: DeviceEntry) -> bool:
-        held = self._book.device(entry.name)
-        return held is not None and held.version >= entry.version
+    def _check(self, entry: DeviceEntry, now: datetime) -> None:
+        self._key.check(entry, self._book.warrant(entry.name), now)
 
     def _hash_in_file(self) -> str:
         """Our own password's hash that the broker knows; "" if it knows none."""

@@ -15,12 +15,22 @@ from gateway.registry_settings import RegistrySettings
 from identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
 from identity.errors import SignatureRefused
 from identity.operator_files import NewOperator, write_operator
+from identity.publication_id import next_publication_id
 from identity.registry import enrol
+from identity.registry_messages import WARRANT as WARRANT_PROPERTY
+from identity.registry_messages import entry_body
+from identity.registry_signing import signed_by
 from tests.identity.operators import operator, operators_file, trusting
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
+
+
+ANNA = operator("anna")
+WARRANT = signed_by(ANNA.key)(
+    expected(), entry_body(expected()), next_publication_id(None, int(NOW.timestamp() * 1000), 5)
+)[WARRANT_PROPERTY]
 
 
 def enroller(name: str = "access@eu", **more: Any) -> NewOperator:
@@ -36,12 +46,22 @@ def key_of(folder: Path, own: NewOperator, *trusted: NewOperator) -> AccessKey:
 
 def test_a_key_that_is_trusted_signs_and_its_end_is_known(tmp_path: Path) -> None:
     own = enroller(valid_until=NOW + timedelta(days=1))
-    key = key_of(tmp_path, own, own)
+    key = key_of(tmp_path, own, own, ANNA)
     assert (key.problem(NOW), key.ends) == ("", NOW + timedelta(days=1))
-    key.check(ENTRY, NOW)
+    key.check(ENTRY, WARRANT, NOW)
     assert "valid" in key.problem(NOW + timedelta(days=1))
     with pytest.raises(SignatureRefused):
-        key.check(ENTRY, NOW + timedelta(days=1))
+        key.check(ENTRY, WARRANT, NOW + timedelta(days=1))
+
+
+def test_without_an_operators_word_that_readers_believe_nothing_is_to_be_signed(tmp_path: Path) -> None:
+    own = enroller()
+    with pytest.raises(SignatureRefused, match="warrant"):
+        key_of(tmp_path, own, own, ANNA).check(ENTRY, "", NOW)
+    # Her key was taken out: it was stolen.
+    (tmp_path / "without").mkdir()
+    with pytest.raises(SignatureRefused):
+        key_of(tmp_path / "without", own, own).check(ENTRY, WARRANT, NOW)
 
 
 @pytest.mark.parametrize("trusted", [enroller(), operator("anna")])
@@ -49,7 +69,7 @@ def test_a_key_that_the_daemon_itself_does_not_trust_is_a_problem(tmp_path: Path
     key = key_of(tmp_path, enroller(), trusted)
     assert "push key access@eu" in key.problem(NOW)
     with pytest.raises(SignatureRefused):
-        key.check(ENTRY, NOW)
+        key.check(ENTRY, WARRANT, NOW)
 
 
 def test_the_key_of_another_region_is_a_problem(tmp_path: Path) -> None:
@@ -57,7 +77,7 @@ def test_the_key_of_another_region_is_a_problem(tmp_path: Path) -> None:
     key = key_of(tmp_path, own, own)
     assert "access@us" in key.problem(NOW)
     with pytest.raises(SignatureRefused):
-        key.check(ENTRY, NOW)
+        key.check(ENTRY, WARRANT, NOW)
 
 
 def test_settings_of_a_signed_registry_need_the_daemons_key() -> None:

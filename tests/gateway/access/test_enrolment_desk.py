@@ -185,6 +185,7 @@ def test_nothing_is_signed_with_a_key_whose_entries_nobody_takes_and_the_claim_s
     world.key_ends = NOW
     assert refusal(world.ask()) is RefusedBecause.UNAVAILABLE
     assert not world.signer.signed
+    assert DEVICE in world.desk.refusals[-1].detail, "why, for the operator"
     world.key_ends = None
     granted(world.ask())
 
@@ -192,7 +193,9 @@ def test_nothing_is_signed_with_a_key_whose_entries_nobody_takes_and_the_claim_s
 def test_what_the_registry_was_not_read_back_with_is_not_given() -> None:
     world = World(expected())
     world.send(world.request())
-    assert refusal(world.perform(world.desk.on_not_taken(DEVICE, now=NOW))) is RefusedBecause.UNAVAILABLE
+    assert (
+        refusal(world.perform(world.desk.on_not_taken(DEVICE, "us refuses it", now=NOW))) is RefusedBecause.UNAVAILABLE
+    )
     assert not world.desk.pending
     effects = world.send(world.request())
     world.registry.seen[DEVICE] = expected(state=DeviceState.ACTIVE, version=3)

@@ -1,0 +1,124 @@
+"""What is enrolled is read back before it is given, and who waits for that keeps nobody else waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from gateway.access.enrolment import EnrolmentDesk, PublishEntry, SendAnswer
+from gateway.access.enrolment_publisher import READ_BACK_S, EnrolmentPublisher
+from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
+from gateway.access.entry_book import EntryBook
+from gateway.errors import EntryNotTaken
+from identity.registry import DeviceEntry, enrol
+from identity.registry_publisher import RegistryPublisher
+from runtime.broker_settings import BrokerSettings
+from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
+from tests.waiting import wait_until
+
+ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
+
+
+class Registry:
+    """A registry whose reader is the test; `now_s` is the monotonic clock."""
+
+    def __init__(self, on_sent: Callable[[str], None] = lambda _: None) -> None:
+        self.now_s, self.book, self.number = 0.0, EntryBook("eu"), 0
+        self._on_sent = on_sent
+        sender = create_autospec(RegistryPublisher, instance=True, newest=None)
+        sender.publish.side_effect = self._send
+        self.sender = sender
+        self.publisher = EnrolmentPublisher(sender, self.book, lambda: self.now_s)
+
+    def _send(self, _: DeviceEntry, __: str) -> str:
+        self.number += 1
+        self.sender.newest = f"id {self.number}"
+        self._on_sent(self.sender.newest)
+        return str(self.sender.newest)
+
+
+def test_an_entry_counts_when_it_was_read_back() -> None:
+    registry = Registry()
+    registry.publisher.publish(ENTRY)
+    assert not registry.publisher.is_taken(ENTRY)
+    registry.book.take(ENTRY)
+    assert registry.publisher.is_taken(ENTRY)
+
+
+def test_an_entry_that_the_reader_refuses_is_given_up_at_once_and_says_why() -> None:
+    registry = Registry()
+    registry.publisher.publish(ENTRY)
+    registry.publisher.refuse("id of a stranger", "it is not signed")
+    assert not registry.publisher.is_taken(ENTRY)
+    registry.publisher.refuse("id 1", "it carries no operator's warrant")
+    with pytest.raises(EntryNotTaken, match="no operator's warrant"):
+        registry.publisher.is_taken(ENTRY)
+
+
+def test_a_reader_that_is_faster_than_the_receipt_is_heard_too() -> None:
+    registry = Registry(lambda sent: registry.publisher.refuse(sent, "refused"))
+    registry.publisher.publish(ENTRY)
+    with pytest.raises(EntryNotTaken, match="refused"):
+        registry.publisher.is_taken(ENTRY)
+
+
+def test_an_entry_of_which_nothing_is_heard_is_given_up_by_a_clock_that_nobody_sets() -> None:
+    registry = Registry()
+    registry.publisher.publish(ENTRY)
+    registry.now_s = READ_BACK_S - 0.1
+    assert not registry.publisher.is_taken(ENTRY)
+    registry.now_s = READ_BACK_S
+    with pytest.raises(EntryNotTaken, match="within 10 s"):
+        registry.publisher.is_taken(ENTRY)
+
+
+class Door:
+    """Where requests come without a broker: these senders ask once each."""
+
+    asks: tuple[str, ...] = ()
+    socket, wants_write, problem = None, False, ""
+
+    def __init__(self, _: Any, name: str, __: str, on_request: Callable[[Any, str, bytes], None]) -> None:
+        self._on_request = on_request
+        self._left = [*self.asks] if name == "claims" else []
+        self.answered: list[str] = []
+
+    def turn(self, _: float) -> None:
+        while self._left:
+            self._on_request(self, self._left.pop(0), b"")
+
+    def answer(self, sender: str, _: bytes) -> None:
+        ANSWERED.append(sender)
+
+    def close(self) -> None:
+        pass
+
+
+ANSWERED: list[str] = []
+
+
+def test_who_is_not_read_back_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {device: enrol(expected(device=device), CERTIFICATE, CHANGE) for device in ("stuck", "bus-1", "bus-2")}
+    names = {entry.name: entry for entry in entries.values()}
+    desk = create_autospec(EnrolmentDesk, instance=True)
+    desk.on_request.side_effect = lambda sender, *_, **__: [PublishEntry(names[sender])]
+    desk.on_persisted.side_effect = lambda name, **_: [SendAnswer(name, b"granted")]
+    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentDoor", Door)
+    monkeypatch.setattr(Door, "asks", tuple(names))
+    ANSWERED.clear()
+    is_released = threading.Event()
+    doors = EnrolmentDoors(name="devices", claims=BrokerSettings(username="claims"), devices=BrokerSettings())
+    stuck = entries["stuck"].name
+    service = EnrolmentService(desk, doors, lambda _: None, lambda one: one.name != stuck or is_released.is_set())
+    service.start()
+    try:
+        wait_until(lambda: len(ANSWERED) == 2, 10)
+        assert stuck not in ANSWERED
+        is_released.set()
+        wait_until(lambda: stuck in ANSWERED, 10)
+    finally:
+        service.close()
