@@ -1,24 +1,45 @@
-"""What the access daemon's settings must not be without an explicit word, and whose its certificate is."""
+"""What an access daemon's configuration needs from its machine, looked at before it writes anything."""
 
 from __future__ import annotations
 
-import contextlib
+import os
 from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
 
-from gateway.access.config import AccessSettings
+from gateway.access.access_key import AccessKey
+from gateway.access.config import AccessSettings, BrokerProcessPlace
 from gateway.registry_settings import open_registry
-from identity import IdentityError, read_certificates
-from identity.authority import common_name
-from identity.names import PrincipalKind, principal
+from identity import AuthorityFolder, IdentityError, PrincipalKind, principal, regional_name
+from identity.authority_folder import IssuedCertificate
+from runtime.broker_settings import unusable_files
+from runtime.pulsar_client import PulsarAccessError, PulsarToken
+from runtime.tls import TlsSettings, certificate_faults, unusable_tls_files
+from settings import SettingsError
 
-__all__ = ["problems"]
+__all__ = ["problems", "warnings"]
 
 _WORD = "or say insecure = true at the top"
 
 
 def problems(settings: AccessSettings) -> list[str]:
-    """Why the daemon does not start with these settings: each names the setting and what to do."""
-    return [*_names(settings), *([] if settings.insecure else _open(settings))]
+    """Why the daemon cannot run with these settings here: each names the setting and the file."""
+    return [
+        *([] if settings.insecure else _open(settings)),
+        *_authority_problems(settings),
+        *_registry_problems(settings),
+        *_folder_problems(settings),
+        *_certificate_problems(settings),
+    ]
+
+
+def warnings(settings: AccessSettings, now: datetime) -> list[str]:
+    """What runs, and is probably not meant: keys are followed, so one that is not trusted now may be soon."""
+    try:
+        key = AccessKey(settings.registry, settings.region, settings.registry.followed())
+        return [f"registry.key: {problem}"] if (problem := key.problem(now)) else []
+    except (IdentityError, SettingsError):
+        return []  # a problem
 
 
 def _open(settings: AccessSettings) -> Iterator[str]:
@@ -31,15 +52,96 @@ def _open(settings: AccessSettings) -> Iterator[str]:
             yield f"enrolment.devices.tls: certificates are given in plain text: set ca, certificate and key, {_WORD}"
 
 
-def _names(settings: AccessSettings) -> Iterator[str]:
-    tls = settings.enrolment.devices.tls if settings.enrolment is not None else None
-    own = principal(PrincipalKind.ACCESS, settings.region)
-    if tls is None or tls.certificate is None:
+def _authority_problems(settings: AccessSettings) -> Iterator[str]:
+    try:
+        folder = AuthorityFolder.open(settings.authority.folder, settings.authority.key)
+    except IdentityError as error:
+        yield f"authority.folder: {error}"
         return
-    with contextlib.suppress(OSError, ValueError, IdentityError):
-        named = common_name(read_certificates(tls.certificate.read_bytes())[0].subject)
-        if named != own:
-            yield (
-                f"enrolment.devices.tls.certificate: {tls.certificate} is of {named!r}, and this daemon is {own!r}: "
-                f"set region, or make its certificate with `waybill pki access {settings.region}`"
-            )
+    if (expected := regional_name(settings.region)) != folder.authority.name:
+        found = f"authority.folder {folder.folder} is that of {folder.authority.name!r}"
+        yield f"region: {settings.region!r} has the authority {expected!r}, and {found}"
+
+
+def _registry_problems(settings: AccessSettings) -> Iterator[str]:
+    registry = settings.registry
+    try:
+        registry.check_signed()
+    except SettingsError as error:
+        yield f"registry.operators: {'; '.join(error.lines)}"
+    try:
+        AccessKey(registry, settings.region, None)
+    except IdentityError as error:
+        yield f"registry.key: {error}"
+    access = registry.access
+    for name, fault in certificate_faults(access.tls_ca, access.tls_certificate, access.tls_key):
+        yield f"registry.access{name and f'.tls_{name}'}: {fault}"
+    try:
+        PulsarToken(access)
+    except PulsarAccessError as error:
+        yield f"registry.access: {error}"
+
+
+def _folder_problems(settings: AccessSettings) -> Iterator[str]:
+    broker, enrolment = settings.broker, settings.enrolment
+    places: list[tuple[str, BrokerProcessPlace]] = [("broker", broker)]
+    written = [
+        ("broker.revocation_file", broker.revocation_file),
+        ("broker.guard_secret_file", broker.guard_secret_file),
+    ]
+    if enrolment is not None:
+        places.append(("enrolment.broker", enrolment.broker))
+        written.append(("enrolment.secret_file", enrolment.secret_file))
+    for table, place in places:
+        written += [(f"{table}.rules_file", place.rules_file), (f"{table}.password_file", place.password_file)]
+        if place.server is not None:
+            written.append((f"{table}.server.conf_file", place.server.conf_file))
+    for name, file in written:
+        if not (file.parent.is_dir() and os.access(file.parent, os.W_OK | os.X_OK)):
+            yield f"{name}: {file.parent} is no folder that can be written"
+    # The broker makes the socket, and nobody makes its folder.
+    if not broker.guard_socket.parent.is_dir():
+        yield f"broker.guard_socket: {broker.guard_socket.parent} is no folder"
+
+
+def _certificate_problems(settings: AccessSettings) -> Iterator[str]:
+    if settings.broker.server is not None:
+        yield from _server_problems("broker.server.tls", settings.broker.server.tls)
+    enrolment = settings.enrolment
+    if enrolment is None:
+        return
+    if enrolment.broker.server is not None:
+        yield from _server_problems("enrolment.broker.server.tls", enrolment.broker.server.tls)
+    yield from unusable_files("enrolment.claims", enrolment.claims)
+    yield from unusable_files("enrolment.devices", enrolment.devices)
+    own = enrolment.devices.tls.certificate if enrolment.devices.tls is not None else None
+    if own is not None and own.is_file():
+        name = principal(PrincipalKind.ACCESS, settings.region)
+        yield from _other_certificate("enrolment.devices.tls.certificate", own, PrincipalKind.ACCESS, name)
+
+
+def _server_problems(table: str, tls: TlsSettings) -> Iterator[str]:
+    """Only the broker reads these files: what the daemon may not read it does not look at."""
+    for name, file in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key)):
+        assert file is not None
+        try:
+            file.stat()
+        except PermissionError:
+            continue
+        except OSError as error:
+            yield f"{table}.{name}: {error}"
+    if tls.certificate is not None and os.access(tls.certificate, os.R_OK):
+        yield from _other_certificate(f"{table}.certificate", tls.certificate, "server", None)
+        if tls.key is not None and os.access(tls.key, os.R_OK):
+            yield from unusable_tls_files(table, tls)
+
+
+def _other_certificate(setting: str, file: Path, what: str, name: str | None) -> Iterator[str]:
+    try:
+        found = IssuedCertificate.read(file)
+    except (IdentityError, OSError) as error:
+        yield f"{setting}: {error}"
+        return
+    if found.what != what or name not in (None, found.name):
+        wanted = f"one of kind {what}" if name is None else f"that of {name}"
+        yield f"{setting}: {file} is the certificate of {found.name} (kind {found.what}), and should be {wanted}"

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 
-from gateway.access.checks import problems
+from gateway.access.checks import problems, warnings
 from gateway.access.config import AccessSettings
 from gateway.errors import GatewayError
 from identity import IdentityError, OperatorKeyRefused
@@ -38,7 +40,22 @@ def run(*, config: ConfigOption) -> None:
     with _errors_as_messages(), stop_on_signals() as stop:
         settings = _checked_settings(config)
         start_logging(settings.log)
+        for problem in warnings(settings, datetime.now(UTC)):
+            structlog.get_logger("access").warning("configuration", problem=problem)
         AccessDaemon(settings).run(stop)
+
+
+@app.command("check-config")
+def check_config(*, config: ConfigOption) -> None:
+    """Say whether the file can be used on this machine, and list every mistake if not.
+
+    Example: fleet-gateway access check-config --config access.toml
+    """
+    with _errors_as_messages():
+        settings = _checked_settings(config)
+    for problem in warnings(settings, datetime.now(UTC)):
+        typer.echo(f"{config}: warning: {problem}", err=True)
+    typer.echo(f"{config}: right. Access daemon of the region {settings.region}")
 
 
 @app.command()

@@ -1,0 +1,142 @@
+"""What an access daemon's file must fit: its region, its authority, keys, certificates and folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.access.cli import app
+from identity.operator_files import trust_operator, write_operator
+from identity.pki_folder import PkiFolder
+from tests.identity.operators import operator
+
+LASTS = timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, now = tmp_path_factory.mktemp("region"), datetime.now(UTC)
+    pki = PkiFolder(folder / "pki")
+    root = pki.create_root(now=now, lifetime=LASTS)
+    for region in ("eu", "us"):
+        pki.create_region(root, region, now=now, lifetime=LASTS)
+        pki.write(region, folder / region, f"access@{region}", now=now, lifetime=LASTS)
+        key = operator(f"access@{region}", kinds=("enrolment",))
+        write_operator(folder / f"{region}.key", key)
+        trust_operator(folder / "operators.toml", key)
+    pki.write("eu", folder / "server", "broker@eu", servers=["localhost"], now=now, lifetime=LASTS)
+    (folder / "token").write_text("a.b.c")
+    return folder
+
+
+def settings(made: Path, own: Path) -> str:
+    """The file of the region eu; what the daemon writes is in `own`."""
+    server = f"""certificate = "{made}/server/certificate.pem"
+key = "{made}/server/key.pem"
+ca = "{made}/server/ca.pem"
+"""
+    return f"""region = "eu"
+insecure = true
+
+[broker]
+rules_file = "{own}/rules"
+password_file = "{own}/passwords"
+revocation_file = "{own}/lists.pem"
+guard_secret_file = "{own}/guard"
+guard_socket = "{own}/socket"
+pid_file = "{own}/pid"
+[broker.server]
+conf_file = "{own}/devices.conf"
+folder = "{own}"
+[broker.server.tls]
+{server}
+[registry]
+service_url = "pulsar://127.0.0.1:1"
+operators = "{made}/operators.toml"
+key = "{made}/eu.key"
+
+[authority]
+folder = "{made}/pki/regions/eu"
+
+[enrolment]
+secret_file = "{own}/secret"
+[enrolment.broker]
+rules_file = "{own}/claims-rules"
+password_file = "{own}/claims-passwords"
+pid_file = "{own}/claims-pid"
+[enrolment.broker.server]
+conf_file = "{own}/claims.conf"
+[enrolment.broker.server.tls]
+{server}
+[enrolment.claims]
+port = 2
+[enrolment.devices]
+port = 3
+[enrolment.devices.tls]
+ca = "{made}/eu/ca.pem"
+certificate = "{made}/eu/certificate.pem"
+key = "{made}/eu/key.pem"
+"""
+
+
+@pytest.fixture
+def check(made: Path, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    def run(old: str = "", new: str = "", command: str = "check-config") -> tuple[int, str]:
+        text, file = settings(made, tmp_path), tmp_path / "access.toml"
+        assert old in text
+        file.write_text(text.replace(old, new) if old else text)
+        done = CliRunner().invoke(app, [command, "--config", str(file)])
+        return done.exit_code, done.output
+
+    return run
+
+
+def test_a_file_that_fits_its_machine_is_right_and_prepared(
+    check: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    code, text = check()
+    assert (code, "right. Access daemon of the region eu" in text, "warning" in text) == (0, True, False), text
+    assert not (tmp_path / "rules").exists()
+    assert check(command="prepare")[0] == 0
+    assert (tmp_path / "rules").exists()
+
+
+WRONG = [
+    ('region = "eu"', 'region = "us"', "region: 'us' has the authority"),
+    ("pki/regions/eu", "pki/regions/mars", "authority.folder: "),
+    ("/eu.key", "/nobody.key", "registry.key: "),
+    ("/operators.toml", "/nobody.toml", "registry.operators: "),
+    ("/socket", "/nowhere/socket", "broker.guard_socket: "),
+    ("/rules", "/nowhere/rules", "broker.rules_file: "),
+    ("/claims.conf", "/nowhere/claims.conf", "enrolment.broker.server.conf_file: "),
+    ("/eu/certificate.pem", "/us/certificate.pem", "is the certificate of access@us"),
+    ("/eu/certificate.pem", "/server/certificate.pem", "is the certificate of broker@eu (kind server)"),
+    ("/server/certificate.pem", "/eu/certificate.pem", "broker.server.tls.certificate: "),
+    ("/server/key.pem", "/nowhere/key.pem", "enrolment.broker.server.tls.key: "),
+    ("/server/key.pem", "/eu/key.pem", "broker.server.tls: certificates cannot be loaded"),
+    ("[registry]\n", '[registry]\naccess.token_file = "/nowhere"\n', "registry.access: "),
+    ("[registry]\n", '[registry]\naccess.tls_ca = "/nowhere"\n', "registry.access.tls_ca: "),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong[1].strip().replace("\n", " "))
+@pytest.mark.parametrize("command", ["check-config", "prepare", "run"])
+def test_what_does_not_fit_is_named_and_nothing_is_written(
+    check: Callable[..., tuple[int, str]], tmp_path: Path, command: str, wrong: tuple[str, str, str]
+) -> None:
+    old, new, named = wrong
+    code, text = check(old, new, command)
+    assert (code, named in text) == (78, True), text
+    assert [file.name for file in tmp_path.iterdir()] == ["access.toml"]
+
+
+def test_a_key_that_is_not_the_daemons_is_a_warning_because_what_is_trusted_may_change(
+    check: Callable[..., tuple[int, str]],
+) -> None:
+    code, text = check("/eu.key", "/us.key")
+    assert (code, "warning: registry.key: " in text) == (0, True)
+    assert "access@us" in text
