@@ -13,18 +13,18 @@ from identity.cluster_refusal import refusal_text
 from identity.errors import IdentityError
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, next_publication_id
 from identity.registry import DeviceEntry
-from identity.registry_messages import DEVICES_TOPIC, WARRANT, entry_body
+from identity.registry_messages import DEVICES_TOPIC, entry_body
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, access_refusal, open_pulsar_client
 
 __all__ = ["RegistryPublisher", "RegistryRefused", "RegistryUnreachable", "SignEntry", "unsigned"]
 
 _TIMEOUT_S: Final = 10
 
-SignEntry = Callable[[DeviceEntry, bytes, str], Mapping[str, str]]
-"""The properties by which an entry, its body and its publication id are signed."""
+SignEntry = Callable[[DeviceEntry, bytes, str, str], Mapping[str, str]]
+"""The properties by which an entry, its body, its publication id and its warrant ("": its own) are signed."""
 
 
-def unsigned(_: DeviceEntry, __: bytes, ___: str) -> Mapping[str, str]:
+def unsigned(_: DeviceEntry, __: bytes, ___: str, ____: str) -> Mapping[str, str]:
     """Signs nothing: for a registry whose readers take what nobody signed."""
     return {}
 
@@ -72,9 +72,7 @@ class RegistryPublisher:
         newest = None if self.newest is not None and is_far_ahead(self.newest, now_ms) else self.newest
         self.newest = publication_id = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
         body = entry_body(entry)
-        properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id)}
-        if warrant:
-            properties[WARRANT] = warrant
+        properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id, warrant)}
         try:
             # At the first use: a command that is refused connects to nobody.
             if self._producer is None:

@@ -19,7 +19,7 @@ from identity.registry_messages import DEVICES_TOPIC, CheckSigned, DevicePublica
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.pulsar_client import PulsarAccess
 
-__all__ = ["MAX_DEVICES", "DeviceRegistry", "Outranked", "RegistryReader", "Taken"]
+__all__ = ["MAX_DEVICES", "BecameOfMessage", "DeviceRegistry", "Outranked", "RegistryReader", "Repeated", "Taken"]
 
 MAX_DEVICES: Final = 1_000_000
 _MAX_OTHERS: Final = 20_000
@@ -46,6 +46,16 @@ class Outranked(NamedTuple):
     """
 
     publication: DevicePublication
+
+
+class Repeated(NamedTuple):
+    """The publication that holds, once more: to who connects again, or to everybody after another one came last."""
+
+    publication: DevicePublication
+
+
+BecameOfMessage = Taken | Outranked | Repeated | EntryRefused
+"""What became of a message of the registry."""
 
 
 @dataclass(slots=True)
@@ -85,12 +95,17 @@ class DeviceRegistry(Generic[T]):
         held = self._held.get(name)
         return None if held is None else held.kept
 
+    def precedence(self, name: str) -> Precedence | None:
+        """The rank of what holds of a device; None: it is not known."""
+        held = self._held.get(name)
+        return None if held is None else held.precedence
+
     def all(self) -> dict[str, T]:
         """What is kept of every device, by name."""
         return {name: held.kept for name, held in self._held.items()}
 
-    def take(self, message: TopicMessage, check_signed: CheckSigned | None) -> Taken | Outranked | EntryRefused | None:
-        """What became of a message; None: nothing, since it was taken before, or there is no room for it."""
+    def take(self, message: TopicMessage, check_signed: CheckSigned | None) -> BecameOfMessage | None:
+        """What became of a message; None: there is no room for it."""
         try:
             made = read_entry(message.key, message.body, message.properties, self._clock() * 1000, check_signed)
         except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
@@ -101,9 +116,8 @@ class DeviceRegistry(Generic[T]):
         name, rank = made.entry.name, made.precedence
         held = self._held.get(name)
         if held is not None and rank <= held.precedence:
-            # A reader that connects again may get the last message twice.
             if rank == held.precedence:
-                return None
+                return Repeated(made)
             self.counts.outranked += 1
             return Outranked(made)
         # A device that is known keeps its place: a flood of new names must not hide a revocation.
@@ -126,7 +140,7 @@ class RegistryReader(Generic[T]):
         *,
         check_signed: CheckSigned | None = None,
         topic: str = DEVICES_TOPIC,
-        on_message: Callable[[TopicMessage, Taken | Outranked | EntryRefused], object] = lambda _, __: None,
+        on_message: Callable[[TopicMessage, BecameOfMessage], object] = lambda _, __: None,
         on_standing: Callable[[TopicStanding], object] = lambda _: None,
         is_compacted: bool = True,
         starts_anew: Callable[[], bool] = lambda: False,

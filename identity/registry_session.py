@@ -24,7 +24,7 @@ from identity.region_answers import RegionAnswers, RegionVerdicts
 from identity.registry import DeviceEntry
 from identity.registry_messages import DEVICES_TOPIC, DevicePublication, EntryRefused
 from identity.registry_publisher import RegistryPublisher, RegistryRefused, RegistryUnreachable, unsigned
-from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
+from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Repeated
 from identity.registry_signing import check_right, signed_by
 from runtime.cluster_clock import ClockDiffers, ClockUnknown, check_clock
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
@@ -38,7 +38,7 @@ _LOOK_S: Final = 0.2
 _SIGNED_AGAIN: Final = 3
 
 
-OnMessage = Callable[[TopicMessage, Taken | Outranked | EntryRefused], object]
+OnMessage = Callable[[TopicMessage, BecameOfMessage], object]
 
 
 class ClockRefused(IdentityError):
@@ -309,8 +309,8 @@ class RegistrySession:
     def _can_hear(self) -> bool:
         return self._confirmations.standing.was_current
 
-    def _on_entry(self, _: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
-        if isinstance(became, EntryRefused):
+    def _on_entry(self, _: TopicMessage, became: BecameOfMessage) -> None:
+        if isinstance(became, EntryRefused | Repeated):
             return
         with self._changed:
             if self._with_history:

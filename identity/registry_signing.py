@@ -55,13 +55,13 @@ _WARRANT_TEXT: Final = re.compile(r"([0-9a-f]{16}):([0-9a-f-]{36}):([1-9][0-9]{0
 def signed_by(key: OperatorKey) -> SignEntry:
     """Signs entries with a key."""
 
-    def sign(entry: DeviceEntry, body: bytes, publication_id: str) -> Mapping[str, str]:
-        properties = sign_publication(key, Publication(KIND, entry.name, body), publication_id, _reason(entry))
-        if not entry.may_connect:
-            return properties
-        signature = key.sign(_WARRANT, _warranted(entry, entry.version, publication_id))
-        warrant = f"{key.key_id}:{publication_id}:{entry.version}:{encoded_signature(signature)}"
-        return {**properties, WARRANT: warrant}
+    def sign(entry: DeviceEntry, body: bytes, publication_id: str, warrant: str) -> Mapping[str, str]:
+        if not warrant and entry.may_connect:
+            signature = key.sign(_WARRANT, _warranted(entry, entry.version, publication_id))
+            warrant = f"{key.key_id}:{publication_id}:{entry.version}:{encoded_signature(signature)}"
+        publication = _publication(entry, body, warrant)
+        properties = sign_publication(key, publication, publication_id, _reason(entry))
+        return {**properties, WARRANT: warrant} if warrant else properties
 
     return sign
 
@@ -71,7 +71,7 @@ def check_by(keys: OperatorKeys) -> CheckSigned:
 
     def check(found: DevicePublication, body: bytes, properties: Mapping[str, str]) -> None:
         entry, signer = found.entry, properties.get(SIGNER, "")
-        publication = Publication(KIND, entry.name, body)
+        publication = _publication(entry, body, properties.get(WARRANT, ""))
         verify_publication(keys, publication, properties, scope_of_entry(keys, signer, entry))
         if _is_enroller(keys, signer):
             _check_enroller(keys, signer, entry)
@@ -114,6 +114,12 @@ def _warranted(entry: DeviceEntry, version: int, publication_id: str) -> list[by
     claim = "" if entry.claim is None else entry.claim.id
     facts = (entry.name, entry.region, entry.vehicle, entry.predecessor or "", claim, str(version), publication_id)
     return [fact.encode() for fact in facts]
+
+
+def _publication(entry: DeviceEntry, body: bytes, warrant: str) -> Publication:
+    # With its warrant: without it the same entry would be as good to a reader, and of no use to the region that enrols.
+    # Where the body ends and the warrant begins is never in doubt: a body is one JSON object.
+    return Publication(KIND, entry.name, body + warrant.encode())
 
 
 def scope_of_entry(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> Scope:

@@ -169,7 +169,8 @@ def signature_of(text: str) -> bytes:
         signature = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         signature = b""
-    if len(signature) != SIGNATURE_BYTES:
+    # One text for each signature: of two messages with the same facts nobody need ask which one holds.
+    if len(signature) != SIGNATURE_BYTES or encoded_signature(signature) != text:
         raise SignatureRefused(SignatureFault.UNSIGNED, "it carries no signature")
     return signature
 

@@ -140,6 +140,8 @@ class CompactedTopicReader:
             while not self._stop.is_set():
                 if self._starts_anew():
                     self._last = None
+                    # What it has read it may judge otherwise now: it is at the end when it comes there again.
+                    self._noted = self._noted._replace(is_current=False, problem="it is read again from the beginning")
                     return
                 self._look(pulsar, reader)
         finally:

@@ -85,7 +85,7 @@ def entries(names: list[str]) -> Iterator[TopicMessage]:
         entry = expect("fleet", name, region="eu", claim=Claim(id=name), change=change)
         entry = enrol(entry, issued, change)
         body, previous = entry_body(entry), next_publication_id(previous, now_ms, 1)
-        yield TopicMessage(entry.name, body, {PROPERTY: previous, **sign(entry, body, previous)}, now_ms)
+        yield TopicMessage(entry.name, body, {PROPERTY: previous, **sign(entry, body, previous, "")}, now_ms)
 
 
 def read_registry(names: list[str]) -> tuple[DeviceRegistry[DeviceState], float]:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import NamedTuple
 
-import structlog
 from cryptography import x509
 
 from gateway.access.access_key import AccessKey
@@ -18,6 +17,8 @@ from gateway.access.broker_conf import write_broker_conf
 from gateway.access.broker_logs import BrokerLogs
 from gateway.access.config import AccessSettings
 from gateway.access.core import AccessCore
+from gateway.access.displaced import Displaced
+from gateway.access.held_entries import HeldEntries
 from gateway.access.issued import IssuedReader
 from gateway.access.list_intake import ListIntake
 from gateway.access.loop import AccessLoop
@@ -32,7 +33,7 @@ from gateway.access.seen_entries import SeenEntries
 from gateway.errors import AddressTaken, ThreadEnded
 from identity.publication_id import PROPERTY
 from identity.registry_messages import DevicePublication, EntryRefused
-from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Taken
+from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage
 from runtime.status_server import StatusServer, json_answer, metrics_answer
 
@@ -40,7 +41,6 @@ __all__ = ["AccessDaemon"]
 
 _SEEN = "seen-entries.sqlite"
 """In the folder of the region's authority, which is the daemon's alone."""
-_LOG = structlog.get_logger("access")
 
 
 class _Kept(NamedTuple):
@@ -57,13 +57,15 @@ class AccessDaemon:
         self._files = files = BrokerFiles(settings.broker, settings.region, settings.gateways)
         self._own = own = OwnList(settings.authority, files.lists)
         issued, root = IssuedReader(own.folder), x509.load_pem_x509_certificate(own.folder.root_pem)
-        reading = settings.registry
-        operators = reading.followed()
+        reading, operators = settings.registry, settings.registry.followed()
         key = AccessKey(reading, settings.region, operators)
         self._seen = SeenEntries(own.folder.folder / _SEEN)
-        self._publisher = AccessPublisher(reading, settings.region, key, self._seen.message)
         guard = open_guard(settings.broker, settings.region)
         registry = DeviceRegistry(_keep, reading.max_devices)
+        self._operators, check_signed = operators, None if operators is None else operators.check_signed
+        displaced = Displaced(lambda: self._reader.standing.is_current)
+        self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
+        self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
         self._enrolment = RegionEnrolment(settings, own.folder, key, clock) if settings.enrolment is not None else None
         self._loop = AccessLoop(
@@ -79,13 +81,12 @@ class AccessDaemon:
             clock=clock,
         )
         self._begin(core)
-        self._check_signed = None if operators is None else operators.check_signed
         self._reader = RegistryReader(
             reading.service_url,
             reading.access,
             registry,
-            check_signed=self._check_signed,
-            starts_anew=(lambda: False) if operators is None else operators.look,
+            check_signed=check_signed,
+            starts_anew=self._look,
             on_message=self._on_entry,
             on_standing=self._loop.put,
         )
@@ -102,6 +103,7 @@ class AccessDaemon:
                 key=key,
                 publisher=self._publisher,
                 seen=self._seen,
+                displaced=displaced,
                 enrolment=self._enrolment,
                 logs=BrokerLogs(settings),
                 metrics=metrics,
@@ -158,34 +160,33 @@ class AccessDaemon:
                     thread.close()
 
     def _restore(self) -> None:
-        """What was taken before the last end holds from the beginning: the topic may have an older entry by now."""
-        for publication in self._seen.restore(self._reader.registry, self._check_signed):
+        for publication in self._held.restore():
             self._loop.take(publication)
             if self._enrolment is not None:
                 self._enrolment.take(publication)
 
-    def _on_entry(self, message: TopicMessage, became: Taken | Outranked | EntryRefused) -> None:
+    def _look(self) -> bool:
+        """Whether the registry is to be read again; asked by its reader."""
+        for publication in self._held.restore_late():
+            self._hear(publication)
+        is_other = self._operators is not None and self._operators.look()
+        return self._seen.take_missed() or is_other
+
+    def _on_entry(self, message: TopicMessage, became: BecameOfMessage) -> None:
         if isinstance(became, Taken):
-            # Before the loop hears of it: who is locked out gets no certificate meanwhile.
-            if self._enrolment is not None:
-                self._enrolment.take(became.publication)
-            self._loop.put(became.publication)
-            # Last: no session waits for a disk.
-            self._seen.keep(message)
-            return
-        # What nobody signed who may counts for nothing, but compaction would keep it instead of what holds.
-        name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
-        if isinstance(became, EntryRefused):
+            self._hear(became.publication)
+        elif isinstance(became, EntryRefused):
             if self._enrolment is not None:
                 self._enrolment.refuse(message.properties.get(PROPERTY, ""), str(became))
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
-        if isinstance(became, Outranked):
-            _LOG.warning("an older entry came after a newer one, which holds", device=name)
-        # Each region does it: the one that enrols the device may be away.
-        # The same one: its key is trusted no more, so it would come back to us for ever.
-        held = self._seen.message(name) if self._reader.registry.get(name) is not None else None
-        if held is not None and held.body != message.body:
-            self._publisher.publish_again(name)
+        # Last: no session waits for a disk.
+        self._held.take(message, became)
+
+    def _hear(self, publication: DevicePublication) -> None:
+        # Before the loop hears of it: who is locked out gets no certificate meanwhile.
+        if self._enrolment is not None:
+            self._enrolment.take(publication)
+        self._loop.put(publication)
 
     def _serve(self) -> StatusServer:
         where = self._settings.status

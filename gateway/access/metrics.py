@@ -32,6 +32,12 @@ class AccessMetrics:
         # A gauge, because the registry counts for itself.
         self.entries = gauge("waybill_access_entries", "Messages of the registry, by what became of them", ["outcome"])
         self.entries_refused = gauge("waybill_access_entries_refused", "Of these refused, by reason", ["reason"])
+        self.published_again = gauge(
+            "waybill_access_entries_published_again", "What holds of a device, published again behind another message"
+        )
+        self.answers_dropped = gauge(
+            "waybill_access_answers_dropped", "Confirmations and refusals of publications for which there was no room"
+        )
         self.lists = counter("waybill_access_lists", "Revocation lists of other regions, by outcome", ["outcome"])
         self.step_s = Histogram(
             "waybill_access_step_seconds",
@@ -84,6 +90,8 @@ class AccessMetrics:
         self.registry_up.set(status.registry_current)
         self.healthy.set(status.healthy)
         self.entries.labels("refused").set(status.entries_refused)
+        self.answers_dropped.set(status.answers_dropped)
+        self.published_again.set(status.entries_published_again)
         self.entries.labels("outranked").set(status.entries_outranked)
         for reason, count in status.entries_refused_by.items():
             self.entries_refused.labels(reason).set(count)

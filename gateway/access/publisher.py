@@ -1,7 +1,7 @@
 """What an access daemon publishes: its revocation list for the other regions, and what it has confirmed.
 
 A thread of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest
-waits, of displaced entries their names, of confirmations a bounded number; those that find no room are counted.
+waits, of confirmations a bounded number; those that find no room are counted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import structlog
 
 from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
+from gateway.access.displaced import Displaced
+from gateway.access.refused_entries import RefusedEntries
 from gateway.access.revocation import LISTS_TOPIC, RevocationList
 from gateway.registry_settings import RegistrySettings
 from identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
@@ -32,6 +34,8 @@ __all__ = ["AccessPublisher"]
 MAX_WAITING: Final = 1000
 AGAIN_AT_ONCE: Final = 100
 """Displaced entries between two looks at lists and confirmations."""
+LOOK_S: Final = 1.0
+"""How often it is looked whether something is to be published again."""
 REFUSED_AGE_S: Final = 60.0
 """Of what was published longer ago nobody waits to hear that it is refused."""
 _OPERATION_S: Final = 5
@@ -47,20 +51,19 @@ class AccessPublisher:
         settings: RegistrySettings,
         region: str,
         key: AccessKey,
+        displaced: Displaced | None = None,
         held: Callable[[str], TopicMessage | None] = lambda _: None,
     ) -> None:
-        """`held`: the message that holds of a device."""
-        self._held = held
+        """`displaced`: devices to be published again; `held`: the message that holds of one."""
+        self._displaced, self._held = displaced, held
         self._settings, self._region, self._key = settings, region, key
         self._list: RevocationList | None = None
         self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
-        self._refused: deque[tuple[str, str]] = deque(maxlen=MAX_WAITING)
-        self._again: dict[str, None] = {}
-        self._lock = threading.Lock()
+        self._refused = RefusedEntries()
         self._wake, self._stop = threading.Event(), threading.Event()
         self._backoff = Backoff(0.1, 5.0, random.random)
         self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
-        self.dropped = 0
+        self._not_confirmed = 0
         self.problem = ""
 
     def start(self) -> None:
@@ -83,19 +86,15 @@ class AccessPublisher:
         self._list = newest
         self._wake.set()
 
-    def publish_again(self, name: str) -> None:
-        """What holds of a device, behind a message that does not: compaction keeps the last.
-
-        By name alone, as many as there are devices: none is lost, however many are displaced at once.
-        """
-        with self._lock:
-            self._again[name] = None
-        self._wake.set()
+    @property
+    def dropped(self) -> int:
+        """Confirmations and refusals for which there was no room."""
+        return self._not_confirmed + self._refused.dropped
 
     def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
         """These publications are in force at this region's broker."""
         if len(self._confirmations) >= MAX_WAITING:
-            self.dropped += 1
+            self._not_confirmed += 1
             return
         self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
 
@@ -107,7 +106,7 @@ class AccessPublisher:
         """A publication of the registry does not count in this region: whoever made it hears of it, if it is new."""
         is_new = abs(time.time() - published_s) < REFUSED_AGE_S
         if is_new and is_publication_id(publication_id):
-            self._refused.append((publication_id, reason))
+            self._refused.add(publication_id, reason)
             self._wake.set()
 
     def _run(self) -> None:
@@ -132,7 +131,7 @@ class AccessPublisher:
                 self._send(lists, confirmations)
                 self._send_again(client)
                 self._backoff.reset()
-                self._wake.wait()
+                self._wake.wait(LOOK_S)
                 self._wake.clear()
         finally:
             with contextlib.suppress(pulsar.PulsarException):
@@ -146,7 +145,7 @@ class AccessPublisher:
                 self._list = None
         # All at once: a flood of strangers' messages makes one of ours.
         if self._refused and len(self._confirmations) < MAX_WAITING:
-            refused = [self._refused.popleft() for _ in range(len(self._refused))]
+            refused = self._refused.take().items()
             self._say(encode_confirmation(self._region, (), time.time(), refused), time.time())
         while self._confirmations:
             body, properties = self._confirmations[0]
@@ -155,27 +154,20 @@ class AccessPublisher:
             self._confirmations.popleft()
 
     def _send_again(self, client: Any) -> None:
-        if not self._again:
+        names = [] if self._displaced is None else self._displaced.take_due(AGAIN_AT_ONCE)
+        if self._displaced is None or not names:
             return
-        producer = client.create_producer(DEVICES_TOPIC)
-        for _ in range(AGAIN_AT_ONCE):
-            if (name := self._take_again()) is None:
-                break
-            try:
-                # As it holds now: it may have changed while it waited.
-                if (message := self._held(name)) is not None:
-                    producer.send(message.body, partition_key=name, properties=dict(message.properties))
-            except BaseException:
-                self.publish_again(name)
-                raise
-        producer.close()
         # The rest after what is newer: nobody's revocation waits for a flood.
-        if self._again:
+        if len(names) == AGAIN_AT_ONCE:
             self._wake.set()
-
-    def _take_again(self) -> str | None:
-        with self._lock:
-            name = next(iter(self._again), None)
-            if name is not None:
-                del self._again[name]
-            return name
+        try:
+            producer = client.create_producer(DEVICES_TOPIC)
+            while names:
+                # As it holds now: it may have changed while it waited.
+                if (message := self._held(names[0])) is not None:
+                    producer.send(message.body, partition_key=names[0], properties=dict(message.properties))
+                names.pop(0)
+            producer.close()
+        except BaseException:
+            self._displaced.put_back(names)
+            raise

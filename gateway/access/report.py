@@ -13,6 +13,7 @@ from gateway.access.access_key import AccessKey
 from gateway.access.broker import BrokerFiles
 from gateway.access.broker_logs import BrokerLogs
 from gateway.access.core import AccessCore
+from gateway.access.displaced import Displaced
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
 from gateway.access.publisher import AccessPublisher
@@ -40,6 +41,7 @@ class ReportedParts:
     key: AccessKey
     publisher: AccessPublisher
     seen: SeenEntries
+    displaced: Displaced
     enrolment: RegionEnrolment | None
     logs: BrokerLogs
     metrics: AccessMetrics
@@ -76,6 +78,8 @@ class AccessReport:
                 "entries_refused": counts.refused,
                 "entries_refused_by": dict(counts.refused_by),
                 "entries_outranked": counts.outranked,
+                "answers_dropped": parts.publisher.dropped,
+                "entries_published_again": parts.displaced.published.total(),
                 "last_entry_refused": registry.last_refused,
                 "enrolments": dict(enrolment.outcomes) if enrolment else {},
                 "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
@@ -101,6 +105,7 @@ class AccessReport:
             parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
             parts.publisher.problem,
             parts.seen.problem,
+            parts.displaced.problem,
             "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
         )
         return (one for one in found if one)

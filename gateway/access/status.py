@@ -60,6 +60,8 @@ class AccessStatus(BaseModel):
 
     `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
     `entries_refused_by`: messages of the registry that are no entries or that nobody signed who may, by reason.
+    `entries_published_again`: what holds of a device, because another message came last.
+    `answers_dropped`: confirmations and refusals of publications that nobody hears, for want of room.
     `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
     `key_ends_s`: until when the daemon's own key is trusted, None for good.
     `enrolments`: requests for certificates by what became of them; `enrolments_refused`: the last that were refused.
@@ -86,6 +88,8 @@ class AccessStatus(BaseModel):
     entries_refused: int = 0
     entries_refused_by: dict[str, int] = {}
     entries_outranked: int = 0
+    entries_published_again: int = 0
+    answers_dropped: int = 0
     last_entry_refused: str = ""
     enrolments: dict[str, int] = {}
     enrolments_refused: list[RefusedEnrolment] = []

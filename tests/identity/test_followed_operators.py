@@ -31,7 +31,7 @@ class Clock:
 def message_by(one: NewOperator) -> TopicMessage:
     made = published(active())
     body = entry_body(made.entry)
-    signed = signed_by(one.key)(made.entry, body, made.publication_id)
+    signed = signed_by(one.key)(made.entry, body, made.publication_id, "")
     properties = {**signed, PROPERTY: made.publication_id}
     return TopicMessage(made.entry.name, body, properties, int(MOMENT.timestamp() * 1000))
 

@@ -45,13 +45,17 @@ KEYS = trusting(ANNA, BOTH, ACCESS)
 
 
 def signed(
-    entry: DeviceEntry, by: NewOperator = ANNA, *, after_ms: int = 0, on: DeviceEntry | None = None
+    entry: DeviceEntry,
+    by: NewOperator = ANNA,
+    *,
+    after_ms: int = 0,
+    on: DeviceEntry | None = None,
+    warrant_by: NewOperator = ANNA,
 ) -> TopicMessage:
     """The message of an entry, published so long after the moment of the tests; `on` what anna signed of it."""
     body, publication_id = entry_body(entry), next_publication_id(None, NOW_MS + after_ms, 7)
-    properties = {PROPERTY: publication_id, **signed_by(by.key)(entry, body, publication_id)}
-    if on is not None:
-        properties[WARRANT] = signed(on).properties[WARRANT]
+    warrant = "" if on is None else signed(on, warrant_by).properties[WARRANT]
+    properties = {PROPERTY: publication_id, **signed_by(by.key)(entry, body, publication_id, warrant)}
     return TopicMessage(entry.name, body, properties, NOW_MS + after_ms)
 
 
@@ -207,9 +211,7 @@ def test_a_daemon_takes_a_device_no_further_than_by_so_many_changes(version: int
 def test_a_warrant_of_who_may_not_speak_for_the_tenant_is_none() -> None:
     enrolled = enrol(expected(), CERTIFICATE, CHANGE)
     for by, fault in ((OTHER_TENANT, SignatureFault.NO_RIGHT), (STRANGER, SignatureFault.UNKNOWN_KEY), (ACCESS, "")):
-        message = signed(enrolled, ACCESS)
-        warrant = signed(expected(), by).properties[WARRANT]
-        became = Read(ALL_KEYS).take(message._replace(properties={**message.properties, WARRANT: warrant}))
+        became = Read(ALL_KEYS).take(signed(enrolled, ACCESS, on=expected(), warrant_by=by))
         assert isinstance(became, EntryRefused)
         assert became.reason == (fault or SignatureFault.NO_RIGHT)
 

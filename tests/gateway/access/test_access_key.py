@@ -29,7 +29,7 @@ ENTRY = enrol(expected(), CERTIFICATE, CHANGE)
 
 ANNA = operator("anna")
 WARRANT = signed_by(ANNA.key)(
-    expected(), entry_body(expected()), next_publication_id(None, int(NOW.timestamp() * 1000), 5)
+    expected(), entry_body(expected()), next_publication_id(None, int(NOW.timestamp() * 1000), 5), ""
 )[WARRANT_PROPERTY]
 
 

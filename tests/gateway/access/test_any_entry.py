@@ -77,7 +77,7 @@ def read(facts: Any) -> DeviceEntry:
 def handle(entry: DeviceEntry, authority: Authority) -> None:
     """What a daemon, a command and a screen make of an entry."""
     assert read(json.loads(entry_body(entry))) == entry
-    signed_by(KEY)(entry, entry_body(entry), PUBLICATION_ID)
+    signed_by(KEY)(entry, entry_body(entry), PUBLICATION_ID, "")
     assert device_line(entry).isprintable(), "an entry is one line of a screen"
     book = EntryBook("eu")
     book.take(entry)

@@ -9,6 +9,7 @@ import pytest
 from gateway.access import publisher as module
 from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
+from gateway.access.displaced import OUTRANKED, Displaced
 from gateway.access.publisher import AGAIN_AT_ONCE, AccessPublisher
 from gateway.registry_settings import RegistrySettings
 from identity.confirmations import CONFIRMATIONS_TOPIC
@@ -55,11 +56,12 @@ def test_thousands_that_are_displaced_at_once_are_all_published_again_and_a_conf
     monkeypatch.setattr(module, "open_pulsar_client", cluster)
     names = [f"acme/bus-{number}" for number in range(3000)]
     settings = RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True)
+    displaced = Displaced(lambda: True)
     made = AccessPublisher(
-        settings, "eu", AccessKey(settings, "eu", None), lambda name: TopicMessage(name, b"entry", {}, 0)
+        settings, "eu", AccessKey(settings, "eu", None), displaced, lambda name: TopicMessage(name, b"entry", {}, 0)
     )
     for name in [*names, *names]:
-        made.publish_again(name)
+        displaced.note(name, OUTRANKED)
     made.confirm([Confirmation("acme/stolen", "an id")], 1.0)
     made.start()
     wait_until(lambda: len(cluster.sent) >= len(names) + 1, 20)
