@@ -20,7 +20,7 @@ from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
 from gateway.access.displaced import Displaced
 from gateway.access.refused_entries import RefusedEntries
-from gateway.access.revocation import LISTS_TOPIC, RevocationList
+from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.registry_settings import RegistrySettings
 from identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
 from identity.publication_id import is_publication_id
@@ -64,7 +64,7 @@ class AccessPublisher:
         self._backoff = Backoff(0.1, 5.0, random.random)
         self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
         self._not_confirmed = 0
-        self.problem = ""
+        self._not_sent = self._too_large = ""
 
     def start(self) -> None:
         """Begin."""
@@ -82,9 +82,19 @@ class AccessPublisher:
         return self._thread.is_alive()
 
     def publish_list(self, newest: RevocationList) -> None:
-        """The region's own list, instead of an older one that still waits."""
-        self._list = newest
+        """The region's own list, instead of an older one that still waits. One that is too large stays here."""
+        size, is_too_large = len(newest.message), len(newest.message) > MAX_LIST_BYTES
+        said = (
+            f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and {MAX_LIST_BYTES} are sent"
+        )
+        self._too_large = f"{said} at most: other regions have none or an older one" if is_too_large else ""
+        self._list = None if is_too_large else newest
         self._wake.set()
+
+    @property
+    def problem(self) -> str:
+        """What is not published, and why; "" if nothing is wrong."""
+        return "; ".join(filter(None, (self._not_sent, self._too_large)))
 
     @property
     def dropped(self) -> int:
@@ -116,8 +126,8 @@ class AccessPublisher:
             try:
                 self._serve()
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
-                self.problem = f"nothing is published: {error}"
-                _LOG.warning("publication failed", problem=self.problem)
+                self._not_sent = f"nothing is published: {error}"
+                _LOG.warning("publication failed", problem=self._not_sent)
                 self._stop.wait(self._backoff.take_delay_s())
 
     def _serve(self) -> None:
@@ -126,7 +136,7 @@ class AccessPublisher:
         client = open_pulsar_client(self._settings.service_url, self._settings.access, timeout_s=_OPERATION_S)
         try:
             lists, confirmations = (client.create_producer(topic) for topic in (LISTS_TOPIC, CONFIRMATIONS_TOPIC))
-            self.problem = ""
+            self._not_sent = ""
             while not self._stop.is_set():
                 self._send(lists, confirmations)
                 self._send_again(client)
@@ -138,11 +148,6 @@ class AccessPublisher:
                 client.close()
 
     def _send(self, lists: Any, confirmations: Any) -> None:
-        if (newest := self._list) is not None:
-            lists.send(newest.message, partition_key=newest.issuer)
-            # A newer one may have come meanwhile.
-            if self._list is newest:
-                self._list = None
         # All at once: a flood of strangers' messages makes one of ours.
         if self._refused and len(self._confirmations) < MAX_WAITING:
             refused = self._refused.take().items()
@@ -152,6 +157,11 @@ class AccessPublisher:
             confirmations.send(body, partition_key=self._region, properties=dict(properties))
             # Only now: what the cluster did not take is sent again.
             self._confirmations.popleft()
+        if (newest := self._list) is not None:
+            lists.send(newest.message, partition_key=newest.issuer)
+            # A newer one may have come meanwhile.
+            if self._list is newest:
+                self._list = None
 
     def _send_again(self, client: Any) -> None:
         names = [] if self._displaced is None else self._displaced.take_due(AGAIN_AT_ONCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from gateway.access.access_key import AccessKey
 from gateway.access.core import Confirmation
 from gateway.access.displaced import OUTRANKED, Displaced
 from gateway.access.publisher import AGAIN_AT_ONCE, AccessPublisher
+from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
 from gateway.registry_settings import RegistrySettings
 from identity.confirmations import CONFIRMATIONS_TOPIC
 from identity.registry_messages import DEVICES_TOPIC
 from runtime.compacted_topic import TopicMessage
 from tests.waiting import wait_until
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class Cluster:
@@ -68,3 +72,25 @@ def test_thousands_that_are_displaced_at_once_are_all_published_again_and_a_conf
     made.close()
     assert sorted(key for topic, key in cluster.sent if topic == DEVICES_TOPIC) == sorted(names)
     assert [topic for topic, _ in cluster.sent].index(CONFIRMATIONS_TOPIC) <= AGAIN_AT_ONCE
+
+
+def test_a_revocation_list_that_is_too_large_holds_up_nothing_else_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(failures=0)
+    monkeypatch.setattr(module, "open_pulsar_client", cluster)
+    settings = RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True)
+    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None))
+    small = RevocationList("an authority", 1, NOW, NOW, b"pem", b"", frozenset({1}))
+    large = small._replace(number=2, pem=b"x" * (MAX_LIST_BYTES + 1), serials=frozenset(range(70_000)))
+    made.publish_list(small)
+    made.publish_list(large)
+    made.confirm([Confirmation("acme/stolen", "an id")], 1.0)
+    made.start()
+    wait_until(lambda: len(cluster.sent) >= 1, 20)
+    assert "70000 certificates" in made.problem
+    made.publish_list(small._replace(number=3))
+    wait_until(lambda: len(cluster.sent) >= 2, 20)
+    made.close()
+    assert [topic for topic, _ in cluster.sent] == [CONFIRMATIONS_TOPIC, LISTS_TOPIC]
+    assert made.problem == ""
