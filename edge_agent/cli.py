@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -130,18 +130,25 @@ def inspect(
 @app.command()
 def export(
     config: Config,
-    to: Annotated[Path | None, typer.Option("--to", help="File to write; standard output without it.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="New file to write, outside the buffer's folder; standard output without it."),
+    ] = None,
     kept: Annotated[str, typer.Option("--kept", help="Of another owner's buffer that was kept: its file.")] = "",
 ) -> None:
     """Write every record and tombstone that waits, one JSON object a line. The buffer is not changed.
 
     Example: edge-agent export --config agent.toml --to records.jsonl
     """
-    from edge_agent.inspection import exported_lines
+    from edge_agent.inspection import export_to, exported_lines
 
-    with _errors_as_lines(), to.open("w", encoding="utf-8") if to else nullcontext(sys.stdout) as file:
-        for line in exported_lines(load(AgentSettings, config), kept):
-            file.write(line + "\n")
+    with _errors_as_lines():
+        settings = load(AgentSettings, config)
+        if to is not None:
+            export_to(settings, to, kept)
+            return
+        for line in exported_lines(settings, kept):
+            sys.stdout.write(line + "\n")
 
 
 @contextmanager

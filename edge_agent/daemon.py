@@ -318,11 +318,12 @@ class Daemon:
         """What is to be in force now. Raises SettingsError, also for what only a new process can change."""
         wanted = effective_settings(self._config)
         present, other = (
-            {"buffer.path": str(it.buffer.path), "device.id": it.device.id} for it in (self._base, wanted.settings)
+            {"buffer.path": str(it.buffer.path), "device.id": it.device.id, "device.tenant": it.device.tenant}
+            for it in (self._base, wanted.settings)
         )
         problems = [
             f"{key}: {other[key]!r} needs a restart; what waits stays in {present['buffer.path']} under"
-            f" {present['device.id']!r}, and only an agent with these settings delivers it"
+            f" '{present['device.tenant']}/{present['device.id']}', and only an agent with these settings delivers it"
             for key in present
             if other[key] != present[key]
         ]

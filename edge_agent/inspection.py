@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from sqlite_utils import Database
 
 from edge_agent.clock.age import SET_CLOCK_MS
 from edge_agent.config import AgentSettings
+from edge_agent.errors import StoreFailing
 from edge_agent.status import owner_of, reading
 from edge_agent.store.batch_rows import first_of, ordinal_of
 from telemetry import Batch, Raw, WireError, decode
@@ -89,6 +93,30 @@ def exported_lines(settings: AgentSettings, kept: str = "") -> Iterator[str]:
         for row in Database(connection).query("SELECT topic, reason, payload FROM dead_letters ORDER BY id"):
             payload = base64.b64encode(row["payload"]).decode("ascii")
             yield json.dumps({"dead_letter_message": row["reason"], "topic": row["topic"], "payload_base64": payload})
+
+
+def export_to(settings: AgentSettings, target: Path, kept: str = "") -> None:
+    """Writes `exported_lines` to a new file, for its owner alone, which appears when it is complete.
+
+    Raises StoreError, OSError; StoreFailing for a target that exists or is in the buffer's folder.
+    """
+    if target.resolve().is_relative_to(settings.buffer.path.resolve()):
+        raise StoreFailing(f"{target} is in the buffer's folder: write to another one")
+    if target.exists() or target.is_symlink():
+        raise StoreFailing(f"{target} exists: name a file that does not, or remove it")
+    if not target.parent.is_dir():
+        raise StoreFailing(f"{target}: there is no such folder")
+    lines = exported_lines(settings, kept)
+    with NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        beside = Path(file.name)
+        try:
+            file.writelines(line + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+            beside.rename(target)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
 
 
 def _lines(batch: Batch, tenant: str, about: dict[str, str]) -> Iterator[str]:

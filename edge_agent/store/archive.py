@@ -6,6 +6,8 @@ from pathlib import Path
 
 from runtime import sync_folder
 
+_LOG_OF = "log-of-"
+"""Before the name that a file is about to get: its log, until the file has that name."""
 FOREIGN = "foreign"
 """Why a file was kept that belongs to another device, or to another tenant's of this name."""
 
@@ -13,16 +15,20 @@ FOREIGN = "foreign"
 def archive_database(database: Path, why: str = "damaged") -> Path:
     """Moves a file and its log out of the way; where to. Interrupted, it is ended by `finish_archiving`.
 
-    The file goes first: without its log it would be an older buffer, and give ids a second time.
+    The log goes first, to a name that says where both belong: a file without its log would be an older buffer, and a
+    log without its file SQLite deletes.
     """
     before = archived_databases(database, why)
     number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
     archived = database.with_name(f"{database.stem}.{why}-{number}")
-    if database.exists():
-        database.rename(archived)
+    log = database.with_name(database.name + "-wal")
+    if log.exists():
+        log.rename(database.with_name(_LOG_OF + archived.name))
         # In between: a power cut may keep the second rename and take back the first.
         sync_folder(database.parent)
-    finish_archiving(database, archived)
+        finish_archiving(database)
+    else:
+        _move(database, archived)
     return archived
 
 
@@ -34,9 +40,18 @@ def archived_databases(database: Path, why: str = "damaged") -> list[Path]:
     return sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
-def finish_archiving(database: Path, archived: Path) -> None:
-    """Moves what belongs to an archived file, so that no new file takes it for its own."""
-    for suffix in ("-wal", "-shm"):
+def finish_archiving(database: Path) -> None:
+    """Ends what broke off `archive_database`, before the file is opened. Raises OSError."""
+    for log in database.parent.glob(f"{_LOG_OF}{database.stem}.*"):
+        archived = database.with_name(log.name.removeprefix(_LOG_OF))
+        if not archived.exists():
+            _move(database, archived)
+        log.rename(archived.with_name(archived.name + "-wal"))
+        sync_folder(database.parent)
+
+
+def _move(database: Path, archived: Path) -> None:
+    for suffix in ("-shm", ""):
         part = database.with_name(database.name + suffix)
         if part.exists():
             part.rename(archived.with_name(archived.name + suffix))

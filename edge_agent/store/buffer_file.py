@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 
 from edge_agent.errors import StoreDamaged, StoreForeign, StoreFull
-from edge_agent.store.archive import FOREIGN, archive_database, delete_damaged
+from edge_agent.store.archive import FOREIGN, archive_database, delete_damaged, finish_archiving
 from edge_agent.store.connection import DATABASE, Connection
 from edge_agent.store.database import BufferCounters, BufferOptions, OpenDatabase, open_database
 from edge_agent.store.identity import BufferIdentity
@@ -43,7 +43,8 @@ class BufferFile:
 
         A damaged one is rebuilt, another owner's is kept apart; one that is not the buffer that was left gets an epoch.
         """
-        # First: SQLite would make an empty file in the place that a rebuilt one waits for.
+        # First: SQLite would make an empty file in the place that a rebuilt one waits for, or open one without its log.
+        finish_archiving(self.path)
         finish_rebuild(self.path)
         database = self._with_room(self._open_any)
         if self._with_room(lambda: self.identity.begin_own_epoch(database)):

@@ -342,13 +342,15 @@ def _read_epochs(database: OpenDatabase, path: Path, options: BufferOptions, lea
             raise StoreForeign(f"{path} belongs to {owner!r}, not to {options.owner!r}")
         database.epochs[ordinal], database.heads[ordinal] = epoch, head
     database.ordinal = max(database.epochs, default=0)
+    newest = database.writer.execute("SELECT id, last FROM batches ORDER BY id DESC LIMIT 1").fetchone()
+    if newest and ordinal_of(newest[0]) not in database.epochs:
+        raise StoreDamaged(f"{path}: batch {newest[0]} is of an epoch that it does not know")
     if not database.epochs:
         database.is_new = True
         database.ordinal, database.epochs[1], database.heads[1] = 1, options.epoch_for(least), 0
         row = (1, database.epochs[1], options.owner, 0)
         database.writer.execute("INSERT INTO epochs VALUES (?, ?, ?, ?)", row)
     # The row of the present epoch is behind: its head is stored with its newest batch, in one write.
-    newest = database.writer.execute("SELECT id, last FROM batches ORDER BY id DESC LIMIT 1").fetchone()
     if newest and ordinal_of(newest[0]) == database.ordinal:
         database.heads[database.ordinal] = max(newest[1], database.heads[database.ordinal])
 

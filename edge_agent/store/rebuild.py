@@ -25,10 +25,8 @@ from edge_agent.errors import StoreForeign, StoreFull
 from edge_agent.notify import notify
 from edge_agent.store.archive import (
     archive_database,
-    archived_databases,
     delete_damaged,
     delete_database,
-    finish_archiving,
 )
 from edge_agent.store.batch_rows import batch_row_id, first_of, insert_tombstones, ordinal_of
 from edge_agent.store.connection import Connection, Connector, create_tables, is_sound
@@ -90,11 +88,9 @@ def rebuild(database: Path, options: BufferOptions) -> Salvage:
     beside = database.with_name(f"{database.stem}.{REBUILDING}")
     # Of an attempt that was broken off: nobody knows how far it came.
     delete_database(beside)
-    _refuse_foreign(database, options)
-    _check_room(database, options.connect)
     lineage = read_lineage(database.parent)
-    if lineage is not None and lineage.owner != options.owner:
-        lineage = None
+    _refuse_foreign(database, options, lineage)
+    _check_room(database, options.connect)
     try:
         with mapped_errors(), closing(options.connect(beside)) as new:
             _prepare_copy(new)
@@ -117,9 +113,6 @@ def finish_rebuild(database: Path) -> None:
         return
     if database.exists():
         archive_database(database)
-    elif archived := archived_databases(database):
-        # Broken off between the renames: SQLite would apply the damaged file's log to the new file.
-        finish_archiving(database, archived[-1])
     rebuilt.replace(database)
     sync_folder(database.parent)
     delete_damaged(database, keep=1)
@@ -249,13 +242,15 @@ def _read_tables(damaged: Connection, lineage: Lineage | None) -> Salvage:
     return salvage
 
 
-def _refuse_foreign(database: Path, options: BufferOptions) -> None:
-    """Raises StoreForeign; a file that cannot say whose it is passes for ours."""
-    owners: set[str] = set()
+def _refuse_foreign(database: Path, options: BufferOptions, lineage: Lineage | None) -> None:
+    """Raises StoreForeign, unless the file or the lineage says that it is ours and neither names another owner."""
+    owners = set() if lineage is None else {lineage.owner}
     with suppress(sqlite3.Error, UnicodeDecodeError), closing(options.connect(database)) as damaged:
         owners |= {str(owner) for (owner,) in damaged.execute("SELECT DISTINCT owner FROM epochs").fetchall()}
     if others := owners - {options.owner}:
         raise StoreForeign(f"{database} is damaged and belongs to {', '.join(sorted(others))}, not to {options.owner}")
+    if not owners:
+        raise StoreForeign(f"{database} is damaged, and neither it nor the file beside it says whose it is")
 
 
 def _readable_rows(damaged: Connection, device: str, salvage: Salvage) -> Iterator[tuple[Any, ...]]:
@@ -315,8 +310,8 @@ def _seqs_in(row: tuple[Any, ...], device: str, salvage: Salvage) -> IntervalSet
         counts = (header.record_seqs.count, header.lost_seqs.count, len(data))
         if counts != (records, lost, row[5]) or class_index not in range(MAX_CLASSES):
             return None
-        epoch = salvage.epochs.get(ordinal_of(identity), (header.epoch, 0))[0]
-        seqs = header.seqs
+        # Of an epoch that nobody knows it is not known either whose it was.
+        epoch, seqs = salvage.epochs.get(ordinal_of(identity), (None, 0))[0], header.seqs
         return seqs if span.covers(seqs) and (header.device, header.epoch) == (device, epoch) else None
     except (WireError, TypeError, ValueError):
         return None

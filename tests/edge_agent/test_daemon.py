@@ -17,7 +17,7 @@ from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings
 from edge_agent.data_usage import FlashMeter
 from edge_agent.errors import StoreFailing, StoreForeign, StoreInUse, StoreVersion
-from edge_agent.inspection import exported_lines, stored_batches
+from edge_agent.inspection import export_to, exported_lines, stored_batches
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.status import read_status
 from edge_agent.store.connection import connect_sqlite
@@ -189,6 +189,24 @@ def test_what_a_device_kept_for_its_former_tenant_is_named_counted_and_comes_out
     assert [json.loads(line)["tenant"] for line in lines] == ["default"] * 3
     with pytest.raises(StoreFailing, match="no buffer that was kept"):
         list(exported_lines(moved, "../buffer.db"))
+
+
+def test_an_export_is_a_new_private_file_and_what_fails_leaves_everything_as_it_was(tmp_path):
+    folder, target = tmp_path / "buffer", tmp_path / "records.jsonl"
+    buffer = open_buffer(folder)
+    fill(buffer, range(1, 4), 0)
+    export_to(settings(folder), target)
+    assert len(target.read_text().splitlines()) == 3
+    assert target.stat().st_mode & 0o777 == 0o600
+    before = (folder / "buffer.db").read_bytes()
+    for refused in (target, folder / "buffer.db", folder / "new.jsonl"):
+        with pytest.raises(StoreFailing, match=r"exists|buffer's folder"):
+            export_to(settings(folder), refused)
+    with pytest.raises(StoreFailing, match="no buffer that was kept"):
+        export_to(settings(folder), tmp_path / "other.jsonl", "buffer.foreign-7")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["buffer", "records.jsonl"]
+    assert len(target.read_text().splitlines()) == 3
+    assert (folder / "buffer.db").read_bytes() == before
 
 
 def test_a_buffer_that_is_not_there_is_said_to_be_missing(tmp_path):

@@ -311,3 +311,81 @@ def test_a_token_that_could_not_be_noted_twice_in_a_row_costs_no_epoch(tmp_path,
     leave(buffer, clean=False)
     again = open_buffer(tmp_path)
     assert (again.epoch, again.head) == (buffer.epoch, 10)
+
+
+def damage_epochs(folder):
+    with closing(sqlite3.connect(folder / DATABASE)) as database:
+        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'epochs'").fetchone()
+    data = bytearray((folder / DATABASE).read_bytes())
+    data[(root - 1) * 4096 : root * 4096] = b"\xff" * 4096
+    (folder / DATABASE).write_bytes(data)
+
+
+@pytest.mark.parametrize("named_by_lineage", [True, False], ids=["lineage of another", "no lineage"])
+def test_a_damaged_file_that_nobody_says_is_ours_is_kept_apart_and_never_offered(tmp_path, named_by_lineage):
+    acme = Buffer(tmp_path, replace(options(), tenant="acme"))
+    fill(acme, range(1, 21))
+    acme.close()
+    damage_epochs(tmp_path)
+    if not named_by_lineage:
+        (tmp_path / LINEAGE).unlink()
+    mine = Buffer(tmp_path, replace(options(), tenant="zeta"))
+    assert (records_of(mine), mine.head, mine.counters.value("lost_corrupt")) == ({}, 0, 0)
+    assert mine.counters.value("foreign_archived") == 1
+    assert (tmp_path / "buffer.foreign-1").exists()
+
+
+def test_a_damaged_file_that_its_lineage_says_is_ours_is_rebuilt(tmp_path):
+    mine = open_buffer(tmp_path)
+    fill(mine, range(1, 21))
+    mine.close()
+    damage_epochs(tmp_path)
+    mine = open_buffer(tmp_path)
+    assert len(records_of(mine)) == 20
+    assert mine.counters.value("foreign_archived") == 0
+
+
+def test_of_a_damaged_file_only_rows_of_an_epoch_that_is_known_are_offered(tmp_path):
+    mine = tmp_path / "mine"
+    acme = Buffer(tmp_path / "acme", replace(options(), tenant="acme", epoch_for=lambda _: 99))
+    open_buffer(mine).close()
+    fill(acme, range(1, 21))
+    acme.close()
+    overwrite_file(tmp_path / "acme", mine)
+    damage_epochs(mine)
+    assert records_of(open_buffer(mine)) == {}
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_move_that_is_killed_between_any_two_renames_keeps_every_record_of_the_former_tenant(
+    tmp_path, monkeypatch, step
+):
+    acme = Buffer(tmp_path / "left", replace(options(), tenant="acme"))
+    fill(acme, range(1, 21))
+    folder = tmp_path / "found"
+    shutil.copytree(tmp_path / "left", folder)
+    acme.close()
+    held = sqlite3.connect(f"file:{folder / DATABASE}?mode=ro", uri=True)
+    held.execute("BEGIN")
+    held.execute("SELECT * FROM epochs").fetchall()
+    rename, left = Path.rename, iter(range(step))
+
+    def rename_or_end(path, to):
+        if next(left, None) is None:
+            raise Killed
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", rename_or_end)
+    with pytest.raises(Killed):
+        Buffer(folder, replace(options(), tenant="zeta"))
+    monkeypatch.undo()
+    held.close()
+    zeta = Buffer(folder, replace(options(), tenant="zeta"))
+    assert records_of(zeta) == {}
+    zeta.close()
+    with closing(sqlite3.connect(folder / "buffer.foreign-1")) as kept:
+        assert kept.execute("SELECT sum(records) FROM batches").fetchone() == (20,)

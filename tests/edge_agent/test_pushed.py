@@ -304,7 +304,9 @@ def test_a_change_of_path_or_device_waits_for_a_restart_and_no_push_is_tried_unt
     config.write_text(text)
     daemon = Daemon(config, load(AgentSettings, config))
     agent = daemon._agent
-    for changed in (text.replace("/old", "/new"), text.replace("eu-0001", "eu-0002"), "[device"):
+    of_another_tenant = text.replace("[device]\n", '[device]\ntenant = "zeta"\n')
+    assert of_another_tenant != text
+    for changed in (text.replace("/old", "/new"), text.replace("eu-0001", "eu-0002"), of_another_tenant, "[device"):
         config.write_text(changed)
         daemon._reload()
         daemon._restart()
