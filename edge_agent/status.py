@@ -38,7 +38,9 @@ def reading(settings: AgentSettings, kept: str = "") -> Iterator[sqlite3.Connect
         raise StoreFailing(f"the buffer cannot be read: {error}") from error
     with (
         mapped_errors(),
-        closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5, isolation_level=None)) as connection,
+        closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5, isolation_level=None)
+        ) as connection,
     ):
         owner, mine = owner_of(connection), device_name(settings.device.tenant, settings.device.id)
         if not owner:

@@ -246,7 +246,7 @@ def _rows_left(damaged: Path) -> Iterator[tuple[str, bytes, str, int]]:
     for query in _FROM_BOTH_ENDS:
         with (
             contextlib.suppress(sqlite3.Error),
-            contextlib.closing(sqlite3.connect(f"file:{damaged}?mode=ro", uri=True)) as database,
+            contextlib.closing(sqlite3.connect(f"{damaged.absolute().as_uri()}?mode=ro", uri=True)) as database,
         ):
             for row in database.execute(query):
                 if [type(value) for value in row] == [str, bytes, str, int]:

@@ -209,6 +209,41 @@ def test_an_export_is_a_new_private_file_and_what_fails_leaves_everything_as_it_
     assert (folder / "buffer.db").read_bytes() == before
 
 
+@pytest.mark.parametrize("has_links", [True, False], ids=["hard links", "none, as on a FAT stick"])
+def test_an_export_replaces_no_file_that_appears_while_it_is_written(tmp_path, monkeypatch, has_links):
+    folder, target = tmp_path / "buffer", tmp_path / "records.jsonl"
+    fill(open_buffer(folder), range(1, 4), 0)
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    sync = os.fsync
+
+    def somebody_is_faster(descriptor: int) -> None:
+        target.write_text("of somebody else")
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", somebody_is_faster)
+        with pytest.raises(StoreFailing, match="made by somebody else meanwhile"):
+            export_to(settings(folder), target)
+    assert target.read_text() == "of somebody else"
+    export_to(settings(folder), tmp_path / "second.jsonl")
+    assert len((tmp_path / "second.jsonl").read_text().splitlines()) == 3
+    assert (tmp_path / "second.jsonl").stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["buffer", "records.jsonl", "second.jsonl"]
+
+
+def test_a_buffer_in_a_folder_with_any_name_is_read(tmp_path):
+    folder = tmp_path / "100%41 odd?mode=rwc#1"
+    buffer = open_buffer(folder)
+    fill(buffer, range(1, 4), 0)
+    assert read_status(settings(folder))["depth_records"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
 def test_a_buffer_that_is_not_there_is_said_to_be_missing(tmp_path):
     with pytest.raises(StoreFailing, match="there is no buffer"):
         read_status(settings(tmp_path / "nowhere"))

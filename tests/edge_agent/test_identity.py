@@ -369,7 +369,7 @@ def test_a_move_that_is_killed_between_any_two_renames_keeps_every_record_of_the
     folder = tmp_path / "found"
     shutil.copytree(tmp_path / "left", folder)
     acme.close()
-    held = sqlite3.connect(f"file:{folder / DATABASE}?mode=ro", uri=True)
+    held = sqlite3.connect(f"{(folder / DATABASE).as_uri()}?mode=ro", uri=True)
     held.execute("BEGIN")
     held.execute("SELECT * FROM epochs").fetchall()
     rename, left = Path.rename, iter(range(step))
