@@ -1,9 +1,8 @@
-"""`waybill pki token`, `token-key` and `sealing`: keys of tokens for roles of Pulsar, and of sealed batches."""
+"""`waybill pki token` and `sealing`: tokens for roles of Pulsar, and keys of sealed batches."""
 
 import json
 import time
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,45 +15,21 @@ from identity.error_messages import errors_as_messages
 from identity.errors import NameRefused, SealingKeyError
 from identity.sealing import read_private_key
 from identity.token_issuer import TokenIssuer, check_issuer
+from identity.token_key_commands import DAY_S, NewIssuer, TokenFolderOption, moment_text
 from runtime.durable_file import create_durably
 from telemetry.record import DEVICE_PATTERN
 
-__all__ = ["sealing", "token", "token_key"]
+__all__ = ["sealing", "token"]
 
-_DAY_S = 86_400
-TokenFolder = Annotated[Path, typer.Option(envvar="WAYBILL_TOKENS", help="Where tokens and their keys are.")]
 Issuer = Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves FOLDER/published.")]
 TokenDays = Annotated[float, typer.Option(min=0.01, max=365, help="How long a token is good for.")]
-NewIssuer = Annotated[bool, typer.Option("--new-issuer", help="The folder's tokens were of another issuer.")]
-Early = Annotated[
-    bool, typer.Option("--early", help="The wait before the step is over: everybody was seen to have the former one.")
-]
-
-
-_CLUSTERS_READ_S = 600
-"""Ten times what brokers are made to wait before they read the keys again (`waybill topology broker-conf`)."""
-
-
-class KeyStep(StrEnum):
-    """A change of keys has three steps, and a wait before each of the last two."""
-
-    PUBLISH = "publish"
-    SIGN = "sign"
-    RETIRE = "retire"
-
-
-_NEXT = {
-    KeyStep.PUBLISH: "in ten minutes every cluster has read it, then: waybill pki token-key sign",
-    KeyStep.SIGN: "in the life of a token everybody has read it anew, then: waybill pki token-key retire",
-    KeyStep.RETIRE: "a token of a former key is refused from here on",
-}
 
 
 def token(
     role: Annotated[str, typer.Argument(help="Such as gateway-eu, jobs or operator.")],
     *,
     issuer: Issuer,
-    folder: TokenFolder = Path("tokens"),
+    folder: TokenFolderOption = Path("tokens"),
     days: TokenDays = 7,
     new_issuer: NewIssuer = False,
     as_json: AsJson = False,
@@ -65,42 +40,11 @@ def token(
     """
     with errors_as_messages():
         check_issuer(folder, issuer, may_change=new_issuer)
-        file = TokenIssuer(folder, issuer).issue(role, now_s=time.time(), life_s=days * _DAY_S)
-    _say(as_json, {"role": role, "file": str(file), "days": days}, f"{file}: a token of {role}, good for {days:g} days")
-
-
-def token_key(
-    step: Annotated[KeyStep, typer.Argument(help="publish a new key, sign with it, or retire the former ones.")],
-    *,
-    issuer: Issuer,
-    folder: TokenFolder = Path("tokens"),
-    days: TokenDays = 7,
-    new_issuer: NewIssuer = False,
-    early: Early = False,
-    as_json: AsJson = False,
-) -> None:
-    """Change the key of tokens while everybody runs, in three steps: publish, sign, retire.
-
-    Before `sign` ten minutes must have gone by, and before `retire` the life of a token (--days), or --early be said.
-
-    Example: waybill pki token-key publish --issuer https://keys.example:8443
-    """
-    with errors_as_messages():
-        check_issuer(folder, issuer, may_change=new_issuer)
-        keys, now_s = TokenIssuer(folder, issuer), time.time()
-        match step:
-            case KeyStep.PUBLISH:
-                done = [keys.publish_new_key()]
-            case KeyStep.SIGN:
-                if not early:
-                    keys.check_sign(now_s, wait_s=_CLUSTERS_READ_S)
-                done = keys.sign_with_newest(keys.roles, now_s=now_s, life_s=days * _DAY_S)
-            case KeyStep.RETIRE:
-                if not early:
-                    keys.check_retire(now_s, wait_s=days * _DAY_S)
-                done = keys.retire_former_keys()
-    what = {"publish": "published key", "sign": "written anew, tokens of", "retire": "retired keys"}[step]
-    _say(as_json, {"step": step, "done": done}, f"{what}: {', '.join(done) or 'none'}; {_NEXT[step]}")
+        now_s = time.time()
+        file = TokenIssuer(folder, issuer).issue(role, now_s=now_s, life_s=days * DAY_S)
+    until = moment_text(now_s + days * DAY_S)
+    text = f"{file}: a token of {role}, good for {days:g} days, until {until}"
+    _say(as_json, {"role": role, "file": str(file), "days": days, "until": until}, text)
 
 
 def sealing(

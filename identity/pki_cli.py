@@ -15,9 +15,10 @@ from identity.authority_folder import IssuedCertificate
 from identity.command_options import AsJson
 from identity.error_messages import error_text, errors_as_messages, print_error
 from identity.errors import IdentityError
-from identity.key_commands import sealing, token, token_key
+from identity.key_commands import sealing, token
 from identity.names import PrincipalKind, principal
 from identity.pki_folder import PkiFolder, latest
+from identity.token_key_commands import app as token_key
 from runtime.tls import TlsSettings
 
 __all__ = ["app"]
@@ -324,5 +325,5 @@ def _lasting(days: float) -> timedelta:
 
 
 app.command()(token)
-app.command("token-key")(token_key)
+app.add_typer(token_key, name="token-key")
 app.command()(sealing)

@@ -104,7 +104,13 @@ class TokenClaims:
     role: str
     issuer: str
     key_id: str
+    issued_s: float
     expires_s: float
+
+    @property
+    def life_s(self) -> float:
+        """For how long it was made."""
+        return self.expires_s - self.issued_s - _SKEW_S
 
 
 def read_claims(token: str) -> TokenClaims:
@@ -118,7 +124,9 @@ def read_claims(token: str) -> TokenClaims:
         said = claims["sub"], claims["iss"], head["kid"]
         if not all(isinstance(one, str) for one in said):
             raise TypeError("a name is no text")
-        return TokenClaims(*said, expires_s=_moment_s(claims["exp"]))
+        # Who else issues tokens need not say since when.
+        ends_s = _moment_s(claims["exp"])
+        return TokenClaims(*said, issued_s=_moment_s(claims.get("iat", ends_s)), expires_s=ends_s)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InvalidToken(f"is not a token of ours: {error}") from error
 

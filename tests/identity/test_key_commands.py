@@ -2,7 +2,9 @@
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -85,27 +87,79 @@ def test_a_step_out_of_order_is_refused_and_loses_no_key(tmp_path: Path) -> None
     assert run("token-key", "retire", *common, "--early").exit_code == 0
 
 
-def test_a_step_that_is_too_early_is_refused_unless_it_is_said(tmp_path: Path) -> None:
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def status(folder: Path) -> Any:
+    return json.loads(run("token-key", "status", "--folder", folder, "--json").output)
+
+
+def test_a_new_key_signs_after_ten_minutes_also_of_a_clock_that_was_set_back(tmp_path: Path) -> None:
     common = ("--issuer", ISSUER, "--folder", tmp_path)
     run("token", "jobs", *common)
-
-    def step(name: str, waited: Path, wait_s: float) -> None:
-        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-        written_s = waited.stat().st_mtime
-        # also of a clock that was set back since
-        for age_s in (0, wait_s - 60, -3600):
-            os.utime(waited, (written_s - age_s, written_s - age_s))
-            refused = run("token-key", name, *common)
-            assert (refused.exit_code, "too early" in refused.output) == (1, True), refused.output
-        assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
-        os.utime(waited, (written_s - wait_s, written_s - wait_s))
-        assert run("token-key", name, *common).exit_code == 0
-
     assert run("token-key", "publish", *common).exit_code == 0
-    step("sign", tmp_path / "keys" / "0002.pem", 600)
-    step("retire", tmp_path / "keys" / "signer", 7 * 86_400)
-    # Where nothing changes nothing is to be waited for.
-    assert [run("token-key", name, *common).exit_code for name in ("sign", "retire")] == [0, 0]
+    key, before = tmp_path / "keys" / "0002.pem", files_of(tmp_path)
+    written_s = key.stat().st_mtime
+    for age_s in (0, 540, -3600):
+        os.utime(key, (written_s - age_s, written_s - age_s))
+        refused = run("token-key", "sign", *common)
+        assert (refused.exit_code, "too early" in refused.output) == (1, True), refused.output
+    assert files_of(tmp_path) == before
+    os.utime(key, (written_s - 600, written_s - 600))
+    assert run("token-key", "sign", *common).exit_code == 0
+
+
+def test_a_former_key_is_not_retired_while_a_token_of_it_may_be_in_use(tmp_path: Path) -> None:
+    common = ("--issuer", ISSUER, "--folder", tmp_path)
+    run("token", "jobs", *common, "--days", 90)
+    run("token", "jobs", *common, "--days", 1)
+    run("token-key", "publish", *common)
+    assert run("token-key", "sign", *common, "--early", "--days", 1).exit_code == 0
+    before, allowed = files_of(tmp_path), status(tmp_path)["next"]
+    assert allowed["step"] == "retire"
+    assert abs(datetime.fromisoformat(allowed["from"]) - datetime.now(UTC) - timedelta(days=90)) < timedelta(minutes=1)
+    refused = run("token-key", "retire", *common)
+    assert (refused.exit_code, allowed["from"] in refused.output) == (1, True)
+    assert files_of(tmp_path) == before
+    (tmp_path / "keys" / "0001.until").write_text("1000")
+    retired = run("token-key", "retire", *common)
+    assert (retired.exit_code, "until it has read the keys again" in retired.output) == (0, True)
+    again = run("token-key", "retire", *common)
+    assert (again.exit_code, "no former key" in again.output) == (1, True)
+
+
+def test_each_role_keeps_the_life_of_its_tokens_and_it_is_said(tmp_path: Path) -> None:
+    common = ("--issuer", ISSUER, "--folder", tmp_path)
+    for role, days in (("jobs", 1), ("operator", 30)):
+        run("token", role, *common, "--days", days)
+    run("token-key", "publish", *common)
+    signed = json.loads(run("token-key", "sign", "--early", *common, "--json").output)
+    assert [(one["role"], one["days"]) for one in signed["tokens"]] == [("jobs", 1), ("operator", 30)]
+    run("token-key", "retire", "--early", *common)
+    run("token-key", "publish", *common)
+    shown = run("token-key", "sign", "--early", *common, "--days", 2).output
+    for role in ("jobs", "operator"):
+        assert f"written anew: {role}, good for 2 days, until " in shown
+    assert {one["days"] for one in status(tmp_path)["tokens"]} == {2}
+
+
+def test_the_status_of_a_change_of_keys_writes_nothing(tmp_path: Path) -> None:
+    nothing = run("token-key", "status", "--folder", tmp_path)
+    assert (nothing.exit_code, "waybill pki token makes the first one" in nothing.output) == (1, True)
+    assert files_of(tmp_path) == {}
+    common = ("--issuer", ISSUER, "--folder", tmp_path)
+    run("token", "jobs", *common, "--days", 1)
+    assert status(tmp_path)["next"]["step"] == "publish"
+    # Without an issuer, which the folder says.
+    (published,) = json.loads(run("token-key", "publish", "--folder", tmp_path, "--json").output)["done"]
+    before, found = files_of(tmp_path), status(tmp_path)
+    assert [(one["use"], one["tokens_known"]) for one in found["keys"]] == [("signs", True), ("waits", True)]
+    assert (found["issuer"], found["keys"][1]["id"], found["next"]["step"]) == (ISSUER, published, "sign")
+    shown = run("token-key", "status", "--folder", tmp_path).output
+    for part in (published, found["keys"][0]["tokens_until"], found["next"]["from"], found["next"]["command"]):
+        assert part in shown
+    assert files_of(tmp_path) == before
 
 
 @pytest.mark.parametrize("issuer", ["https://keys.example:8444", "http://keys.example:8443", "keys.example"])

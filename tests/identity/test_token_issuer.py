@@ -1,10 +1,14 @@
 """A key is changed in steps, none of which leaves a token that nobody knows."""
 
+import fcntl
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from identity.token_folder import KeyStep, KeyStepRefused, KeyUse
 from identity.token_issuer import TokenIssuer
 from identity.tokens import InvalidToken, read_claims
 
@@ -30,7 +34,7 @@ def test_at_each_step_the_key_of_a_token_is_known(tmp_path: Path) -> None:
     assert read_claims(issuer.newest_token("jobs", now_s=0, life_s=100)).key_id == second
     issuer.issue("jobs", now_s=0, life_s=100)
     assert key_of(issuer, "jobs") == first
-    assert issuer.sign_with_newest(issuer.roles, now_s=0, life_s=100) == ["jobs"]
+    assert issuer.sign_with_newest({"jobs": 100}, now_s=0) == ["jobs"]
     assert key_of(issuer, "jobs") == second
     assert known(issuer) == {first, second}
     assert issuer.retire_former_keys() == [first]
@@ -43,7 +47,7 @@ def test_a_change_that_was_interrupted_goes_on_after_a_start(tmp_path: Path) -> 
     second = issuer.publish_new_key()
     again = TokenIssuer(tmp_path, ISSUER)
     assert len(known(again)) == 2
-    again.sign_with_newest(again.roles, now_s=0, life_s=100)
+    again.sign_with_newest({"jobs": 100}, now_s=0)
     assert key_of(again, "jobs") == second
 
 
@@ -80,3 +84,81 @@ def test_a_damaged_file_of_keys_is_named(tmp_path: Path, name: str, damage: byte
     (tmp_path / "keys" / name).write_bytes(damage)
     with pytest.raises(InvalidToken, match=name):
         TokenIssuer(tmp_path, ISSUER).issue("jobs", now_s=0, life_s=1)
+
+
+def changed(folder: Path, *lives_s: float) -> TokenIssuer:
+    """A folder whose first key signed tokens of these lives at moment 0, one after the other; the second signs now."""
+    issuer = TokenIssuer(folder, ISSUER)
+    for life_s in lives_s:
+        issuer.issue("jobs", now_s=0, life_s=life_s)
+    issuer.publish_new_key()
+    issuer.sign_with_newest({"jobs": 100}, now_s=10)
+    return issuer
+
+
+@pytest.mark.parametrize("lives_s", [(5000, 100), (100, 5000)])
+def test_a_former_key_waits_for_the_token_that_it_signed_for_the_longest(
+    tmp_path: Path, lives_s: tuple[float, float]
+) -> None:
+    issuer = changed(tmp_path, *lives_s)
+    with pytest.raises(KeyStepRefused, match=r"too early.* until 1970-01-01T01:23:20Z"):
+        issuer.check_wait(KeyStep.RETIRE, 4999)
+    issuer.check_wait(KeyStep.RETIRE, 5000)
+
+
+def test_a_token_that_is_tried_at_a_cluster_counts_as_one_that_is_in_use(tmp_path: Path) -> None:
+    issuer = TokenIssuer(tmp_path, ISSUER)
+    issuer.publish_new_key()
+    issuer.newest_token("jobs", now_s=0, life_s=300)
+    assert [one.tokens_until_s for one in issuer.folder.key_states()] == [0, 300]
+
+
+@pytest.mark.parametrize("record", [None, "soon", "9" * 30])
+def test_of_a_key_without_a_record_nobody_knows_when_it_may_be_retired(tmp_path: Path, record: str | None) -> None:
+    issuer = TokenIssuer(tmp_path, ISSUER)
+    file = tmp_path / "keys" / "0001.until"
+    file.unlink() if record is None else file.write_text(record)
+    # What it signs from now on says nothing of what it signed before.
+    issuer.issue("jobs", now_s=0, life_s=100)
+    issuer.publish_new_key()
+    issuer.sign_with_newest({"jobs": 100}, now_s=10)
+    with pytest.raises(KeyStepRefused, match="nobody recorded"):
+        issuer.check_wait(KeyStep.RETIRE, 1e12)
+
+
+def test_no_step_is_done_where_there_is_nothing_to_do(tmp_path: Path) -> None:
+    issuer = TokenIssuer(tmp_path, ISSUER)
+    with pytest.raises(KeyStepRefused, match="publish first"):
+        issuer.sign_with_newest({}, now_s=0)
+    with pytest.raises(KeyStepRefused, match="no former key"):
+        issuer.retire_former_keys()
+    issuer.publish_new_key()
+    issuer.sign_with_newest({}, now_s=0)
+    # Killed before the tokens were written, it is given again.
+    assert issuer.sign_with_newest({"jobs": 100}, now_s=0) == ["jobs"]
+    assert len(issuer.retire_former_keys()) == 1
+    assert sorted(file.name for file in (tmp_path / "keys").iterdir()) == ["0002.pem", "0002.until", "lock", "signer"]
+
+
+def test_the_next_step_follows_from_the_keys(tmp_path: Path) -> None:
+    issuer = TokenIssuer(tmp_path, ISSUER)
+    steps = [issuer.folder.next_step()]
+    issuer.publish_new_key()
+    os.utime(tmp_path / "keys" / "0002.pem", (1000, 1000))
+    steps.append(issuer.folder.next_step())
+    assert [one.use for one in issuer.folder.key_states()] == [KeyUse.SIGNS, KeyUse.WAITS]
+    issuer.sign_with_newest({}, now_s=0)
+    steps.append(issuer.folder.next_step())
+    assert [one.use for one in issuer.folder.key_states()] == [KeyUse.FORMER, KeyUse.SIGNS]
+    assert [(one.step, one.from_s) for one in steps] == [("publish", 0), ("sign", 1600), ("retire", 0)]
+
+
+def test_who_comes_while_another_command_writes_waits_for_it(tmp_path: Path) -> None:
+    issuer = TokenIssuer(tmp_path, ISSUER)
+    with ThreadPoolExecutor(1) as pool:
+        with (tmp_path / "keys" / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            issued = pool.submit(issuer.issue, "jobs", now_s=0, life_s=40)
+            with pytest.raises(TimeoutError):
+                issued.result(timeout=0.1)
+        assert issued.result().exists()
