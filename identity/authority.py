@@ -7,6 +7,7 @@ of one region may fail over to another.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -45,6 +46,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 """A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""
 MAX_PEM_BYTES = 64 << 10
 """Of certificates that are read together: a chain has one of 2 kB for each authority."""
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 SERIAL_BITS = 159
 """Of a random serial: positive, and at most 20 bytes (RFC 5280, 4.1.2.2)."""
 
@@ -358,10 +360,11 @@ def _server_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(name)
-    except ValueError as error:
-        raise NameRefused(f"{name!r} is neither a DNS name nor an IP address: {error}") from error
+    if not _HOST.fullmatch(name):
+        raise NameRefused(
+            f"{name!r:.80} is neither a DNS name nor an IP address: write one alone, as broker.eu.example"
+        )
+    return x509.DNSName(name)
 
 
 def _key_identifier(issuer: PublicKey) -> x509.AuthorityKeyIdentifier:

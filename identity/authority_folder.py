@@ -34,9 +34,9 @@ from identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing,
 from identity.requests import KeyPair
 from runtime.durable_file import create_durably, replace_durably
 
-__all__ = ["AUTHORITY_FILES", "AuthorityFolder", "IssuedCertificate", "issued_in"]
+__all__ = ["AUTHORITY_FILES", "AUTHORITY_KEY", "AuthorityFolder", "IssuedCertificate", "issued_in"]
 
-_ROOT, _CERTIFICATE, _KEY, _ISSUED = "root.pem", "authority.pem", "authority.key", "issued"
+_ROOT, _CERTIFICATE, AUTHORITY_KEY, _ISSUED = "root.pem", "authority.pem", "authority.key", "issued"
 AUTHORITY_FILES = (_ROOT, _CERTIFICATE)
 """The certificates of the root and of the authority itself."""
 
@@ -103,7 +103,7 @@ class AuthorityFolder:
         try:
             certificate, *issuers = read_certificates((folder / _CERTIFICATE).read_bytes())
             root_pem = (folder / _ROOT).read_bytes()
-            pair = KeyPair.from_pem((key or folder / _KEY).read_bytes())
+            pair = KeyPair.from_pem((key or folder / AUTHORITY_KEY).read_bytes())
             return cls(folder, Authority(certificate, pair, tuple(issuers)), root_pem)
         except FileNotFoundError as error:
             what = f"has no {Path(error.filename).name}: make an authority there, or say where its key is"
@@ -174,8 +174,8 @@ def _new_key(folder: Path) -> KeyPair:
     if (folder / _CERTIFICATE).exists():
         raise AuthorityExists(folder)
     # The key that a crash left here, before its certificate was written, is as good as another one.
-    create_durably(folder / _KEY, KeyPair.generate().private_pem(), mode=0o600)
-    return KeyPair.from_pem((folder / _KEY).read_bytes())
+    create_durably(folder / AUTHORITY_KEY, KeyPair.generate().private_pem(), mode=0o600)
+    return KeyPair.from_pem((folder / AUTHORITY_KEY).read_bytes())
 
 
 def issued_in(folder: Path) -> list[IssuedCertificate]:

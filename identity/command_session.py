@@ -52,9 +52,13 @@ def command_session(
     names: Collection[str] | None = None,
     with_history: bool = False,
     signs: bool = True,
+    check: Callable[[OperatorSettings], None] = lambda _: None,
     as_json: bool = False,
 ) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
-    """The session, and the settings. `signs`: whether it changes anything; else no key is needed."""
+    """The session, and the settings. `signs`: whether it changes anything; else no key is needed.
+
+    `check` raises an IdentityError where the settings refuse what is asked: nothing is read then.
+    """
     from identity.errors import IdentityError, OperatorKeyRefused
     from identity.operator_settings import read_operator_settings
     from identity.registry_publisher import RegistryRefused, RegistryUnreachable
@@ -68,6 +72,7 @@ def command_session(
         settings = read_operator_settings(config)
         if key is not None or not signs:
             settings = settings.model_copy(update={"key": key})
+        check(settings)
         with (
             shows_progress() as on_progress,
             RegistrySession(settings, names=names, with_history=with_history, on_progress=on_progress) as session,

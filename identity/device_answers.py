@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
+
+from identity.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from identity.registry import DeviceEntry
@@ -110,8 +111,8 @@ def no_device_text(every: Sequence[DevicePublication], tenant: str) -> str:
     if not every:
         return "the registry has no device yet: waybill device expect makes one known"
     tenants = sorted({one.entry.tenant for one in every})
-    near = get_close_matches(tenant, tenants, 1, 0.0)[0]
-    return f"the registry has no device of {tenant!r}: did you mean {near}?"
+    there = f"it has those of {', '.join(tenants):.300}"
+    return f"the registry has no device of {tenant!r}: {did_you_mean(tenant, tenants)}{there}"
 
 
 def confirmation(entry: DeviceEntry, missing: Mapping[str, str] | None) -> dict[str, str | bool | None]:

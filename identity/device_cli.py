@@ -40,6 +40,7 @@ from identity.device_answers import (
 from identity.refused_token import removes_refused_token
 
 if TYPE_CHECKING:
+    from identity.operator_settings import OperatorSettings
     from identity.registry import DeviceChange, DeviceEntry
     from identity.registry_session import RegistrySession
 
@@ -335,11 +336,13 @@ def _change(
 ) -> None:
     from identity.registry import DeviceChange
 
-    with command_session(config, key, names=names, as_json=as_json) as (session, settings):
+    def check(settings: OperatorSettings) -> None:
         if region is not None:
             settings.check_region(region)
         if tenant is not None:
             settings.check_tenant(tenant)
+
+    with command_session(config, key, names=names, check=check, as_json=as_json) as (session, _):
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         outcome = session.publish(entries(session, change), wait_s)
     say_outcome(outcome, wait_s, as_json=as_json)

@@ -9,15 +9,16 @@ Nothing else of a certificate decides what somebody may do.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import NamedTuple
 
 from identity.errors import NameRefused
+from identity.nearest import nearest
 from telemetry.record import DEVICE_PATTERN
 
 __all__ = [
     "MAX_NAME_CHARACTERS",
+    "NAME_FORM",
     "DeviceName",
     "PrincipalKind",
     "PrincipalName",
@@ -26,7 +27,8 @@ __all__ = [
     "principal",
 ]
 
-_FORM = "up to 63 letters, digits, dots, dashes and underscores, of which the first is a letter or digit"
+NAME_FORM = "up to 63 letters, digits, dots, dashes and underscores, of which the first is a letter or digit"
+"""What a name of one part has."""
 MAX_NAME_CHARACTERS = 64
 """Of a certificate's common name (`ub-common-name` of RFC 5280)."""
 # One character of these stands in no device's name, and all of them in a user name of Mosquitto's password file.
@@ -79,22 +81,23 @@ def device_name(tenant: str, device: str) -> str:
         raise NameRefused(f"{tenant or device!r:.80} names no device: write TENANT/DEVICE, such as acme/bus-17")
     for what, name in (("tenant", tenant), ("device", device)):
         if not DEVICE_PATTERN.fullmatch(name):
-            raise NameRefused(f"{name!r:.80} is no name of a {what}: {_FORM}")
+            raise NameRefused(f"{name!r:.80} is no name of a {what}: {NAME_FORM}")
     return _bounded(f"{tenant}/{device}")
 
 
 def principal(kind: PrincipalKind | str, name: str) -> str:
     """The name of somebody who is no device, such as `gateway@eu-1`. Raises NameRefused (a ValueError)."""
     if kind not in _KINDS:
-        near = get_close_matches(kind, _KINDS, 1, 0.0)[0]
+        near = nearest(kind, _KINDS)
+        meant = f"did you mean {near}@{name:.80}? There are" if near else "there are"
         known = ", ".join(f"{one}@NAME" for one in PrincipalKind)
-        raise NameRefused(f"{kind!r:.80} is nobody's kind: did you mean {near}@{name:.80}? There are {known}")
+        raise NameRefused(f"{kind!r:.80} is nobody's kind: {meant} {known}")
     if name.startswith(f"{kind}@"):
         raise NameRefused(f"{name!r:.80}: write the name alone, without {kind}@")
     text = f"{kind}@{name}"
     if _PRINCIPAL.fullmatch(text) is None:
         what = "serial" if kind == PrincipalKind.CLAIM else f"name of a {kind}"
-        raise NameRefused(f"{name!r:.80} is no {what}: {_FORM}")
+        raise NameRefused(f"{name!r:.80} is no {what}: {NAME_FORM}")
     return _bounded(text)
 
 

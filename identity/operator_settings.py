@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import os
 from collections.abc import Collection
@@ -12,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from identity.errors import IdentityError
+from identity.nearest import nearest
 from identity.registry_trust import RegistryTrust
 from runtime.pulsar_client import PulsarAccess
 from settings import SettingsError, load
@@ -50,19 +50,20 @@ class OperatorSettings(RegistryTrust):
 
 
 class NotInSettings(IdentityError):
-    """A region or tenant that the operator's settings do not name; `nearest`: the one that may be meant."""
+    """A region or tenant that the operator's settings do not name; `nearest`: the one that may be meant, or ""."""
 
-    def __init__(self, what: str, name: str, known: Collection[str], nearest: str) -> None:
+    def __init__(self, what: str, name: str, known: Collection[str]) -> None:
+        self.name, self.nearest = name, nearest(name, known)
+        meant = f"did you mean {self.nearest}? The" if self.nearest else "the"
         super().__init__(
-            f"there is no {what} {name!r}: did you mean {nearest}? The settings name {', '.join(sorted(known)):.300}; "
+            f"there is no {what} {name!r}: {meant} settings name {', '.join(sorted(known)):.300}; "
             f"a new one is added to `{what}s` there"
         )
-        self.name, self.nearest = name, nearest
 
 
 def _check(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        raise NotInSettings(what, name, known, difflib.get_close_matches(name, known, n=1, cutoff=0)[0])
+        raise NotInSettings(what, name, known)
 
 
 def read_operator_settings(file: Path | None) -> OperatorSettings:

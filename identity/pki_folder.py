@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from identity.authority import Issued, common_name, read_certificates, regional_name, server_names
-from identity.authority_folder import AUTHORITY_FILES, AuthorityFolder, IssuedCertificate, issued_in
+from identity.authority_folder import AUTHORITY_FILES, AUTHORITY_KEY, AuthorityFolder, IssuedCertificate, issued_in
 from identity.credentials import credentials_in
 from identity.errors import (
     AuthorityDamaged,
@@ -23,7 +23,8 @@ from identity.errors import (
     KeyRefused,
     NameRefused,
 )
-from identity.names import DeviceName, PrincipalKind, parse_name, principal
+from identity.names import NAME_FORM, DeviceName, PrincipalKind, PrincipalName, parse_name, principal
+from identity.nearest import did_you_mean, nearest
 from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request, read_request
 from identity.share_file import read_share
 from runtime.durable_file import create_durably, replace_durably
@@ -55,17 +56,30 @@ class PkiFolder:
 
     def root(self, key: Path | None = None) -> AuthorityFolder:
         """The root, with its key where that is kept elsewhere. Raises AuthorityMissing, AuthorityDamaged."""
-        return AuthorityFolder.open(self.folder / _ROOT, key)
+        place = self.folder / _ROOT
+        if not self.root_certificate.exists():
+            raise AuthorityMissing(place, "there is no root: `waybill pki init` makes it, --folder says where it is")
+        if not (key or place / AUTHORITY_KEY).exists():
+            what = f"its key is not at {key or place / AUTHORITY_KEY}: say where it is kept by --root-key FILE"
+            raise AuthorityMissing(place, what)
+        return AuthorityFolder.open(place, key)
 
     def create_region(
         self, root: AuthorityFolder, region: str, *, now: datetime, lifetime: timedelta
     ) -> AuthorityFolder:
         """The authority of a region. Raises AuthorityExists, AuthorityExpired, NameRefused, OSError."""
+        if (near := nearest(region, self.regions())) and near != region and near.casefold() == region.casefold():
+            raise NameRefused(f"{region!r} is {near} but for upper and lower case: write {near}, or another name")
         return AuthorityFolder.create_regional(self._place(region), root, region, now=now, lifetime=lifetime)
 
     def region(self, region: str) -> AuthorityFolder:
         """The authority of a region. Raises AuthorityMissing, AuthorityDamaged, NameRefused."""
-        return AuthorityFolder.open(self._place(region))
+        place, there = self._place(region), self.regions()
+        if region not in there:
+            known = f"it has {', '.join(there):.300}" if there else "it has none yet"
+            what = f"has no region {region!r}: {did_you_mean(region, there)}{known}; `waybill pki region` makes one"
+            raise AuthorityMissing(self.folder, what)
+        return AuthorityFolder.open(place)
 
     def regions(self) -> list[str]:
         """The regions that have an authority here."""
@@ -107,6 +121,8 @@ class PkiFolder:
         """
         if (owner := _owner(folder)) is not None:
             raise KeyExists(folder, owner)
+        if servers:
+            _check_server(name)
         authority, files, found = self.region(region), credentials_in(folder), _key_in(folder)
         assert files.certificate is not None
         assert files.key is not None
@@ -128,7 +144,9 @@ class PkiFolder:
 
         Raises what `write` and `share` raise.
         """
-        name, share, copy = principal(PrincipalKind.GATEWAY, gateway), self.share(region), folder / _SHARE
+        name, copy = principal(PrincipalKind.GATEWAY, gateway), folder / _SHARE
+        self.region(region)
+        share = self.share(region)
         owner, has_share = _owner(folder), _is_share(copy)
         if owner not in (None, name):
             raise KeyExists(folder, owner or _SOMEBODY)
@@ -193,8 +211,15 @@ class PkiFolder:
     def _place(self, region: str) -> Path:
         # It becomes a folder and a part of names in certificates.
         if not DEVICE_PATTERN.fullmatch(region):
-            raise NameRefused(f"{region!r} is not the name of a region")
+            raise NameRefused(f"{region!r:.80} is not the name of a region: write one such as eu, {NAME_FORM}")
         return self.folder / "regions" / region
+
+
+def _check_server(name: str) -> None:
+    """Raises NameRefused: who lists certificates has to see what a server is."""
+    named = parse_name(name)
+    if not isinstance(named, PrincipalName) or named.kind not in {PrincipalKind.BROKER, PrincipalKind.PULSAR}:
+        raise NameRefused(f"{name!r:.80} is no server's name: write broker@NAME or pulsar@NAME, such as broker@eu")
 
 
 def _owner(folder: Path) -> str | None:
@@ -241,12 +266,11 @@ def certify(
 
     Raises NameRefused, AuthorityExpired.
     """
-    # A server may have any name: what is checked of it is where it is reached.
     if servers:
         return authority.server(key, name, servers, now=now, lifetime=lifetime)
     named = parse_name(name)
     if named is None:
-        raise NameRefused(f"{name!r} names nobody: a device is TENANT/DEVICE, a gateway gateway@NAME")
+        raise NameRefused(f"{name!r:.80} names nobody: a device is TENANT/DEVICE, a gateway gateway@NAME")
     if isinstance(named, DeviceName):
         return authority.device(make_request(key, name), *named, now=now, lifetime=lifetime)
     return authority.client(key, name, now=now, lifetime=lifetime)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -18,6 +17,7 @@ from identity.confirmations import (
     is_of_its_region,
 )
 from identity.errors import IdentityError, SignatureFault, SignatureRefused
+from identity.nearest import nearest
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
 from identity.region_answers import RegionAnswers, RegionVerdicts
@@ -161,8 +161,7 @@ class RegistrySession:
     def nearest(self, name: str) -> str:
         """Which device may be meant by a name that is not known; "": none is like it."""
         others = (*self._reader.registry.all(), *self._reader.others)
-        near = get_close_matches(name, [shown for shown in others if shown.isprintable() and shown != name], 1)
-        return near[0] if near else ""
+        return nearest(name, [shown for shown in others if shown.isprintable() and shown != name])
 
     def publications(self) -> list[DevicePublication]:
         """What holds of every device, by name."""

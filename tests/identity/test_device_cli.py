@@ -207,6 +207,26 @@ def test_a_tenant_that_there_is_not_is_refused_with_the_one_that_may_be_meant(
     assert not token.exists()
 
 
+@pytest.mark.parametrize(
+    ("device", "region", "said"),
+    [
+        ("acme/bus-1", "EU", "there is no region 'EU': did you mean eu? The settings name eu;"),
+        ("acme/bus-1", "mars", "there is no region 'mars': the settings name eu;"),
+        ("kaze/bus-1", "eu", "there is no tenant 'kaze': the settings name acme, zeta;"),
+    ],
+)
+def test_what_the_settings_do_not_name_is_refused_before_the_registry_is_read(
+    config: Path, monkeypatch: pytest.MonkeyPatch, device: str, region: str, said: str
+) -> None:
+    def enter(_: object) -> None:
+        raise AssertionError("nothing has to be read for that")
+
+    monkeypatch.setattr(InMemory, "__enter__", enter)
+    expect = ["expect", device, "--region", region, "--by-hand", "--reason", "new", "--config", str(config)]
+    refused = CliRunner().invoke(app, expect)
+    assert (refused.exit_code, said in refused.stderr) == (3, True), refused.output
+
+
 def test_while_a_region_is_missing_nothing_is_called_confirmed_and_one_that_the_settings_lack_is_named(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +281,8 @@ def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_
         (["revoke", "acme/bus-1", "--reason", " "], 2, "the reason is one line"),
         (["revoke", "acme/bus-1", "--reason", "x" * 501], 2, "the reason is one line"),
         (["revoke", "acme/bus-1", "--reason", "x", "--key", "nowhere.key"], 2, "does not exist"),
-        (["list", "--tenant", "acmee"], 0, "no device of 'acmee': did you mean acme?"),
+        (["list", "--tenant", "acmee"], 0, "no device of 'acmee': did you mean acme? it has those of acme"),
+        (["list", "--tenant", "kaze"], 0, "no device of 'kaze': it has those of acme"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_value_and_what_to_write(

@@ -184,7 +184,7 @@ def test_the_list_cuts_no_name_and_no_date(pki: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_region_needs_the_root_s_key_and_is_renewed_with_it(pki: Path, tmp_path: Path) -> None:
-    assert "where its key is" in run(pki, "region", "us").output
+    assert "say where it is kept by --root-key" in run(pki, "region", "us").output
     safe = tmp_path / SAFE
     assert run(pki, "region", "us", "--root-key", safe).exit_code == 0
     assert "never replaced" in run(pki, "region", "us", "--root-key", safe).output
@@ -232,6 +232,40 @@ def test_the_machine_of_a_region_lists_what_it_has(pki: Path, tmp_path: Path) ->
     )
     empty = run(tmp_path / "other", "list")
     assert (empty.exit_code, "has no authority" in empty.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (["gateway", "eu-1", "--region", "ue"], "has no region 'ue': did you mean eu? it has eu;"),
+        (["gateway", "eu-1", "--region", "EU"], "has no region 'EU': did you mean eu?"),
+        (["gateway", "eu-1", "--region", "mars"], "has no region 'mars': it has eu; `waybill pki region` makes one"),
+        (["access", "EU"], "did you mean eu?"),
+        (["device", "acme/bus-1", "--region", "Eu"], "did you mean eu?"),
+        (["factory", "VIN-1", "--region", "euu"], "did you mean eu?"),
+        (["server", "broker", "--region", "eu", "--at", "localhost"], "write broker@NAME or pulsar@NAME"),
+        (["server", "broker@", "--region", "eu", "--at", "localhost"], "such as broker@eu"),
+        (["server", "gateway@eu", "--region", "eu", "--at", "localhost"], "such as broker@eu"),
+        (["server", "broker@eu", "--region", "eu", "--at", "https://localhost:8883"], "write one alone"),
+        (["server", "broker@eu", "--region", "ue", "--at", "localhost"], "did you mean eu?"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_a_slip_of_the_pen_writes_nothing_and_is_answered_with_what_to_write(
+    pki: Path, tmp_path: Path, command: list[str], advice: str
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    refused = run(pki, *command, "--out", tmp_path / "out")
+    assert (refused.exit_code, advice in refused.output) == (1, True), refused.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_two_regions_do_not_differ_in_upper_and_lower_case_alone(pki: Path, tmp_path: Path) -> None:
+    safe = tmp_path / SAFE
+    assert "write eu" in run(pki, "region", "EU", "--root-key", safe).output
+    assert "has no region 'us'" in run(pki, "region", "us", "--renew", "--root-key", safe).output
+    assert [file.name for file in (pki / "regions").iterdir()] == ["eu"]
+    assert "waybill pki init" in run(tmp_path / "other", "region", "eu").output
 
 
 @pytest.mark.parametrize(
