@@ -111,6 +111,14 @@ class AuthorityFolder:
         except (IdentityError, OSError) as error:
             raise AuthorityDamaged(folder, f"cannot be used: {error}") from error
 
+    @staticmethod
+    def certificate_in(folder: Path) -> x509.Certificate:
+        """The certificate of the authority of a folder; its key is not needed. Raises AuthorityDamaged, OSError."""
+        try:
+            return read_certificates((folder / _CERTIFICATE).read_bytes())[0]
+        except NotAnAuthority as error:
+            raise AuthorityDamaged(folder, f"{_CERTIFICATE}: {error}") from error
+
     def sign_regional(self, region: str, key: KeyPair, *, now: datetime, lifetime: timedelta) -> bytes:
         """The certificate of a region's authority (PEM), recorded here."""
         issued = make_regional(

@@ -16,6 +16,7 @@ from identity.command_options import AsJson
 from identity.error_messages import error_text, errors_as_messages, print_error
 from identity.errors import IdentityError
 from identity.key_commands import sealing, token
+from identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations
 from identity.names import PrincipalKind, principal
 from identity.pki_folder import PkiFolder, latest
 from identity.token_key_commands import app as token_key
@@ -214,17 +215,23 @@ def renew(
 def list_issued(
     folder: Folder = DEFAULT_FOLDER,
     within: Within = _SOON_DAYS,
+    lists: Annotated[
+        list[Path], typer.Option("--revocations", help="A file of revocation lists (PEM); again for more.")
+    ] = [],  # noqa: B006  # typer reads it
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest certificate of each name, and when it ends.
+    """Show the newest certificate of each name, when it ends, and whether it is on a revocation list.
 
-    Exit status: 0, or 1 when one ends within so many days, or ended so few days ago.
+    Without --revocations the files *.crl count that are beside the authorities; `unknown`: no list of today says it.
+
+    Exit status: 0, or 1 when one that is not revoked ends within so many days, or ended so few days ago.
 
     Example: waybill pki list --within 14 --json
     """
     with errors_as_messages():
-        found = latest(PkiFolder(folder).issued())
-    _show(found, within, as_json)
+        pki = PkiFolder(folder)
+        found, revoked = latest(pki.issued()), pki.revocations(lists)
+    _show(found, within, as_json, revoked)
 
 
 @app.command()
@@ -233,13 +240,15 @@ def show(
     within: Within = _SOON_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Show whom certificates name, who signed them, and when they end. Exit status: as of `waybill pki list`.
+    """Show whom certificates name, who signed them, and when they end; of revocations `waybill pki list` knows.
+
+    Exit status: 0, or 1 when one ends within so many days, or ended so few days ago.
 
     Example: waybill pki show bus-17/certificate.pem --within 7
     """
     with errors_as_messages():
         found = [IssuedCertificate.read(file) for file in files]
-    _show(found, within, as_json)
+    _show(found, within, as_json, ListedRevocations())
 
 
 def _write_principal(
@@ -278,22 +287,25 @@ def _as_text(value: object) -> str:
     return f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else str(value)
 
 
-def _show(found: Sequence[IssuedCertificate], within: float, as_json: bool) -> None:
+def _show(found: Sequence[IssuedCertificate], within: float, as_json: bool, revoked: ListedRevocations) -> None:
     now, soon = _now(), _lasting(within)
     # One moment for all, so that two lines never contradict each other.
-    rows = [(one, _state(one, now, soon)) for one in found]
+    listed = [revoked.state(one.issuer, one.serial, now) for one in found]
+    rows = [(one, is_listed, _state(one, is_listed, now, soon)) for one, is_listed in zip(found, listed, strict=True)]
     if as_json:
-        print(json.dumps([_fields(one) | {"state": state} for one, state in rows], indent=2))  # noqa: T201
+        facts = [_fields(one) | {"state": state, "revoked": is_listed} for one, is_listed, state in rows]
+        print(json.dumps(facts, indent=2))  # noqa: T201
     else:
         table = Table()
         # What is long goes on in the next line: a name or a date that is cut says nothing.
-        for heading in ("name", "what", "ends", "state", "signed by", "serial"):
+        for heading in ("name", "what", "ends", "state", "revoked", "signed by", "serial"):
             table.add_column(heading, overflow="fold", min_width=20 if heading == "ends" else None)
-        for one, state in rows:
+        for one, is_listed, state in rows:
             fields = _fields(one)
-            table.add_row(one.name, fields["what"], fields["not_after"], state, one.issuer, fields["serial"][:16])
+            ends, serial = fields["not_after"], fields["serial"][:16]
+            table.add_row(one.name, fields["what"], ends, state, is_listed, one.issuer, serial)
         console.print(table)
-    raise typer.Exit(1 if any(state in {"ends soon", "ended"} for _, state in rows) else 0)
+    raise typer.Exit(1 if any(state in {"ends soon", "ended"} for *_, state in rows) else 0)
 
 
 def _fields(one: IssuedCertificate) -> dict[str, str]:
@@ -308,7 +320,9 @@ def _fields(one: IssuedCertificate) -> dict[str, str]:
     }
 
 
-def _state(one: IssuedCertificate, now: datetime, soon: timedelta) -> str:
+def _state(one: IssuedCertificate, is_listed: str, now: datetime, soon: timedelta) -> str:
+    if is_listed not in {NOT_REVOKED, UNKNOWN}:
+        return is_listed
     if one.not_after <= now - soon:
         return "former"  # nobody renewed it for so long: whoever it named is gone
     if one.not_after <= now:

@@ -6,6 +6,7 @@ FOLDER/regions/REGION/  each region's authority, which works without the root's 
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from identity.errors import (
     KeyRefused,
     NameRefused,
 )
+from identity.listed_revocations import ListedRevocations, read_revocations
 from identity.names import NAME_FORM, DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from identity.nearest import did_you_mean, nearest
 from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request, read_request
@@ -109,6 +111,17 @@ class PkiFolder:
             raise AuthorityMissing(self.folder, "has no authority: `waybill pki init` makes the root")
         own = [IssuedCertificate.read(place / name) for place in places for name in AUTHORITY_FILES]
         return [*own, *(one for place in places for one in issued_in(place))]
+
+    def revocations(self, files: Sequence[Path] = ()) -> ListedRevocations:
+        """What the revocation lists of these files say; none: of those beside the authorities, `*.crl`.
+
+        Beside: in this folder, in the one around it, and in the regions' own. Raises OSError, AuthorityDamaged.
+        """
+        places = [self._place(region) for region in self.regions()]
+        around = [self.folder, self.folder.resolve().parent, *places]
+        beside = (file for place in around for file in place.glob("*.crl") if os.access(file, os.R_OK))
+        found = files or sorted(beside)
+        return read_revocations(found, [AuthorityFolder.certificate_in(place) for place in places])
 
     def write(
         self, region: str, folder: Path, name: str, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
