@@ -83,7 +83,7 @@ def region(
         else:
             made = pki.create_region(root, region, now=now, lifetime=lifetime)
         ends = made.authority.certificate.not_valid_after_utc
-        _say(as_json, {"name": regional_name(region), "not_after": ends, "folder": made.folder})
+        _say(as_json, {"name": regional_name(region), "not_after": ends, "folder": made.folder}, now + lifetime)
 
 
 @app.command()
@@ -119,8 +119,9 @@ def gateway(
     Example: waybill pki gateway eu-1 --region eu --out gateway-eu-1
     """
     with errors_as_messages():
-        made = PkiFolder(folder).write_gateway(region, out, name, now=_now(), lifetime=_lasting(days))
-        _say_written(made, as_json)
+        now, lifetime = _now(), _lasting(days)
+        made = PkiFolder(folder).write_gateway(region, out, name, now=now, lifetime=lifetime)
+        _say_written(made, as_json, now + lifetime)
 
 
 @app.command()
@@ -178,8 +179,9 @@ def device(
         _write(folder, region, out, name=name, days=days, as_json=as_json)
         return
     with errors_as_messages():
-        signed = PkiFolder(folder).sign_request(region, out, name, request, now=_now(), lifetime=_lasting(days))
-        _say(as_json, {"name": name, "not_after": signed.not_after, "folder": out})
+        now, lifetime = _now(), _lasting(days)
+        signed = PkiFolder(folder).sign_request(region, out, name, request, now=now, lifetime=lifetime)
+        _say(as_json, {"name": name, "not_after": signed.not_after, "folder": out}, now + lifetime)
 
 
 @app.command()
@@ -196,10 +198,11 @@ def renew(
 
     Example: waybill pki renew gateway-eu-1 broker --days 90
     """
-    pki, failed = PkiFolder(folder), False
+    pki, failed, lifetime = PkiFolder(folder), False, _lasting(days)
     for place in folders:
+        now = _now()
         try:
-            issued = pki.renew(place, now=_now(), lifetime=_lasting(days))
+            issued = pki.renew(place, now=now, lifetime=lifetime)
         except (IdentityError, OSError) as error:
             failed = True
             if as_json:
@@ -207,7 +210,8 @@ def renew(
             else:
                 print_error(f"{place} is not renewed: {error_text(error)}")
             continue
-        _say(as_json, {"name": common_name(issued.certificate.subject), "not_after": issued.not_after, "folder": place})
+        name = common_name(issued.certificate.subject)
+        _say(as_json, {"name": name, "not_after": issued.not_after, "folder": place}, now + lifetime)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -265,22 +269,27 @@ def _write(
     with errors_as_messages():
         pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
         files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
-        _say_written(files, as_json)
+        _say_written(files, as_json, now + lifetime)
 
 
-def _say_written(files: TlsSettings, as_json: bool) -> None:
+def _say_written(files: TlsSettings, as_json: bool, asked: datetime) -> None:
     assert files.certificate is not None
     made = IssuedCertificate.read(files.certificate)
-    _say(as_json, {"name": made.name, "not_after": made.not_after, "folder": files.certificate.parent})
+    _say(as_json, {"name": made.name, "not_after": made.not_after, "folder": files.certificate.parent}, asked)
 
 
-def _say(as_json: bool, made: Mapping[str, object]) -> None:
+def _say(as_json: bool, made: Mapping[str, object], asked: datetime | None = None) -> None:
+    """`asked`: until when it was to be good; its authority may end before."""
+    ends = made.get("not_after")
+    # A certificate has whole seconds.
+    is_cut = asked is not None and isinstance(ends, datetime) and asked - ends >= timedelta(seconds=1)
     if as_json:
-        print(json.dumps({name: _as_text(value) for name, value in made.items()}))  # noqa: T201
-    else:
-        console.print(
-            f"{made['folder']}: {made['name']}, good until {_as_text(made['not_after'])}", markup=False, soft_wrap=True
-        )
+        facts = {name: _as_text(value) for name, value in made.items()}
+        print(json.dumps(facts | ({"cut_from": _as_text(asked)} if is_cut else {})))  # noqa: T201
+        return
+    why = f", when its authority ends, and not until {_as_text(asked)}" if is_cut else ""
+    text = f"{made['folder']}: {made['name']}, good until {_as_text(ends)}{why}"
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def _as_text(value: object) -> str:

@@ -158,6 +158,18 @@ def test_a_request_gets_no_certificate_beside_another_key(pki: Path, tmp_path: P
     check_key_pair(out / "certificate.pem", out / "key.pem")
 
 
+def test_a_certificate_that_its_authority_cuts_says_so(pki: Path, tmp_path: Path) -> None:
+    factory = ("factory", "VIN-1", "--region", "eu", "--out")
+    cut = run(pki, *factory, tmp_path / "a").output
+    asked = f"{datetime.now(UTC) + timedelta(days=3650):%Y-%m-%dT}"
+    assert f", when its authority ends, and not until {asked}" in cut
+    assert json.loads(run(pki, *factory, tmp_path / "b", "--json").output)["cut_from"].startswith(asked)
+    for command in (("renew", tmp_path / "a"), ("region", "us", "--root-key", tmp_path / SAFE)):
+        assert "when its authority ends" in run(pki, *command, "--days", 36_500).output
+        assert "cut_from" not in json.loads(run(pki, "renew", tmp_path / "a", "--json").output)
+    assert run(pki, *factory, tmp_path / "c", "--days", "90").output.count("until") == 1
+
+
 def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp_path: Path) -> None:
     for name in ("eu-1", "eu-2", "eu-3"):
         run(pki, "gateway", name, "--region", "eu", "--out", tmp_path / name, "--days", "20")
