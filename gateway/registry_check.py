@@ -30,7 +30,9 @@ class RegistryCheck:
             starts_anew=(lambda: False) if operators is None else operators.look,
         )
         self.refusal_of: Callable[[Sender], Refusal | None] = judge(
-            registry.get, lambda: self.reader.knows_all, refuses_unknown=settings.unknown_devices == "refuse"
+            registry.get,
+            lambda: self.reader.standing.was_current,
+            refuses_unknown=settings.unknown_devices == "refuse",
         )
 
     @property
@@ -47,17 +49,21 @@ class RegistryCheck:
 
     @property
     def problem(self) -> str:
-        """Why the registry is not known to its end now; empty while it is. What was read before holds meanwhile."""
+        """Why the registry is not known to its end and whole now; empty while it is. What was read before holds."""
         standing = self.reader.standing
         problem = standing.last_unhandled if standing.is_current else standing.problem
+        problem = problem or self.reader.registry.problem
         problem = problem or (self._operators.problem if self._operators is not None else "")
         return f"device registry: {problem}" if problem else ""
 
 
 def judge(
-    state_of: Callable[[str], DeviceState | None], knows_all: Callable[[], bool], *, refuses_unknown: bool
+    state_of: Callable[[str], DeviceState | None], was_read: Callable[[], bool], *, refuses_unknown: bool
 ) -> Callable[[Sender], Refusal | None]:
-    """Why a sender is refused; None: it is not. A device is unknown only once all are known."""
+    """Why a sender is refused; None: it is not. A device is unknown only once the registry was read to its end.
+
+    One that found no room there is refused as unknown too: what is not known of it may be that it is locked out.
+    """
 
     def refusal_of(sender: Sender) -> Refusal | None:
         state = state_of(f"{sender.tenant}/{sender.device}")
@@ -66,7 +72,7 @@ def judge(
         if state is not None:
             return Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry has it as {state}")
         # The broker let it in: while the registry is being read it has the benefit of the doubt.
-        if refuses_unknown and knows_all():
+        if refuses_unknown and was_read():
             return Refusal(RefusalReason.UNKNOWN_DEVICE, "the registry has no device of this tenant by this name")
         return None
 

@@ -26,6 +26,7 @@ __all__ = [
     "MAX_ENTRY_BYTES",
     "MAX_WARRANT_CHARACTERS",
     "NO_ENTRY",
+    "NO_ROOM",
     "WARRANT",
     "CheckSigned",
     "DevicePublication",
@@ -52,6 +53,9 @@ NO_ENTRY: Final = "no-entry"
 AHEAD: Final = "ahead"
 """The word for what is dated more than five minutes ahead of whoever reads it: its publisher's clock is wrong."""
 
+NO_ROOM: Final = "no-room"
+"""The word for an entry that is right, of a device that whoever reads it has no room for."""
+
 CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 """Raises IdentityError for a publication, its body and its properties that are not signed by who may publish it."""
 
@@ -59,12 +63,13 @@ CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 class EntryRefused(IdentityError):
     """A message of the registry that is no entry; `key` is what it calls itself.
 
-    `reason`: `no-entry`, `ahead`, or the word of what is wrong with its signature (`SignatureFault`).
+    `reason`: `no-entry`, `ahead`, `no-room`, or the word of what is wrong with its signature (`SignatureFault`).
     """
 
     def __init__(self, key: str, why: str, reason: str = NO_ENTRY) -> None:
         shown = key if len(key) <= _SHOWN_CHARACTERS else f"{key[:_SHOWN_CHARACTERS]}..."
-        super().__init__(f"the registry's message {shown!r} is no entry: {why}")
+        is_not = "not taken" if reason == NO_ROOM else "no entry"
+        super().__init__(f"the registry's message {shown!r} is {is_not}: {why}")
         self.key, self.reason = key, reason
 
 

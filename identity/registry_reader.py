@@ -1,7 +1,7 @@
 """The device registry as it holds now, read from its compacted topic: for gateways, access daemons and commands.
 
-Memory is bounded: of each device what `keep` makes of its entry, and of at most `max_devices`. What is more is counted,
-and then nobody may take a device that is not there for one that is not known.
+Memory is bounded: of each device what `keep` makes of its entry, and of at most `max_devices`, and of as many more that
+may not connect: a registry that is full still locks out. What finds no room is refused, and counted as that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import structlog
 
 from identity.precedence import Precedence
-from identity.registry_messages import DEVICES_TOPIC, CheckSigned, DevicePublication, EntryRefused, read_entry
+from identity.registry_messages import (
+    DEVICES_TOPIC,
+    NO_ROOM,
+    CheckSigned,
+    DevicePublication,
+    EntryRefused,
+    read_entry,
+)
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.pulsar_client import PulsarAccess
 
@@ -65,7 +72,6 @@ class RegistryCounts:
     taken: int = 0
     refused_by: Counter[str] = field(default_factory=Counter[str])
     outranked: int = 0
-    too_many: int = 0
 
     @property
     def refused(self) -> int:
@@ -82,13 +88,19 @@ class DeviceRegistry(Generic[T]):
         max_devices: int = MAX_DEVICES,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._keep, self._max_devices, self._clock = keep, max_devices, clock
+        self._keep, self.max_devices, self._clock = keep, max_devices, clock
         self._held: dict[str, _Held[T]] = {}
         self.counts = RegistryCounts()
         self.last_refused = ""
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def problem(self) -> str:
+        """That entries found no room, which lasts until a start with more of it; empty while all did."""
+        refused = self.counts.refused_by[NO_ROOM]
+        return f"{refused} entries found no room: registry.max_devices is {self.max_devices}" if refused else ""
 
     def get(self, name: str) -> T | None:
         """What is kept of a device; None: it is not known."""
@@ -104,15 +116,13 @@ class DeviceRegistry(Generic[T]):
         """What is kept of every device, by name."""
         return {name: held.kept for name, held in self._held.items()}
 
-    def take(self, message: TopicMessage, check_signed: CheckSigned | None) -> BecameOfMessage | None:
-        """What became of a message; None: there is no room for it."""
+    def take(self, message: TopicMessage, check_signed: CheckSigned | None) -> BecameOfMessage:
+        """What became of a message."""
         try:
             made = read_entry(message.key, message.body, message.properties, self._clock() * 1000, check_signed)
         except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
             refused = error if isinstance(error, EntryRefused) else EntryRefused(message.key or "", repr(error)[:200])
-            self.counts.refused_by[refused.reason] += 1
-            self.last_refused = str(refused)
-            return refused
+            return self._refuse(refused)
         name, rank = made.entry.name, made.precedence
         held = self._held.get(name)
         if held is not None and rank <= held.precedence:
@@ -120,13 +130,18 @@ class DeviceRegistry(Generic[T]):
                 return Repeated(made)
             self.counts.outranked += 1
             return Outranked(made)
-        # A device that is known keeps its place: a flood of new names must not hide a revocation.
-        if held is None and len(self._held) >= self._max_devices:
-            self.counts.too_many += 1
-            return None
+        # A device that is known keeps its place, and who is locked out has a reserve: no flood of names hides them.
+        room = self.max_devices if made.entry.may_connect else 2 * self.max_devices
+        if held is None and len(self._held) >= room:
+            return self._refuse(EntryRefused(name, f"{len(self._held)} devices are remembered already", NO_ROOM))
         self._held[name] = _Held(rank, self._keep(made, message))
         self.counts.taken += 1
         return Taken(made, held is None)
+
+    def _refuse(self, refused: EntryRefused) -> EntryRefused:
+        self.counts.refused_by[refused.reason] += 1
+        self.last_refused = str(refused)
+        return refused
 
 
 class RegistryReader(Generic[T]):
@@ -160,11 +175,6 @@ class RegistryReader(Generic[T]):
         """How far it has read."""
         return self.reader.standing
 
-    @property
-    def knows_all(self) -> bool:
-        """Whether it has read to the end once and had room for all: a device that is not there is not known at all."""
-        return self.standing.was_current and not self.registry.counts.too_many
-
     def start(self) -> None:
         """Begin to read."""
         self.reader.start()
@@ -182,5 +192,4 @@ class RegistryReader(Generic[T]):
         became = self.registry.take(message, self._check_signed)
         if isinstance(became, EntryRefused):
             _LOG.warning("registry entry refused", problem=str(became))
-        if became is not None:
-            self._on_message(message, became)
+        self._on_message(message, became)

@@ -6,13 +6,13 @@ import threading
 from typing import Final
 
 from identity.errors import SignatureFault
-from identity.registry_messages import AHEAD
+from identity.registry_messages import AHEAD, NO_ROOM
 
 __all__ = ["RefusedEntries"]
 
 MAX_OF_A_RANK: Final = 1000
 # Nobody can forge these: the signature was found to be right, by a key that is trusted here.
-_SIGNED: Final = frozenset({SignatureFault.NO_RIGHT, SignatureFault.NOT_VALID_THEN})
+_SIGNED: Final = frozenset({SignatureFault.NO_RIGHT, SignatureFault.NOT_VALID_THEN, NO_ROOM})
 # What a command hears whose key is not known here yet, or whose clock is wrong; a stranger may make it too.
 _ARGUABLE: Final = frozenset({SignatureFault.UNKNOWN_KEY, AHEAD})
 

@@ -101,6 +101,7 @@ class AccessReport:
             parts.operators.problem if parts.operators is not None else "",
             parts.loop.not_applied,
             standing.last_unhandled,
+            parts.reader.registry.problem,
             lists.last_unhandled,
             parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
             parts.publisher.problem,

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.registry_check import judge
+from gateway.validation import Sender
 from identity import IdentityError
 from identity.precedence import Precedence
 from identity.publication_id import PROPERTY
@@ -19,6 +21,7 @@ from identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
 from identity.registry_messages import MAX_ENTRY_BYTES, DevicePublication, EntryRefused, entry_body, read_entry
 from identity.registry_reader import DeviceRegistry, Outranked, Repeated, Taken
 from runtime.compacted_topic import TopicMessage
+from telemetry import RefusalReason
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
 
 NOW_MS = int(MOMENT.timestamp() * 1000)
@@ -109,13 +112,35 @@ def test_a_message_that_comes_again_is_nothing_new() -> None:
     assert held.counts.outranked == 0
 
 
-def test_there_is_room_for_so_many_devices_and_those_above_are_counted() -> None:
+def test_there_is_room_for_so_many_devices_and_those_above_are_refused_and_counted() -> None:
     held = registry(max_devices=2)
-    for number in range(4):
-        held.take(message(active("acme", f"bus-{number}")), None)
-    assert (len(held), held.counts.too_many) == (2, 2)
+    became = [held.take(message(active("acme", f"bus-{number}")), None) for number in range(4)]
+    assert [one.reason for one in became if isinstance(one, EntryRefused)] == ["no-room", "no-room"]
+    assert (len(held), held.counts.refused_by) == (2, {"no-room": 2})
+    assert held.problem == "2 entries found no room: registry.max_devices is 2"
     held.take(message(revoke(active("acme", "bus-0"), CHANGE)), None)
     assert held.get("acme/bus-0") is DeviceState.REVOKED, "who has a place keeps it"
+
+
+def test_a_registry_that_is_full_still_locks_devices_out_and_lets_none_of_them_in_for_want_of_room() -> None:
+    held = registry(max_devices=2)
+    for number in range(2):
+        held.take(message(active("acme", f"bus-{number}")), None)
+    assert held.problem == ""
+    for number in range(2, 4):
+        held.take(message(revoke(active("acme", f"bus-{number}"), CHANGE)), None)
+    refusal_of = judge(held.get, lambda: True, refuses_unknown=True)
+    reasons = [refusal_of(Sender("acme", f"bus-{number}")) for number in range(5)]
+    assert [one and one.reason for one in reasons] == [
+        None,
+        None,
+        RefusalReason.DEVICE_NOT_ACTIVE,
+        RefusalReason.DEVICE_NOT_ACTIVE,
+        RefusalReason.UNKNOWN_DEVICE,
+    ]
+    # The reserve has its bound too, and says so.
+    assert isinstance(held.take(message(revoke(active("acme", "bus-4"), CHANGE)), None), EntryRefused)
+    assert (len(held), held.problem != "") == (4, True)
 
 
 def test_ranks_are_compared_by_end_then_version_then_strictness() -> None:
