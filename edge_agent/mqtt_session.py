@@ -24,7 +24,7 @@ SESSION_TAKEN_OVER = 0x8E
 """Of a DISCONNECT (3.14.2.1)."""
 _NOT_AUTHORISED = (
     "not authorised: the one-time token, user name or password is wrong, used or over, or the device is suspended or "
-    "revoked; ask the operator (`waybill device show`), who may give a new token"
+    "revoked; ask the operator (`waybill device show TENANT/DEVICE`), who may give a new token"
 )
 _VERSION = "it does not speak MQTT 5: look at host and port"
 _BUSY = "it is busy or not ready; it is tried again"

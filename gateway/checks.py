@@ -65,9 +65,10 @@ def _name_problems(settings: GatewaySettings) -> Iterator[str]:
     with contextlib.suppress(OSError, ValueError, IdentityError):
         named = common_name(read_certificates(tls.certificate.read_bytes())[0].subject)
         if named != own:
+            make = f"waybill pki gateway {settings.name} --region {settings.region} --out FOLDER"
             yield (
                 f"mqtt.tls.certificate: {tls.certificate} is of {named!r}, and this gateway is {own!r}: set name, or "
-                f"make its certificate with `waybill pki gateway {settings.name}`"
+                f"make its certificate with `{make}`"
             )
 
 

@@ -32,7 +32,7 @@ def refusal_text(refusal: AccessRefusal, problem: str, access: PulsarAccess, top
         case AccessRefusal.UNKNOWN:
             return (
                 f"the cluster does not take {whom_named(access)}: the token has ended, or another issuer signed it; "
-                "write a new one (waybill pki token)"
+                "write a new one (waybill pki token ROLE)"
             )
         case AccessRefusal.UNUSABLE:
             return problem

@@ -62,4 +62,7 @@ Key = Annotated[
 Token = Annotated[Path | None, typer.Option("--token-file", help="Make a one-time token, and write it to this file.")]
 TokenDays = Annotated[float, typer.Option("--days", help="How long the token is good for.", min=0.01, max=365)]
 Factory = Annotated[str | None, typer.Option("--factory", help="The serial in the device's factory certificate.")]
-ByHand = Annotated[bool, typer.Option("--by-hand", help="No claim: it gets its certificate by `waybill pki device`.")]
+ByHand = Annotated[
+    bool,
+    typer.Option("--by-hand", help="No claim: it may connect at once, with a certificate of `waybill pki device`."),
+]

@@ -98,5 +98,5 @@ def known_entry(session: RegistrySession, device: str) -> DeviceEntry:
     if entry is None:
         near = session.nearest(device)
         meant = f"did you mean {near}?" if near else "waybill device list shows those that there are"
-        raise ChangeRefused(device, None, "this", f"the registry has no such device: {meant}")
+        raise ChangeRefused(device, None, "", f"the registry has no device {device}: {meant}")
     return entry

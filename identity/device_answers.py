@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
@@ -54,11 +54,8 @@ def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None
         facts = {}
         for one in outcome.publications:
             typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
-            if one.entry.claim is not None and one.entry.claim.until is not None and one.entry.state == "expected":
-                typer.echo(f"  its token is good until {one.entry.claim.until:%Y-%m-%dT%H:%M:%SZ}")
-            if one.entry.was_never_enrolled:
-                again = f"waybill device expect {one.entry.name} --region {one.entry.region} --again"
-                typer.echo(f"  it was never enrolled, and its claim is closed: {again} gives it another one")
+            for line in _advice(one.entry):
+                typer.echo(f"  {line}")
         if outcome.holds and outcome.confirmed and not missing:
             typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
         if outcome.unlisted:
@@ -74,6 +71,18 @@ def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None
         end(why, EXIT_NOT_CONFIRMED, as_json=as_json, facts=facts)
     if as_json:
         typer.echo(_result(0, "", facts))
+
+
+def _advice(entry: DeviceEntry) -> Iterator[str]:
+    """What a device needs next, with the command for it."""
+    if entry.claim is not None and entry.claim.until is not None and entry.state == "expected":
+        yield f"its token is good until {entry.claim.until:%Y-%m-%dT%H:%M:%SZ}"
+    place = f"{entry.name} --region {entry.region}"
+    if entry.was_never_enrolled:
+        again = f"waybill device expect {place} --again --token-file FILE --reason WHY"
+        yield f"it was never enrolled, and its claim is closed: {again} gives it another one"
+    if entry.state == "active" and entry.claim is None and not entry.certificates:
+        yield f"it may connect at once, with a certificate by hand: waybill pki device {place} --out FOLDER"
 
 
 def end(text: str, status: int, *, as_json: bool = False, facts: Mapping[str, object] | None = None) -> NoReturn:

@@ -121,7 +121,10 @@ def expect(
     by_hand: ByHand = False,
     days: TokenDays = 7,
     again: Annotated[
-        bool, typer.Option("--again", help="One that is known: it lost its claim, or its certificates ended.")
+        bool,
+        typer.Option(
+            "--again", help="Give a known device another claim: it lost its own, or its certificates have ended."
+        ),
     ] = False,
     wait: Wait = 0,
     as_json: AsJson = False,

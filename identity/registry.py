@@ -80,10 +80,10 @@ _AGAIN = f"it is known already, and active: once its certificates have ended {_A
 
 
 class ChangeRefused(IdentityError):
-    """A change that leads nowhere from where the device is: `device`, its `state` (None: it is not known), `change`."""
+    """A `change` that leads nowhere from where the `device` is; `state` None: it is not known, and `change` is ""."""
 
     def __init__(self, device: str, state: DeviceState | None, change: str, why: str) -> None:
-        super().__init__(f"{device}: {change} refused: {why}")
+        super().__init__(f"{change} of {device} is refused by its entry in the registry: {why}" if change else why)
         self.device, self.state, self.change = device, state, change
 
 

@@ -68,7 +68,9 @@ class OperatorKey:
         except ValueError as error:
             raise OperatorKeyRefused(f"it is {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise OperatorKeyRefused("it is a private key of another kind; make one with `waybill push key NAME`")
+            raise OperatorKeyRefused(
+                "it is a private key of another kind; make one with `waybill push key NAME --tenant TENANT`"
+            )
         return cls(key)
 
     def private_pem(self) -> bytes:

@@ -143,7 +143,9 @@ class TokenFolder:
             named = self.signer_file.read_bytes().decode(errors="replace")
         except FileNotFoundError:
             if not ids:
-                raise InvalidToken(f"{self.keys} has no key of tokens: waybill pki token makes the first one") from None
+                raise InvalidToken(
+                    f"{self.keys} has no key of tokens: waybill pki token ROLE makes the first one"
+                ) from None
             # Killed between the first key and its naming: there is no other one.
             return ids[0]
         if named not in ids:

@@ -154,7 +154,7 @@ def moment_text(moment_s: float) -> str:
 def _issuer_of(folder: Path, issuer: str | None, new_issuer: bool) -> TokenIssuer:
     issuer = issuer or TokenFolder(folder).issuer
     if issuer is None:
-        raise OtherIssuer(f"{folder} has no tokens yet: waybill pki token makes the first, or say --folder")
+        raise OtherIssuer(f"{folder} has no tokens yet: waybill pki token ROLE makes the first, or say --folder")
     check_issuer(folder, issuer, may_change=new_issuer)
     return TokenIssuer(folder, issuer)
 

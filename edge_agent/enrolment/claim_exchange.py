@@ -75,8 +75,8 @@ def _meaning(problem: str) -> str:
         return "the claim was not looked at: see enrolment.host and port, and the network"
     # The broker ends a connection with a password that it does not know, and not each says so in words.
     return (
-        "a claim that is used, expired or unknown is turned away there: `waybill device show` says what is expected, "
-        "and `waybill device expect --again` gives another claim"
+        "a claim that is used, expired or unknown is turned away there: `waybill device show TENANT/DEVICE` says what "
+        "is expected, and `waybill device expect --again` gives another claim"
     )
 
 

@@ -21,7 +21,7 @@ def enrol_once(settings: AgentSettings) -> str:
     if settings.enrolment is None or folder is None:
         raise EnrolmentFailed("the settings have no [enrolment]: this device is given its certificate by hand")
     if (held := folder.newest()) is not None and time.time() < held.validity.not_after_s:
-        return f"{settings.device.id} has a certificate: {_described(held)}"
+        return f"{settings.device.tenant}/{settings.device.id} has a certificate: {_described(held)}"
     if is_running(settings):
         raise EnrolmentFailed("the agent runs, and enrols by itself: `edge-agent status` says how far it is")
     os.umask(0o077)
@@ -29,7 +29,7 @@ def enrol_once(settings: AgentSettings) -> str:
         folder=folder, ask_region=lambda _request: None, on_certificate=lambda: None, random=random.Random()
     )
     held = EnrolmentLoop(settings.enrolment, settings.device, parts).enrol()
-    return f"{settings.device.id} is enrolled: {_described(held)}"
+    return f"{settings.device.tenant}/{settings.device.id} is enrolled: {_described(held)}"
 
 
 def _described(held: HeldCertificate) -> str:

@@ -47,7 +47,7 @@ class EnrolmentLoop:
     """Runs in one thread (`run`); `on_answer`, `stop` and the attributes are for others. Nothing waits for it."""
 
     def __init__(self, settings: EnrolmentSettings, device: DeviceSettings, parts: EnrolmentParts) -> None:
-        self._settings, self._parts = settings, parts
+        self._settings, self._parts, self._name = settings, parts, f"{device.tenant}/{device.id}"
         self._requests = CertificateRequests(device, parts.folder, settings.ca)
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, parts.random.random)
         # Drawn once: a moment that is drawn anew with each look would come early for everybody.
@@ -96,10 +96,14 @@ class EnrolmentLoop:
     def enrol(self) -> HeldCertificate:
         """One attempt to be enrolled with the claim. Raises AgentError, OSError."""
         request = self._requests.make()
-        answer = self._parts.exchange(
-            self._settings, request, self._requests.is_answered_by, is_stopping=lambda: self._is_stopping
-        )
-        return self._requests.take(answer)
+        try:
+            answer = self._parts.exchange(
+                self._settings, request, self._requests.is_answered_by, is_stopping=lambda: self._is_stopping
+            )
+            return self._requests.take(answer)
+        except EnrolmentFailed as error:
+            # A device of a tenant that its settings do not name is as unknown as one that nobody expects.
+            raise EnrolmentFailed(f"{self._name} is not enrolled: {error}") from error
 
     def _attempt(self, *, is_renewal: bool) -> None:
         held = self._renew() if is_renewal else self.enrol()

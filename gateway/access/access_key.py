@@ -64,7 +64,8 @@ class AccessKey:
             if key.name != self._name:
                 raise SignatureRefused(SignatureFault.NO_RIGHT, f"it is that of {key.name}, and not of {self._name}")
         except SignatureRefused as refused:
-            return f"the daemon's own key: {refused}; make one by `waybill push key {self._name} --kind enrolment`"
+            make = f"waybill push key {self._name} --tenant '*' --kind enrolment"
+            return f"the daemon's own key: {refused}; make one by `{make}`"
         return ""
 
     @property

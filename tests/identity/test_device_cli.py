@@ -276,7 +276,12 @@ def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["show", "acme/bus-9"], 3, "the registry has no such device: did you mean acme/bus-2?"),
+        (["show", "acme/bus-9"], 3, "waybill device: the registry has no device acme/bus-9: did you mean acme/bus-2?"),
+        (
+            ["resume", "acme/bus-1", "--reason", "x"],
+            3,
+            "resume of acme/bus-1 is refused by its entry in the registry: it",
+        ),
         (["show", "bus-9"], 2, "write TENANT/DEVICE"),
         (["revoke", "acme/bus-1", "--reason", " "], 2, "the reason is one line"),
         (["revoke", "acme/bus-1", "--reason", "x" * 501], 2, "the reason is one line"),
@@ -290,6 +295,22 @@ def test_what_is_wrong_is_said_with_the_value_and_what_to_write(
 ) -> None:
     done = CliRunner().invoke(app, [*arguments, "--config", str(config)], env={"COLUMNS": "300"})
     assert (done.exit_code, said in done.stderr) == (status, True), done.stderr
+
+
+@pytest.mark.parametrize(("claim", "is_said"), [("--by-hand", True), ("--factory", False)])
+def test_a_device_by_hand_is_said_to_be_let_in_at_once(
+    config: Path, monkeypatch: pytest.MonkeyPatch, claim: str, is_said: bool
+) -> None:
+    def published(_: object, entries: Iterable[DeviceEntry], *__: object) -> ChangeOutcome:
+        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries), True, None)
+
+    monkeypatch.setattr(InMemory, "publish", published)
+    options = [claim, *(["SN-1"] if claim == "--factory" else []), "--region", "eu", "--reason", "new"]
+    said = run(config, "expect", "acme/bus-7", *options)
+    advice = (
+        "it may connect at once, with a certificate by hand: waybill pki device acme/bus-7 --region eu --out FOLDER"
+    )
+    assert (advice in said) is is_said
 
 
 def test_an_empty_registry_is_said_to_be_empty(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

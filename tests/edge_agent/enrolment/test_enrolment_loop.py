@@ -83,7 +83,7 @@ def test_an_attempt_that_fails_is_made_again_later_and_later_with_the_same_key(d
     waits = [device.loop.step() for _ in range(12)]
     assert 2.5 <= waits[0] <= 5.0
     assert 1800 <= waits[-1] <= 3600
-    assert device.loop.problem == "no answer"
+    assert device.loop.problem == "acme/bus-1 is not enrolled: no answer"
     device.answers = True
     device.loop.step()
     assert device.loop.problem == ""

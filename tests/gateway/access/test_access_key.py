@@ -67,7 +67,7 @@ def test_without_an_operators_word_that_readers_believe_nothing_is_to_be_signed(
 @pytest.mark.parametrize("trusted", [enroller(), operator("anna")])
 def test_a_key_that_the_daemon_itself_does_not_trust_is_a_problem(tmp_path: Path, trusted: NewOperator) -> None:
     key = key_of(tmp_path, enroller(), trusted)
-    assert "push key access@eu" in key.problem(NOW)
+    assert "push key access@eu --tenant '*' --kind enrolment" in key.problem(NOW)
     with pytest.raises(SignatureRefused):
         key.check(ENTRY, WARRANT, NOW)
 
