@@ -166,7 +166,7 @@ class Server(ABC):
     def check(self) -> bool:
         """Probe once; True when healthy. Raises ServerFailed when the process ended.
 
-        One that answers for the first time and has a `defect` is killed and started again, at most three times.
+        One that answers for the first time and has a `defect` is stopped and started again, at most three times.
         """
         self.check_alive()
         healthy = self.probe()
@@ -175,7 +175,8 @@ class Server(ABC):
                 raise ServerFailed(
                     self.name, f"{defect} after each of {_MAX_STARTS} starts", self.log, self.last_lines()
                 )
-            self.kill()
+            # In order: what a kill leaves behind may be what the defect came from.
+            self.stop()
             self._start()
             self.restarts += 1
             return False

@@ -95,18 +95,27 @@ def test_a_server_that_never_becomes_healthy_is_named_when_the_time_is_over(tmp_
     server.stop()
 
 
+IN_ORDER = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('in order')));"
+    "print('up', flush=True); time.sleep(60)"
+)
+
+
 class Defective(DaemonProcess):
     """A server that answers, and is of no use after its first starts."""
 
     def __init__(self, folder: Path, bad_starts: int) -> None:
-        super().__init__("sample", [sys.executable, "-c", SLEEP], folder, healthy_when=lives)
+        command = [sys.executable, "-c", IN_ORDER]
+        super().__init__("sample", command, folder, healthy_when=lambda: self.last_lines() == ["up"])
         self.bad_starts = bad_starts
 
     def defect(self) -> str | None:
         return "no messages are read" if self.restarts < self.bad_starts else None
 
 
-def test_a_server_that_answers_and_is_known_to_be_of_no_use_is_started_again(tmp_path: Path) -> None:
+def test_a_server_that_answers_and_is_known_to_be_of_no_use_is_stopped_in_order_and_started_again(
+    tmp_path: Path,
+) -> None:
     server = Defective(tmp_path, bad_starts=2)
     server.start()
     first = server.pid
@@ -114,6 +123,7 @@ def test_a_server_that_answers_and_is_known_to_be_of_no_use_is_started_again(tmp
     assert (server.state, server.restarts) == (ServerState.HEALTHY, 2)
     assert first is not None
     assert not is_alive(first)
+    assert server.log.read_text().split("\n")[:-1] == ["up", "in order", "up", "in order", "up"]
     server.stop()
 
 
