@@ -80,7 +80,7 @@ _AGAIN = f"it is known already, and active: once its certificates have ended {_A
 
 
 class ChangeRefused(IdentityError):
-    """A `change` that leads nowhere from where the `device` is; `state` None: it is not known, and `change` is ""."""
+    """A change that leads nowhere from where a device is. `state` None: it is not known, and `change` may be ""."""
 
     def __init__(self, device: str, state: DeviceState | None, change: str, why: str) -> None:
         super().__init__(f"{change} of {device} is refused by its entry in the registry: {why}" if change else why)
@@ -371,7 +371,7 @@ def _entry(name: str, state: DeviceState | None, facts: dict[str, Any], change: 
     try:
         return DeviceEntry.model_validate(facts | made)
     except ValidationError as error:
-        raise ChangeRefused(name, state, "change", first_fault(error)) from error
+        raise ChangeRefused(name, state, "", f"{name}: no reader takes such an entry: {first_fault(error)}") from error
 
 
 def first_fault(error: ValidationError) -> str:

@@ -146,7 +146,7 @@ def test_each_role_keeps_the_life_of_its_tokens_and_it_is_said(tmp_path: Path) -
 
 def test_the_status_of_a_change_of_keys_writes_nothing(tmp_path: Path) -> None:
     nothing = run("token-key", "status", "--folder", tmp_path)
-    assert (nothing.exit_code, "waybill pki token makes the first one" in nothing.output) == (1, True)
+    assert (nothing.exit_code, "waybill pki token ROLE makes the first one" in nothing.output) == (1, True)
     assert files_of(tmp_path) == {}
     common = ("--issuer", ISSUER, "--folder", tmp_path)
     run("token", "jobs", *common, "--days", 1)

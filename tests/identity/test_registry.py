@@ -225,7 +225,7 @@ def test_every_refusal_names_a_way_on() -> None:
         said = _tried(entry)
         assert said
         for text in said:
-            assert re.search(ways, text.partition("refused: ")[2]), text
+            assert re.search(ways, text.partition("is refused by its entry in the registry: ")[2]), text
 
 
 def test_a_claim_of_a_token_is_called_by_its_hash_and_no_other_claim_is_called_so() -> None:
