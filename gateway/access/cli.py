@@ -71,16 +71,24 @@ def prepare(*, config: ConfigOption) -> None:
 
 
 @app.command()
-def status(*, config: ConfigOption) -> None:
-    """Print what the daemon that runs with this file is doing, as JSON; exit status 1 when it is not healthy.
+def status(
+    *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """Show what the daemon that runs with this file is doing; exit status 1 when it is not healthy.
 
     Example: fleet-gateway access status --config access.toml
     """
+    from rich.console import Console
+
     from gateway.access.status import read_access_status
+    from gateway.access.status_table import status_table
 
     with _errors_as_messages():
         answer = read_access_status(load(AccessSettings, config).status)
-    sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+    if as_json:
+        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+    else:
+        Console().print(status_table(answer))
     if not answer.healthy:
         raise typer.Exit(1)
 

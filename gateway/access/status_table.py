@@ -1,0 +1,61 @@
+"""The status of an access daemon for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from gateway.access.status import AccessStatus
+
+__all__ = ["status_table"]
+
+_SHOWN: Final = 5
+"""Of refusals, the last ones; `--json` has all that are kept."""
+
+
+def status_table(status: AccessStatus) -> Table:
+    """A line for each thing that is known; refusals a line each, the last ones last."""
+    table = Table(title=Text(f"access daemon of {status.region}"), title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _rows(status):
+        table.add_row(name.replace("_", " "), Text(text))
+    return table
+
+
+def _rows(status: AccessStatus) -> Iterator[tuple[str, str]]:
+    refused = {"enrolments_refused", "last_publications_refused"}
+    yield "healthy", "yes" if status.healthy else f"no: {status.last_error}"
+    moments = {"registry_unreachable_since_s": "no, it is read", "key_ends_s": "never"}
+    for name, value in status.model_dump(exclude={"region", "healthy", "last_error", *refused}).items():
+        if name in moments:
+            yield name.removesuffix("_s"), moments[name] if value is None else _moment(value)
+        elif name == "lists":
+            yield "lists_end", "\n".join(f"{issuer}: {_moment(end_s)}" for issuer, end_s in value.items()) or "none"
+        else:
+            yield name, _counts(value) if isinstance(value, Mapping) else str(value)
+    asked = [f"{_moment(one.at_s)} {one.sender}: {one.reason}: {one.detail}" for one in status.enrolments_refused]
+    yield "enrolments_refused", _last(asked)
+    sent = [
+        f"{one.at} {one.sender} at {one.broker}: {one.kind}, {one.times} times, {one.topic}"
+        for one in status.last_publications_refused
+    ]
+    yield "publications_refused_last", _last(sent)
+
+
+def _counts(value: Mapping[str, object]) -> str:
+    parts = ((name, _counts(one) if isinstance(one, Mapping) else str(one)) for name, one in value.items())
+    return ", ".join(f"{name} {text}" for name, text in parts) or "none"
+
+
+def _last(lines: list[str]) -> str:
+    left_out = f"{len(lines) - _SHOWN} before that, see --json\n" if len(lines) > _SHOWN else ""
+    return left_out + "\n".join(lines[-_SHOWN:]) if lines else "none"
+
+
+def _moment(moment_s: float) -> str:
+    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%dT%H:%M:%SZ}"

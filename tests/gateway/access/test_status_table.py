@@ -1,0 +1,79 @@
+"""What an operator reads of an access daemon, and what a program does."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gateway.access import status as status_module
+from gateway.access.cli import app
+from gateway.access.status import AccessStatus, RefusedEnrolment, RefusedPublications
+from gateway.access.status_table import status_table
+
+ASKED = [
+    RefusedEnrolment(at_s=60.0 * at, sender=f"claim@SN-{at}", reason="claim-used", detail="[x]") for at in range(7)
+]
+SENT = RefusedPublications(broker="devices", at="21:51", sender="kaze/bus-1", kind="ack", topic="t", times=3)
+SAID = AccessStatus(
+    region="eu",
+    pid=1,
+    started_at="now",
+    last_error="registry: away",
+    registry_unreachable_since_s=120.0,
+    lists={"Waybill regional authority eu": 86_400.0},
+    connections_refused={"devices": {"tls": 2}},
+    enrolments_refused=ASKED,
+    last_publications_refused=[SENT],
+)
+
+
+def shown(status: AccessStatus) -> dict[str, str]:
+    """The text of each line of the table, by its name."""
+    printed = StringIO()
+    Console(width=200, file=printed).print(status_table(status))
+    rows, name = dict[str, str](), ""
+    for line in printed.getvalue().splitlines():
+        if "│" in line:
+            head, text = (part.strip() for part in line.strip("│").split("│"))
+            name = head or name
+            rows[name] = f"{rows[name]}\n{text}" if name in rows else text
+    return rows
+
+
+def test_each_thing_that_the_status_has_is_in_the_table() -> None:
+    rows = shown(SAID)
+    assert rows["healthy"] == "no: registry: away"
+    assert rows["registry unreachable since"] == "1970-01-01T00:02:00Z"
+    assert rows["lists end"] == "Waybill regional authority eu: 1970-01-02T00:00:00Z"
+    assert rows["connections refused"] == "devices tls 2"
+    assert rows["publications refused last"] == "21:51 kaze/bus-1 at devices: ack, 3 times, t"
+    others = {"region", "last_error", "lists", "last_publications_refused"}
+    names = {name.removesuffix("_s").replace("_", " ") for name in AccessStatus.model_fields if name not in others}
+    assert names <= rows.keys()
+
+
+def test_of_what_was_refused_the_last_is_shown_and_that_there_is_more() -> None:
+    first, *lines = shown(SAID)["enrolments refused"].splitlines()
+    assert (first, len(lines)) == ("2 before that, see --json", 5)
+    assert lines[-1] == "1970-01-01T00:06:00Z claim@SN-6: claim-used: [x]"
+
+
+def test_where_nothing_is_wrong_the_table_says_so() -> None:
+    rows = shown(AccessStatus(region="eu", pid=1, started_at="now", healthy=True, last_error=""))
+    assert (rows["healthy"], rows["registry unreachable since"], rows["key ends"]) == ("yes", "no, it is read", "never")
+    assert {rows[name] for name in ("lists end", "enrolments refused", "connections refused")} == {"none"}
+
+
+def test_programs_get_json_and_both_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.access.cli.load", lambda *_: type("Settings", (), {"status": None}))
+    monkeypatch.setattr(status_module, "read_access_status", lambda _: SAID)
+    command = ["status", "--config", str(tmp_path / "access.toml")]
+    for_people, for_programs = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--json"]))
+    assert (for_people.exit_code, for_programs.exit_code) == (1, 1)
+    assert AccessStatus.model_validate(json.loads(for_programs.output)) == SAID
+    assert "access daemon of eu" in for_people.output
