@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, RequestFault, RequestRefused
 from identity.names import MAX_NAME_CHARACTERS, DeviceName, PrincipalName, device_name, parse_name
+from identity.pem_keys import pem_fault
 from identity.requests import KeyPair, PublicKey, read_request
 
 __all__ = [
@@ -242,7 +243,7 @@ def read_certificates(pem: bytes) -> list[x509.Certificate]:
         for one in found:
             _ = one.subject, one.issuer, one.public_key(), one.extensions, one.not_valid_before_utc, one.serial_number
     except Exception as error:  # of half a dozen kinds
-        raise NotAnAuthority(f"no certificates in PEM: {error!s:.200}") from error
+        raise NotAnAuthority(f"no certificates in PEM: {pem_fault(error)}") from error
     return found
 
 

@@ -59,7 +59,7 @@ class IssuedCertificate(NamedTuple):
         try:
             certificate = read_certificates(file.read_bytes())[0]
         except NotAnAuthority as error:
-            raise AuthorityDamaged(file.parent, f"{file.name}: {error}") from error
+            raise AuthorityDamaged(file, str(error)) from error
         name, issuer = common_name(certificate.subject), common_name(certificate.issuer)
         begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         return cls(name, issuer, certificate.serial_number, begins, ends, file, kind_of(certificate))

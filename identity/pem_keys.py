@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from settings import one_line
 
-__all__ = ["private_key_of", "public_key_of"]
+__all__ = ["pem_fault", "private_key_of", "public_key_of"]
 
+_PAGE = re.compile(r" ?See https?://\S+ for more details\.")
 # A key of the wrong length for its kind is an internal error of the library.
 _FAULTS = (ValueError, TypeError, UnsupportedAlgorithm, InternalError)
 
@@ -19,7 +22,7 @@ def private_key_of(pem: bytes) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(pem, None)
     except _FAULTS as error:
-        raise ValueError(f"no private key in PEM without a passphrase: {one_line(str(error))}") from error
+        raise ValueError(f"no private key in PEM without a passphrase: {pem_fault(error)}") from error
 
 
 def public_key_of(pem: bytes) -> PublicKeyTypes:
@@ -27,4 +30,9 @@ def public_key_of(pem: bytes) -> PublicKeyTypes:
     try:
         return load_pem_public_key(pem)
     except _FAULTS as error:
-        raise ValueError(f"no public key in PEM: {one_line(str(error))}") from error
+        raise ValueError(f"no public key in PEM: {pem_fault(error)}") from error
+
+
+def pem_fault(error: Exception) -> str:
+    """What the library says of bytes in PEM, in one line and without the page that is for its own callers."""
+    return one_line(_PAGE.sub("", str(error)))

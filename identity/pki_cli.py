@@ -17,7 +17,7 @@ from identity.error_messages import error_text, errors_as_messages, print_error
 from identity.errors import IdentityError
 from identity.key_commands import sealing, token
 from identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations
-from identity.names import PrincipalKind, principal
+from identity.names import PrincipalKind, device_name, principal
 from identity.pki_folder import PkiFolder, latest
 from identity.token_key_commands import app as token_key
 from runtime.tls import TlsSettings
@@ -175,6 +175,8 @@ def device(
 
     Example: waybill pki device acme/bus-17 --region eu --out bus-17
     """
+    with errors_as_messages():
+        device_name(*name.split("/", 1) if "/" in name else (name, ""))
     if request is None:
         _write(folder, region, out, name=name, days=days, as_json=as_json)
         return
@@ -306,13 +308,11 @@ def _show(found: Sequence[IssuedCertificate], within: float, as_json: bool, revo
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
         table = Table()
-        # What is long goes on in the next line: a name or a date that is cut says nothing.
-        for heading in ("name", "what", "ends", "state", "revoked", "signed by", "serial"):
-            table.add_column(heading, overflow="fold", min_width=20 if heading == "ends" else None)
+        # What is long goes on in the next line: a name or a date that is cut says nothing. Serials: see --json.
+        for heading in ("name", "what", "ends", "state", "revoked", "signed by"):
+            table.add_column(heading, overflow="fold", no_wrap=heading == "ends")
         for one, is_listed, state in rows:
-            fields = _fields(one)
-            ends, serial = fields["not_after"], fields["serial"][:16]
-            table.add_row(one.name, fields["what"], ends, state, is_listed, one.issuer, serial)
+            table.add_row(one.name, one.what, _as_text(one.not_after), state, is_listed, one.issuer)
         console.print(table)
     raise typer.Exit(1 if any(state in {"ends soon", "ended"} for *_, state in rows) else 0)
 

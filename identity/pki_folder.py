@@ -181,7 +181,7 @@ class PkiFolder:
         """
         authority, named = self.region(region), parse_name(name)
         if not isinstance(named, DeviceName):
-            raise NameRefused(f"{name!r} names no device: a device is TENANT/DEVICE")
+            raise NameRefused(f"{name!r:.80} names no device: a device is TENANT/DEVICE")
         # One byte more than is taken, so that a longer file is refused and not cut.
         with request.open("rb") as file:
             pem = file.read(MAX_REQUEST_BYTES + 1)

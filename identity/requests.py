@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from identity.errors import KeyRefused, RequestFault, RequestRefused
-from identity.pem_keys import private_key_of
+from identity.pem_keys import pem_fault, private_key_of
 
 __all__ = ["MAX_REQUEST_BYTES", "CertificateRequest", "KeyPair", "PublicKey", "make_request", "read_request"]
 
@@ -93,7 +93,7 @@ def read_request(pem: bytes) -> CertificateRequest:
             names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             key = request.public_key()
     except Exception as error:
-        raise RequestRefused(RequestFault.NOT_A_REQUEST, str(error)) from error
+        raise RequestRefused(RequestFault.NOT_A_REQUEST, pem_fault(error)) from error
     if not (isinstance(key, PublicKey) and _is_taken(key)):
         raise RequestRefused(RequestFault.KEY_NOT_TAKEN, "take a key on P-256 or P-384, or RSA of 2048 to 4096 bits")
     if not _is_signed(request):

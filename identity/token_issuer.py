@@ -36,6 +36,8 @@ def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None
     """Raises OtherIssuer: every broker takes what the folder publishes, and tokens of the issuer named there alone."""
     if not issuer.startswith("https://"):
         raise OtherIssuer(f"{issuer}: an issuer is reached by https://, or anybody on the way could give out keys")
+    if issuer.endswith("/"):
+        raise OtherIssuer(f"{issuer}: an issuer is written without a slash at the end, as its tokens have it")
     known = TokenFolder(folder).issuer
     if known not in (None, issuer) and not may_change:
         raise OtherIssuer(

@@ -190,8 +190,10 @@ def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp
 def test_the_list_cuts_no_name_and_no_date(pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pki_cli, "console", Console(width=80))
     run(pki, "gateway", "a-name-that-is-longer-than-a-column-has-room", "--region", "eu", "--out", tmp_path / "out")
+    assert run(pki, "region", "us", "--root-key", tmp_path / SAFE).exit_code == 0
     shown = run(pki, "list").output
     assert "\u2026" not in shown
+    assert {len(line) for line in shown.splitlines()} == {80}
     assert f"{datetime.now(UTC) + timedelta(days=90):%Y-%m-%dT}" in shown
 
 
@@ -255,6 +257,9 @@ def test_the_machine_of_a_region_lists_what_it_has(pki: Path, tmp_path: Path) ->
         (["access", "EU"], "did you mean eu?"),
         (["device", "acme/bus-1", "--region", "Eu"], "did you mean eu?"),
         (["factory", "VIN-1", "--region", "euu"], "did you mean eu?"),
+        (["device", "bus-1", "--region", "eu"], "write TENANT/DEVICE, such as acme/bus-17"),
+        (["device", "gateway@eu-1", "--region", "eu"], "write TENANT/DEVICE"),
+        (["device", "acme/a b", "--region", "eu"], "'a b' is no name of a device"),
         (["server", "broker", "--region", "eu", "--at", "localhost"], "write broker@NAME or pulsar@NAME"),
         (["server", "broker@", "--region", "eu", "--at", "localhost"], "such as broker@eu"),
         (["server", "gateway@eu", "--region", "eu", "--at", "localhost"], "such as broker@eu"),
@@ -270,6 +275,16 @@ def test_a_slip_of_the_pen_writes_nothing_and_is_answered_with_what_to_write(
     refused = run(pki, *command, "--out", tmp_path / "out")
     assert (refused.exit_code, advice in refused.output) == (1, True), refused.output
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_that_is_no_certificate_is_named_in_our_words(pki: Path, tmp_path: Path) -> None:
+    file = tmp_path / "junk.pem"
+    file.write_text("junk")
+    shown = CliRunner().invoke(app, ["show", str(file)])
+    out = tmp_path / "out"
+    asked = run(pki, "device", "acme/bus-1", "--region", "eu", "--request", file, "--out", out)
+    for said, begin in ((shown, f"{file}: no certificates in PEM: "), (asked, "certificate request refused (not-a-re")):
+        assert (said.exit_code, said.output.startswith(begin), "http" in said.output) == (1, True, False), said.output
 
 
 def test_two_regions_do_not_differ_in_upper_and_lower_case_alone(pki: Path, tmp_path: Path) -> None:
