@@ -15,6 +15,7 @@ __all__ = [
     "Key",
     "LockWait",
     "Reason",
+    "Successor",
     "Token",
     "TokenDays",
     "Wait",
@@ -49,7 +50,21 @@ def _argument(check: Callable[[], str]) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
+def _successor(text: str) -> str:
+    from identity.names import device_name
+
+    if "/" in text:
+        raise typer.BadParameter(f"{text!r:.80}: write the name alone, without its tenant, which stays the same")
+    # Beside the shortest tenant: with its own it may still be too long, which is seen where the entry is made.
+    _argument(lambda: device_name("t", text))
+    return text
+
+
 Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.", callback=_device)]
+Successor = Annotated[
+    str,
+    typer.Argument(help="The name of the new device in this vehicle, of the same tenant.", callback=_successor),
+]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why, in one line; it is recorded.", callback=_reason)]
 Wait = Annotated[float, typer.Option("--wait", help="Wait so many seconds for each region to confirm.", min=0)]
 LockWait = Annotated[

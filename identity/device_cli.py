@@ -25,6 +25,7 @@ from identity.command_options import (
     Key,
     LockWait,
     Reason,
+    Successor,
     Token,
     TokenDays,
     Wait,
@@ -276,7 +277,7 @@ def move(
 @removes_refused_token
 def replace(
     device: Device,
-    successor: Annotated[str, typer.Argument(help="The name of the new device in this vehicle, of the same tenant.")],
+    successor: Successor,
     *,
     config: Config = None,
     reason: Reason,
@@ -309,7 +310,7 @@ def replace(
 def sign(
     devices: Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE; none: every one.")] = [],  # noqa: B006  # typer reads it
     *,
-    config: Config,
+    config: Config = None,
     tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
     key: Key = None,
     wait: Wait = 0,

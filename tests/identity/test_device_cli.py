@@ -283,6 +283,8 @@ def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_
             "resume of acme/bus-1 is refused by its entry in the registry: it",
         ),
         (["show", "bus-9"], 2, "write TENANT/DEVICE"),
+        (["replace", "acme/bus-1", "acme/bus-9", "--by-hand", "--reason", "x"], 2, "write the name alone"),
+        (["replace", "acme/bus-1", "bus 9", "--by-hand", "--reason", "x"], 2, "'bus 9' is no name of a device"),
         (["revoke", "acme/bus-1", "--reason", " "], 2, "the reason is one line"),
         (["revoke", "acme/bus-1", "--reason", "x" * 501], 2, "the reason is one line"),
         (["revoke", "acme/bus-1", "--reason", "x", "--key", "nowhere.key"], 2, "does not exist"),
