@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 
 from identity.error_messages import error_text
-from identity.errors import IdentityError, SignatureRefused
+from identity.errors import IdentityError, NameRefused, SignatureRefused
 from identity.names import device_name
+from identity.nearest import did_you_mean
 from identity.operator_files import (
     NewOperator,
     read_operator_key,
@@ -37,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     help="Operators' keys, and signed settings for devices.",
 )
+_KINDS = ("settings", "device", "enrolment", "fence", "tariff", "account", "legal_entity", "exchange_rate", ANY)
 Files = Annotated[list[Path], typer.Argument(help="Files TENANT/DEVICE.toml, as in the gateway's push folder.")]
 Operators = Annotated[Path, typer.Option(help="The file of the public keys that are trusted.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -67,6 +69,8 @@ def key(
     Example: waybill push key anna --tenant acme --kind settings
     """
     with _errors_as_messages():
+        for kind in kinds:
+            _check_kind(kind)
         made, now = OperatorKey.generate(), datetime.now(UTC).replace(microsecond=0)
         trusted = trusted_key(
             made,
@@ -83,6 +87,13 @@ def key(
             _print_json({"key_id": made.key_id, "file": str(file), "operators": str(operators)})
         else:
             typer.echo(f"{file}: the private key {made.key_id}; it is trusted in {operators}")
+
+
+def _check_kind(kind: str) -> None:
+    # A file of keys takes any, for a later version has more: a key that is made here is for today.
+    if kind not in _KINDS:
+        what = f"{did_you_mean(kind, _KINDS)}there are {', '.join(_KINDS)}"
+        raise NameRefused(f"{kind!r:.80} is nothing that is signed: {what}")
 
 
 @app.command()

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
-from identity import read_signed_push
+from cloud_jobs.reference_messages import Kind
+from identity import ANY, read_signed_push
 from identity.push_cli import app
+from identity.registry_messages import KIND
+from identity.registry_signing import ENROLMENT_KIND
+from identity.signed_push import SETTINGS_KIND
 from settings import MAX_PUSHED_BYTES
 
 TEXT = "[drain]\nwindow = 7\n"
@@ -102,3 +107,11 @@ def test_what_cannot_be_done_is_said_without_a_traceback(folder: Path, words: li
     assert code == (78 if "--operators" in words else 1), text
     assert "Traceback" not in text
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_kind_that_nobody_signs_makes_no_key_and_each_that_is_signed_does(folder: Path) -> None:
+    code, text = run("key", "ben", "--tenant", "acme", "--kind", "devices")
+    assert (code, "did you mean device? there are settings," in text) == (1, True), text
+    assert not (folder / "ben.key").exists()
+    kinds = [*get_args(Kind), SETTINGS_KIND, ENROLMENT_KIND, KIND, ANY]
+    assert run("key", "eve", "--tenant", "*", *(word for kind in kinds for word in ("--kind", kind)))[0] == 0
