@@ -27,7 +27,9 @@ from identity.registry_messages import DevicePublication
 __all__ = ["MAX_CONFIRMED", "AccessCore", "BrokerStep", "Confirmation", "KnownDevice"]
 
 MAX_CONFIRMED: Final = 1000
-"""Changes that one message confirms; of more at once, as after a start, those that were made last."""
+"""Changes that one step confirms, the rest in the next; of those of before a start, the ones that were made last."""
+MAX_UNCONFIRMED: Final = 20_000
+"""Changes that wait to be confirmed: more at once are in force, and nobody hears of the oldest."""
 MAX_ENDED: Final = 2000
 """Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
 _PRUNE_S: Final = 3600.0
@@ -40,11 +42,15 @@ _REASONS: Final = {
 
 
 class KnownDevice(NamedTuple):
-    """What is kept of a device that may not connect. `ends_s`: when its last certificate ends; inf: none is known."""
+    """What is kept of a device that may not connect. `ends_s`: when its last certificate ends; inf: none is known.
+
+    `others`: its certificates of other regions, as issuer, serial and end.
+    """
 
     state: DeviceState
     changed_s: float
     ends_s: float
+    others: tuple[tuple[str, int, float], ...] = ()
 
 
 class Confirmation(NamedTuple):
@@ -58,7 +64,8 @@ class BrokerStep(NamedTuple):
     """What the broker is to have now, and which sessions are to end.
 
     `denied`: by name in the rules. `revoked`: on the region's own list, by serial. `lists`: of other issuers.
-    `not_named`: how many more would be denied by name than there is room for; the lists keep them out.
+    `left_open`: whom neither the rules nor a list keep out, because there are more of them than names that are denied;
+    nothing is confirmed of these.
     """
 
     denied: frozenset[str]
@@ -66,7 +73,7 @@ class BrokerStep(NamedTuple):
     lists: tuple[RevocationList, ...]
     end: tuple[str, ...]
     confirm: tuple[Confirmation, ...]
-    not_named: int = 0
+    left_open: frozenset[str] = frozenset()
 
 
 class AccessCore:
@@ -88,11 +95,23 @@ class AccessCore:
         self.is_ready = False
         self.changes = 0
         self.lists_not_taken = 0
+        self.confirmations_dropped = 0
+        self.left_open = 0
 
     @property
     def closed_devices(self) -> int:
         """How many devices may not connect."""
         return len(self._closed)
+
+    @property
+    def problem(self) -> str:
+        """That devices are kept out by the gateway alone; empty while there are none."""
+        if not self.left_open:
+            return ""
+        return (
+            f"{self.left_open} devices that may not connect are neither among the {MAX_DENIED} denied by name nor on"
+            " a list: the gateway refuses what they send, and nothing is confirmed"
+        )
 
     @property
     def revoked_certificates(self) -> int:
@@ -110,7 +129,12 @@ class AccessCore:
         else:
             ends = [one.not_after.timestamp() for one in entry.certificates]
             ends_s = max([*ends, *self._issued.get(name, {}).values()], default=math.inf)
-            self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp(), ends_s)
+            others = tuple(
+                (one.issuer, int(one.serial, 16), one.not_after.timestamp())
+                for one in entry.certificates
+                if one.issuer != self._own_issuer
+            )
+            self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp(), ends_s, others)
             self._to_end[name] = None
         # Beside what the authority's folder has: a folder that was restored may be without the newest ones.
         for one in entry.certificates:
@@ -121,8 +145,9 @@ class AccessCore:
         self._put_on_list(name)
         self._to_confirm[name] = publication.publication_id
         self._to_confirm.move_to_end(name)
-        if len(self._to_confirm) > MAX_CONFIRMED:
+        if len(self._to_confirm) > (MAX_UNCONFIRMED if self.is_ready else MAX_CONFIRMED):
             self._to_confirm.popitem(last=False)
+            self.confirmations_dropped += self.is_ready
         self._change()
 
     def on_issued(self, name: str, serial: int, not_after_s: float, now_s: float) -> None:
@@ -189,22 +214,28 @@ class AccessCore:
             return None
         self._is_due = False
         self._prune(now_s)
-        # The last ones first: what was denied long ago is on the lists of all regions.
+        # Whom no list keeps out first, and of them the last ones.
         named = sorted(
-            (name for name in self._closed if self._denied_until_s(name) > now_s),
-            key=lambda name: self._closed[name].changed_s,
-            reverse=True,
+            (not self._is_missed(name, now_s), -self._closed[name].changed_s, name)
+            for name in self._closed
+            if self._denied_until_s(name) > now_s
         )
-        denied = named[:MAX_DENIED]
+        denied = [name for _, _, name in named[:MAX_DENIED]]
+        left_open = frozenset(name for is_listed, _, name in named[MAX_DENIED:] if not is_listed)
+        self.left_open = len(left_open)
         forget_at_s = min((self._denied_until_s(name) for name in denied), default=math.inf)
         self._forget_at_s = forget_at_s if math.isfinite(forget_at_s) else None
         end = tuple(self._to_end.popitem()[0] for _ in range(min(MAX_ENDED, len(self._to_end))))
         if self._to_end:
             self._change()
-        confirm = tuple(Confirmation(*one) for one in self._to_confirm.items())
-        self._to_confirm.clear()
+        in_force = [Confirmation(*one) for one in self._to_confirm.items() if one[0] not in left_open]
+        confirm = tuple(in_force[:MAX_CONFIRMED])
+        for device, _ in confirm:
+            del self._to_confirm[device]
+        if len(in_force) > len(confirm):
+            self._change()
         lists = tuple(self._lists[issuer] for issuer in sorted(self._lists))
-        return BrokerStep(frozenset(denied), dict(self._revoked), lists, end, confirm, len(named) - len(denied))
+        return BrokerStep(frozenset(denied), dict(self._revoked), lists, end, confirm, left_open)
 
     def on_failed(self, step: BrokerStep) -> None:
         """The step could not be done to its end: all of it is due again."""
@@ -221,6 +252,13 @@ class AccessCore:
     def _denied_until_s(self, name: str) -> float:
         """When no certificate of a device is valid any more, by a slow clock too; never where none is known."""
         return self._closed[name].ends_s + _PRUNE_S
+
+    def _is_missed(self, name: str, now_s: float) -> bool:
+        """Whether a certificate of a device is on no list; those of this region are on ours with each step."""
+        return any(
+            end_s + _PRUNE_S > now_s and ((found := self._lists.get(issuer)) is None or serial not in found.serials)
+            for issuer, serial, end_s in self._closed[name].others
+        )
 
     def _denied_since(self, since_s: float) -> list[str]:
         return [name for name, known in self._closed.items() if known.changed_s > since_s]

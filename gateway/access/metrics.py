@@ -46,6 +46,9 @@ class AccessMetrics:
             buckets=_STEP_S,
         )
         self.closed = gauge("waybill_access_devices_closed", "Devices that may not connect")
+        self.left_open = gauge(
+            "waybill_access_devices_left_open", "Devices that may not connect, and whom the gateway alone keeps out"
+        )
         self.revoked = gauge("waybill_access_certificates_revoked", "Certificates on the region's own list")
         self.list_ends = gauge("waybill_access_list_ends_seconds", "When the first list ends, seconds since 1970")
         self.key_ends = gauge(
@@ -84,6 +87,7 @@ class AccessMetrics:
     def take(self, status: AccessStatus) -> None:
         """What the status says of this moment."""
         self.closed.set(status.devices_closed)
+        self.left_open.set(status.devices_left_open)
         self.revoked.set(status.certificates_revoked)
         self.list_ends.set(min(status.lists.values(), default=0))
         self.key_ends.set(status.key_ends_s or 0)

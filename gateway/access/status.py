@@ -61,6 +61,7 @@ class AccessStatus(BaseModel):
     `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
     `entries_refused_by`: messages of the registry that are no entries or that nobody signed who may, by reason.
     `entries_published_again`: what holds of a device, because another message came last.
+    `devices_left_open`: those that may not connect, and whom neither a name in the rules nor a list keeps out.
     `answers_dropped`: confirmations and refusals of publications that nobody hears, for want of room.
     `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
     `key_ends_s`: until when the daemon's own key is trusted, None for good.
@@ -81,6 +82,7 @@ class AccessStatus(BaseModel):
     registry_unreachable_since_s: float | None = None
     devices_known: int = 0
     devices_closed: int = 0
+    devices_left_open: int = 0
     certificates_revoked: int = 0
     rules_version: int = 0
     lists: dict[str, float] = {}

@@ -9,9 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.core import MAX_ENDED, AccessCore
+from gateway.access.core import MAX_CONFIRMED, MAX_ENDED, MAX_UNCONFIRMED, AccessCore
 from gateway.access.revocation import RevocationList
-from identity.registry import DeviceEntry, resume, revoke, suspend
+from identity.broker_rules import MAX_DENIED
+from identity.registry import DeviceEntry, EnrolledCertificate, resume, revoke, suspend
 from identity.registry_messages import DevicePublication
 from tests.identity.registry_strategies import MOMENT, active, change, published
 
@@ -87,6 +88,64 @@ def test_a_thousand_changes_at_once_are_one_step() -> None:
     assert step is not None
     assert len(step.end) == len(step.denied) == 1000
     assert made.take_step(LATER_S + 1) is None
+
+
+def listed_elsewhere(device: str, serial: int) -> DevicePublication:
+    other = EnrolledCertificate(issuer="us", serial=f"{serial:x}", not_after=MOMENT + timedelta(days=90))
+    return published(revoke(active("acme", device).model_copy(update={"certificates": (other,)}), change()))
+
+
+def test_of_many_changes_at_once_each_is_confirmed_so_many_in_a_step() -> None:
+    made = core()
+    asked = [f"bus-{number}" for number in range(2 * MAX_CONFIRMED + 5)]
+    for device in asked:
+        made.on_device(revoked(device))
+    confirmed = []
+    while (step := made.take_step(LATER_S)) is not None:
+        assert len(step.confirm) <= MAX_CONFIRMED
+        confirmed += [one.device for one in step.confirm]
+    assert confirmed == [f"acme/{device}" for device in asked]
+    assert made.confirmations_dropped == 0
+
+
+def test_confirmations_for_which_there_is_no_room_are_counted_but_not_those_of_before_the_start() -> None:
+    made, one = AccessCore("eu"), revoked("bus-1")
+    bodies = [one.entry.model_copy(update={"device": f"bus-{number}"}) for number in range(MAX_UNCONFIRMED + 3)]
+    for entry in bodies[: MAX_CONFIRMED + 2]:
+        made.on_device(one._replace(entry=entry))
+    assert made.confirmations_dropped == 0
+    made.on_ready()
+    for entry in bodies:
+        made.on_device(one._replace(entry=entry))
+    assert made.confirmations_dropped == 3
+
+
+def test_who_is_on_no_list_is_denied_by_name_ahead_of_others_and_nothing_is_confirmed_of_who_finds_no_room() -> None:
+    made = core()
+    # Denied first, for it is the only one whom no list keeps out; all others changed later.
+    made.on_device(listed_elsewhere("old", 1))
+    for number in range(MAX_DENIED):
+        made.on_issued(f"acme/bus-{number}", 1000 + number, NOW_S + 1000, NOW_S)
+        made.on_device(published(revoke(active("acme", f"bus-{number}"), change(1))))
+    step = made.take_step(LATER_S)
+    assert step is not None
+    assert "acme/old" in step.denied
+    assert (len(step.denied), made.problem) == (MAX_DENIED, "")
+    for number in range(MAX_DENIED):
+        made.on_device(listed_elsewhere(f"van-{number}", 100_000 + number))
+    left, confirmed = frozenset[str](), set[str]()
+    while (step := made.take_step(LATER_S)) is not None:
+        left, confirmed = step.left_open, confirmed | {one.device for one in step.confirm}
+        assert not left & step.denied
+    assert (len(left), made.left_open, len(confirmed & left)) == (1, 1, 0)
+    assert made.problem.startswith("1 devices that may not connect are neither")
+    # Its region's list comes: now it is in force, and confirmed.
+    made.on_list(other_list({1, *range(100_000, 100_000 + MAX_DENIED)}), LATER_S)
+    confirmed = set()
+    while (step := made.take_step(LATER_S)) is not None:
+        confirmed |= {one.device for one in step.confirm}
+    assert made.problem == ""
+    assert left == confirmed or "acme/old" in left
 
 
 def test_of_a_large_backlog_the_newest_sessions_end_first() -> None:
