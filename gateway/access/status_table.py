@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.access.status import AccessStatus
+from settings import one_line
 
 __all__ = ["status_table"]
 
 _SHOWN: Final = 5
 """Of refusals, the last ones; `--json` has all that are kept."""
+_LINE_CHARACTERS: Final = 1000
 
 
 def status_table(status: AccessStatus) -> Table:
@@ -22,22 +24,25 @@ def status_table(status: AccessStatus) -> Table:
     table = Table(title=Text(f"access daemon of {status.region}"), title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in _rows(status):
-        table.add_row(name.replace("_", " "), Text(text))
+    for name, lines in _rows(status):
+        # Names and details are of whoever was refused: nothing in them moves a cursor or makes a line.
+        shown = (one_line(line, _LINE_CHARACTERS) for line in lines or ["none"])
+        table.add_row(name.replace("_", " "), Text("\n".join(shown)))
     return table
 
 
-def _rows(status: AccessStatus) -> Iterator[tuple[str, str]]:
+def _rows(status: AccessStatus) -> Iterator[tuple[str, list[str]]]:
     refused = {"enrolments_refused", "last_publications_refused"}
-    yield "healthy", "yes" if status.healthy else f"no: {status.last_error}"
-    moments = {"registry_unreachable_since_s": "no, it is read", "key_ends_s": "never"}
+    yield "healthy", ["yes" if status.healthy else f"no: {status.last_error}"]
+    unread = "no, it is read" if status.registry_current else "it was not read yet"
+    moments = {"registry_unreachable_since_s": unread, "key_ends_s": "never, or not known"}
     for name, value in status.model_dump(exclude={"region", "healthy", "last_error", *refused}).items():
         if name in moments:
-            yield name.removesuffix("_s"), moments[name] if value is None else _moment(value)
+            yield name.removesuffix("_s"), [moments[name] if value is None else _moment(value)]
         elif name == "lists":
-            yield "lists_end", "\n".join(f"{issuer}: {_moment(end_s)}" for issuer, end_s in value.items()) or "none"
+            yield "lists_end", [f"{issuer}: {_moment(end_s)}" for issuer, end_s in value.items()]
         else:
-            yield name, _counts(value) if isinstance(value, Mapping) else str(value)
+            yield name, [_counts(value) if isinstance(value, Mapping) else str(value)]
     asked = [f"{_moment(one.at_s)} {one.sender}: {one.reason}: {one.detail}" for one in status.enrolments_refused]
     yield "enrolments_refused", _last(asked)
     sent = [
@@ -52,9 +57,9 @@ def _counts(value: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {text}" for name, text in parts) or "none"
 
 
-def _last(lines: list[str]) -> str:
-    left_out = f"{len(lines) - _SHOWN} before that, see --json\n" if len(lines) > _SHOWN else ""
-    return left_out + "\n".join(lines[-_SHOWN:]) if lines else "none"
+def _last(lines: list[str]) -> list[str]:
+    left_out = [f"{len(lines) - _SHOWN} before that, see --json"] if len(lines) > _SHOWN else []
+    return left_out + lines[-_SHOWN:]
 
 
 def _moment(moment_s: float) -> str:

@@ -64,9 +64,33 @@ def test_of_what_was_refused_the_last_is_shown_and_that_there_is_more() -> None:
 
 
 def test_where_nothing_is_wrong_the_table_says_so() -> None:
-    rows = shown(AccessStatus(region="eu", pid=1, started_at="now", healthy=True, last_error=""))
-    assert (rows["healthy"], rows["registry unreachable since"], rows["key ends"]) == ("yes", "no, it is read", "never")
+    calm = AccessStatus(region="eu", pid=1, started_at="now", healthy=True, last_error="", registry_current=True)
+    rows = shown(calm)
+    assert (rows["healthy"], rows["registry unreachable since"]) == ("yes", "no, it is read")
     assert {rows[name] for name in ("lists end", "enrolments refused", "connections refused")} == {"none"}
+
+
+def test_a_daemon_that_has_read_nothing_yet_claims_nothing() -> None:
+    rows = shown(AccessStatus(region="eu", pid=1, started_at="now"))
+    assert rows["healthy"] == "no: starting"
+    assert (rows["registry unreachable since"], rows["key ends"]) == ("it was not read yet", "never, or not known")
+
+
+def test_what_a_refused_sender_wrote_moves_no_cursor_and_makes_no_line() -> None:
+    evil = "x\x1b[2Jy\nhealthy yes"
+    asked = RefusedEnrolment(at_s=0, sender=evil, reason="unreadable", detail=evil)
+    said = SAID.model_copy(
+        update={
+            "enrolments_refused": [asked],
+            "last_publications_refused": [SENT.model_copy(update={"topic": evil})],
+            "last_entry_refused": evil,
+        }
+    )
+    printed = StringIO()
+    Console(width=200, file=printed, force_terminal=True, color_system=None).print(status_table(said))
+    assert "\x1b[2J" not in printed.getvalue()
+    lines = shown(said)
+    assert [len(lines[name].splitlines()) for name in ("enrolments refused", "last entry refused")] == [1, 1]
 
 
 def test_programs_get_json_and_both_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
