@@ -18,7 +18,6 @@ from deploy.local import (
     DaemonProcess,
     MosquittoBroker,
     PulsarCluster,
-    TlsFiles,
     free_port,
     http_health,
 )
@@ -64,49 +63,49 @@ class PulsarRegion:
         return found
 
     @contextmanager
-    def gateway(
-        self, name: str, broker: MosquittoBroker | None = None, tls: str = "", more: str = ""
-    ) -> Iterator[GatewayProcess]:
-        gateway = GatewayProcess(self, name, broker or self.broker, tls, more)
+    def gateway(self, name: str, more: str = "") -> Iterator[GatewayProcess]:
+        gateway = self.gateway_process(name, more)
         gateway.start()
         try:
             yield gateway
         finally:
             gateway.process.stop()
 
-
-class GatewayProcess:
-    """A gateway process and its configuration."""
-
-    def __init__(self, region: PulsarRegion, name: str, broker: MosquittoBroker, tls: str, more: str = "") -> None:
-        self.observe = StatusEndpoint(port=free_port())
-        self.config = region.folder / f"{name}.toml"
-        self.text = f"""
+    def gateway_process(self, name: str, more: str = "") -> GatewayProcess:
+        """One that is not started."""
+        text = f"""
             name = "{name}"
             region = "eu"
             insecure = true
             {more}
             [mqtt]
             host = "127.0.0.1"
-            port = {broker.port}
-            {tls}
+            port = {self.broker.port}
             receive_maximum = 64
             backoff_max_s = 1
             [pulsar]
-            service_url = "{region.pulsar.service_url}"
+            service_url = "{self.pulsar.service_url}"
             tenant = "fleet"
             send_timeout_s = 3
             backoff_max_s = 1
             operation_timeout_s = 5
-            [status]
-            port = {self.observe.port}
             """
+        return GatewayProcess(name, self.folder, text)
+
+
+class GatewayProcess:
+    """A gateway process and its configuration."""
+
+    def __init__(self, name: str, folder: Path, text: str) -> None:
+        self.observe = StatusEndpoint(port=free_port())
+        self.config = folder / f"{name}.toml"
+        self.text = f"{text}\n[status]\nport = {self.observe.port}\n"
         self.config.write_text(self.text, encoding="utf-8")
         self.process = DaemonProcess.python(
             name,
             "gateway",
             ["run", "--config", str(self.config)],
-            region.folder / name,
+            folder / name,
             healthy_when=http_health(f"http://127.0.0.1:{self.observe.port}/health"),
         )
 
@@ -125,9 +124,7 @@ class GatewayProcess:
 class Devices:
     """A tenant's devices: each sends its records in batches, and sends again what was not acknowledged."""
 
-    def __init__(
-        self, broker: MosquittoBroker, tenant: str, devices: int, batches: int, tls: TlsFiles | None = None
-    ) -> None:
+    def __init__(self, broker: MosquittoBroker, tenant: str, devices: int, batches: int) -> None:
         self.tenant = tenant
         self.acks: list[tuple[str, Ack]] = []
         self.acknowledged: dict[str, IntervalSet] = {}
@@ -148,8 +145,6 @@ class Devices:
         self.client.on_message = self._heard
         self.client.on_connect = lambda client, *_: client.subscribe(f"waybill/1/{tenant}/+/ack", qos=1)
         self.client.reconnect_delay_set(1, 1)
-        if tls is not None:
-            self.client.tls_set(str(tls.ca), str(tls.certificate), str(tls.key))
         self.client.connect("127.0.0.1", broker.port)
         self.client.loop_start()
         wait_until(self.client.is_connected, 10)

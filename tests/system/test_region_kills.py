@@ -1,0 +1,125 @@
+"""A region with everything on is broken in mid-flight, part by part: nothing is lost, and nothing counts twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.system.guarded_fleet import GuardedFleet
+from tests.system.guarded_region import GuardedRegion, guarded_region
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+WINDOWS = {"turn-1": 1, "turn-2": 1, "crowd-1": 24, "crowd-2": 24}
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRegion]:
+    with guarded_region(tmp_path_factory.mktemp("guarded")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fleet(region: GuardedRegion, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedFleet]:
+    made = GuardedFleet(region, tmp_path_factory.mktemp("fleet"), WINDOWS)
+    yield made
+    made.close()
+
+
+@contextmanager
+def in_flight(region: GuardedRegion, fleet: GuardedFleet) -> Iterator[None]:
+    """What is done in it is done while every device sends; behind it everything is accounted for."""
+    region.restore()
+    fleet.go_on()
+    since_s = time.monotonic()
+    yield
+    fleet.go_on()
+    fleet.settle()
+    again = fleet.check(since_s)
+    print(f"{fleet.batches} batches, {len(again)} came again, {fleet.turned()} turned")  # noqa: T201 - shown with -s
+
+
+def test_undisturbed_nothing_comes_twice(region: GuardedRegion, fleet: GuardedFleet) -> None:
+    region.restore()
+    fleet.go_on()
+    wait_until(lambda: fleet.batches > 200)
+    fleet.settle()
+    again = fleet.check(time.monotonic())
+    assert all(fleet.devices[name].sent[first] > 1 for name, first in again), "an impatient device may send again"
+
+
+def test_gateways_are_killed_at_random_moments_one_by_one_and_together(
+    region: GuardedRegion, fleet: GuardedFleet
+) -> None:
+    one, other = region.gateways
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    with in_flight(region, fleet):
+        for victims in ([one], [other], [one, other]):
+            fleet.go_on()
+            time.sleep(chance.uniform(0, 0.05))
+            for gateway in victims:
+                gateway.process.kill()
+            fleet.assert_safe()
+            region.restore()
+
+
+def test_gateways_are_upgraded_in_turn(region: GuardedRegion, fleet: GuardedFleet) -> None:
+    with in_flight(region, fleet):
+        for gateway in region.gateways:
+            gateway.process.stop()
+            assert '"event": "stopped"' in gateway.process.last_lines(1)[0]
+            fleet.go_on()
+            region.restore()
+
+
+def test_the_broker_is_killed_twice(region: GuardedRegion, fleet: GuardedFleet) -> None:
+    with in_flight(region, fleet):
+        for _ in range(2):
+            fleet.go_on()
+            region.broker.kill()
+            region.restore()
+            fleet.assert_safe()
+
+
+def test_while_pulsar_is_killed_nothing_is_acknowledged(region: GuardedRegion, fleet: GuardedFleet) -> None:
+    with in_flight(region, fleet):
+        region.pulsar.kill()
+        with nothing_acknowledged(fleet):
+            region.wait_for_failures()
+        region.restore()
+        fleet.assert_safe()
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["reset", "silent"])
+def test_the_link_of_the_devices_is_cut(region: GuardedRegion, fleet: GuardedFleet, silent: bool) -> None:
+    with in_flight(region, fleet):
+        region.to_broker.cut(silent=silent)
+        with nothing_acknowledged(fleet):
+            time.sleep(2)
+        region.restore()
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["reset", "silent"])
+def test_the_link_to_pulsar_is_cut_for_longer_than_gateways_wait_for_a_receipt(
+    region: GuardedRegion, fleet: GuardedFleet, silent: bool
+) -> None:
+    with in_flight(region, fleet):
+        region.to_pulsar.cut(silent=silent)
+        with nothing_acknowledged(fleet):
+            region.wait_for_failures()
+        region.restore()
+
+
+@contextmanager
+def nothing_acknowledged(fleet: GuardedFleet) -> Iterator[None]:
+    time.sleep(0.5)  # what was under way reaches the devices
+    before = fleet.acknowledged
+    yield
+    assert fleet.acknowledged == before
