@@ -16,12 +16,13 @@ from identity.errors import IdentityError, SignatureRefused
 from identity.precedence import Precedence, precedence
 from identity.publication_id import MAX_AHEAD_MS, PROPERTY, drawn_at, is_far_ahead, is_publication_id
 from identity.registry import DeviceEntry, first_fault
-from identity.signatures import SIGNER
+from identity.signatures import REASON, SIGNATURE, SIGNER
 from telemetry import InvalidJson, parse_json
 
 __all__ = [
     "AHEAD",
     "DEVICES_TOPIC",
+    "ENTRY_PROPERTIES",
     "KIND",
     "MAX_ENTRY_BYTES",
     "MAX_WARRANT_CHARACTERS",
@@ -46,6 +47,9 @@ _SHOWN_CHARACTERS: Final = 100
 WARRANT: Final = "warrant"
 """Under which property a message carries an operator's warrant."""
 MAX_WARRANT_CHARACTERS: Final = 250
+
+ENTRY_PROPERTIES: Final = frozenset({PROPERTY, REASON, SIGNATURE, SIGNER, WARRANT})
+"""What a message of an entry carries beside its body; nobody signs any other."""
 
 NO_ENTRY: Final = "no-entry"
 """The word for a message that is refused before anybody asks who signed it."""

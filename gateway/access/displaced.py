@@ -126,6 +126,12 @@ class Displaced:
                         self._sent[name] = sent._replace(times=sent.times - 1)
                     self._due.setdefault(name, _Due(now_s, sent.reason))
 
+    def give_up(self, name: str) -> None:
+        """Of this one there is nothing to be sent."""
+        with self._lock:
+            if (sent := self._sent.pop(name, None)) is not None:
+                self.published[sent.reason] -= 1
+
     @property
     def problem(self) -> str:
         """Of which device another message comes last again and again, and why it does not hold; "" if of none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import structlog
 
 from gateway.access.displaced import OUTRANKED, Displaced
-from gateway.access.seen_entries import SeenEntries
+from gateway.access.seen_entries import SeenEntries, SeenUnreadable
 from identity.precedence import Precedence
-from identity.registry_messages import CheckSigned, DevicePublication, EntryRefused, read_entry
+from identity.registry_messages import ENTRY_PROPERTIES, CheckSigned, DevicePublication, EntryRefused, read_entry
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, Taken
 from runtime.compacted_topic import TopicMessage
 
@@ -51,6 +52,7 @@ class HeldEntries:
     def take(self, message: TopicMessage, became: BecameOfMessage) -> None:
         """What became of the last message of the topic. A message of a device that is not known displaces nothing."""
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
+        message = _without_others(message)
         if isinstance(became, Taken):
             self._seen.keep(message)
             self.displaced.settle(name, is_new=True)
@@ -62,23 +64,31 @@ class HeldEntries:
             self._take_refused(name, message, became.reason)
         else:
             # On a disk that was full when it came first it may be missing.
-            if not _is_same(self._seen.message(name), message):
+            if not self._has(name, message):
                 self._seen.keep(message)
             self.displaced.settle(name)
 
     def message(self, name: str) -> TopicMessage | None:
-        """The message that holds of a device; None: none does, or it is not on disk."""
+        """The message that holds of a device; None: none does, or it is not on disk. Raises SeenUnreadable."""
         rank, message = self._registry.precedence(name), self._seen.message(name)
-        return message if message is not None and rank is not None and _rank(message) == rank else None
+        is_it = message is not None and rank is not None and _rank(message) == rank
+        return _without_others(message) if is_it and message is not None else None
 
     def _take_refused(self, name: str, message: TopicMessage, reason: str) -> None:
         if self._registry.precedence(name) is None:
             return
         # The same one, whole: it holds, and its key is trusted no more.
-        if _is_same(self.message(name), message):
+        if self._has(name, message):
             self.displaced.settle(name)
         else:
             self.displaced.note(name, reason)
+
+    def _has(self, name: str, message: TopicMessage) -> bool:
+        """Whether this is known to be what is kept of a device."""
+        with contextlib.suppress(SeenUnreadable):
+            kept = self._seen.message(name)
+            return kept is not None and _content(_without_others(kept)) == _content(message)
+        return False
 
 
 def _rank(message: TopicMessage) -> Precedence | None:
@@ -89,8 +99,11 @@ def _rank(message: TopicMessage) -> Precedence | None:
         return None
 
 
-def _is_same(one: TopicMessage | None, other: TopicMessage) -> bool:
-    return one is not None and _content(one) == _content(other)
+def _without_others(message: TopicMessage) -> TopicMessage:
+    """A message with the properties of an entry alone: others are signed by nobody, and as large as anybody likes."""
+    return message._replace(
+        properties={key: message.properties[key] for key in ENTRY_PROPERTIES & message.properties.keys()}
+    )
 
 
 def _content(message: TopicMessage) -> tuple[str | None, bytes, Mapping[str, str]]:

@@ -50,6 +50,7 @@ class AccessMetrics:
             "waybill_access_devices_left_open", "Devices that may not connect, and whom the gateway alone keeps out"
         )
         self.revoked = gauge("waybill_access_certificates_revoked", "Certificates on the region's own list")
+        self.list_bytes = gauge("waybill_access_list_bytes", "Bytes of the region's own list, of at most 5,000,000")
         self.list_ends = gauge("waybill_access_list_ends_seconds", "When the first list ends, seconds since 1970")
         self.key_ends = gauge(
             "waybill_access_key_ends_seconds", "When the daemon's own key ends, seconds since 1970; 0: never"
@@ -87,6 +88,7 @@ class AccessMetrics:
     def take(self, status: AccessStatus) -> None:
         """What the status says of this moment."""
         self.closed.set(status.devices_closed)
+        self.list_bytes.set(status.list_bytes)
         self.left_open.set(status.devices_left_open)
         self.revoked.set(status.certificates_revoked)
         self.list_ends.set(min(status.lists.values(), default=0))

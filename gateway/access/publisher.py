@@ -1,7 +1,8 @@
-"""What an access daemon publishes: its revocation list for the other regions, and what it has confirmed.
+"""What an access daemon publishes: its revocation list, what it has confirmed, and entries that were displaced.
 
 A thread of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest
-waits, of confirmations a bounded number; those that find no room are counted.
+waits, of confirmations a bounded number; those that find no room are counted. What cannot be published of one kind,
+as for want of a right, waits longer and longer, and keeps the others not waiting.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gateway.access.core import Confirmation
 from gateway.access.displaced import Displaced
 from gateway.access.refused_entries import RefusedEntries
 from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationList
+from gateway.access.seen_entries import SeenUnreadable
 from gateway.registry_settings import RegistrySettings
 from identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
 from identity.publication_id import is_publication_id
@@ -36,11 +38,60 @@ AGAIN_AT_ONCE: Final = 100
 """Displaced entries between two looks at lists and confirmations."""
 LOOK_S: Final = 1.0
 """How often it is looked whether something is to be published again."""
+LARGE_SHARE: Final = 0.8
+"""Of what is sent of a list: above it is said, while there is time to do something."""
 REFUSED_AGE_S: Final = 60.0
 """Of what was published longer ago nobody waits to hear that it is refused."""
 _OPERATION_S: Final = 5
 _CLOSE_S: Final = 3.0
 _LOG = structlog.get_logger("access")
+
+
+Producer = Callable[[], Any]
+"""A producer of the topic of a kind, which is made when it is needed first."""
+
+
+class _Kind:
+    """Publications of one kind, and how long they wait after one failed."""
+
+    def __init__(self, what: str, topic: str, send: Callable[[Producer], None]) -> None:
+        self._what, self._topic, self._send = what, topic, send
+        self._backoff = Backoff(0.1, 5.0, random.random)
+        self._client: Any = None
+        self._producer: Any = None
+        self._retry_at_s = 0.0
+        self.problem = ""
+
+    @property
+    def wait_s(self) -> float:
+        """How long it waits yet."""
+        return max(self._retry_at_s - time.monotonic(), 0.0)
+
+    def begin(self, client: Any) -> None:
+        """By another client from here on."""
+        self._client, self._producer = client, None
+
+    def has_failed(self) -> bool:
+        """Send what is there, unless it waits; whether that failed now."""
+        import pulsar  # noqa: PLC0415
+
+        if self.wait_s:
+            return False
+        try:
+            self._send(self._open)
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            self.problem, self._producer = f"{self._what} are not published: {error}", None
+            self._retry_at_s = time.monotonic() + self._backoff.take_delay_s()
+            _LOG.warning("publication failed", problem=self.problem)
+            return True
+        self.problem = ""
+        self._backoff.reset()
+        return False
+
+    def _open(self) -> Any:
+        if self._producer is None:
+            self._producer = self._client.create_producer(self._topic)
+        return self._producer
 
 
 class AccessPublisher:
@@ -61,10 +112,15 @@ class AccessPublisher:
         self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
         self._refused = RefusedEntries()
         self._wake, self._stop = threading.Event(), threading.Event()
-        self._backoff = Backoff(0.1, 5.0, random.random)
         self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
         self._not_confirmed = 0
-        self._not_sent = self._too_large = ""
+        self.list_bytes = 0
+        self._no_client = self._large = ""
+        self._kinds = (
+            _Kind("confirmations", CONFIRMATIONS_TOPIC, self._send_confirmations),
+            _Kind("revocation lists", LISTS_TOPIC, self._send_list),
+            _Kind("displaced entries", DEVICES_TOPIC, self._send_again),
+        )
 
     def start(self) -> None:
         """Begin."""
@@ -83,18 +139,21 @@ class AccessPublisher:
 
     def publish_list(self, newest: RevocationList) -> None:
         """The region's own list, instead of an older one that still waits. One that is too large stays here."""
-        size, is_too_large = len(newest.message), len(newest.message) > MAX_LIST_BYTES
-        said = (
-            f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and {MAX_LIST_BYTES} are sent"
-        )
-        self._too_large = f"{said} at most: other regions have none or an older one" if is_too_large else ""
+        self.list_bytes = size = len(newest.message)
+        is_too_large, self._large = size > MAX_LIST_BYTES, ""
+        if size > LARGE_SHARE * MAX_LIST_BYTES:
+            now = "so they have an older one or none" if is_too_large else "a larger one is not sent"
+            self._large = (
+                f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and {MAX_LIST_BYTES} are"
+                f" sent at most to other regions: {now}, and once that has ended they let nobody of this region in"
+            )
         self._list = None if is_too_large else newest
         self._wake.set()
 
     @property
     def problem(self) -> str:
         """What is not published, and why; "" if nothing is wrong."""
-        return "; ".join(filter(None, (self._not_sent, self._too_large)))
+        return "; ".join(filter(None, (self._no_client, *(kind.problem for kind in self._kinds), self._large)))
 
     @property
     def dropped(self) -> int:
@@ -122,62 +181,72 @@ class AccessPublisher:
     def _run(self) -> None:
         import pulsar  # noqa: PLC0415 - imported where it is used, as everywhere
 
+        backoff = Backoff(0.1, 5.0, random.random)
         while not self._stop.is_set():
             try:
-                self._serve()
+                client = open_pulsar_client(self._settings.service_url, self._settings.access, timeout_s=_OPERATION_S)
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
-                self._not_sent = f"nothing is published: {error}"
-                _LOG.warning("publication failed", problem=self._not_sent)
-                self._stop.wait(self._backoff.take_delay_s())
+                self._no_client = f"nothing is published: {error}"
+                _LOG.warning("publication failed", problem=self._no_client)
+                self._stop.wait(backoff.take_delay_s())
+                continue
+            self._no_client = ""
+            backoff.reset()
+            try:
+                self._serve(client)
+            finally:
+                with contextlib.suppress(pulsar.PulsarException):
+                    client.close()
 
-    def _serve(self) -> None:
-        import pulsar  # noqa: PLC0415
+    def _serve(self, client: Any) -> None:
+        """Until something cannot be published: another client may, one that was opened with a newer token."""
+        for kind in self._kinds:
+            kind.begin(client)
+        while not self._stop.is_set():
+            self._wake.clear()
+            failed = [kind.has_failed() for kind in self._kinds]
+            if any(failed):
+                return
+            self._wake.wait(min([LOOK_S, *(kind.wait_s for kind in self._kinds if kind.problem)]))
 
-        client = open_pulsar_client(self._settings.service_url, self._settings.access, timeout_s=_OPERATION_S)
-        try:
-            lists, confirmations = (client.create_producer(topic) for topic in (LISTS_TOPIC, CONFIRMATIONS_TOPIC))
-            self._not_sent = ""
-            while not self._stop.is_set():
-                self._send(lists, confirmations)
-                self._send_again(client)
-                self._backoff.reset()
-                self._wake.wait(LOOK_S)
-                self._wake.clear()
-        finally:
-            with contextlib.suppress(pulsar.PulsarException):
-                client.close()
-
-    def _send(self, lists: Any, confirmations: Any) -> None:
+    def _send_confirmations(self, producer: Producer) -> None:
         # All at once: a flood of strangers' messages makes one of ours.
         if self._refused and len(self._confirmations) < MAX_WAITING:
             refused = self._refused.take().items()
             self._say(encode_confirmation(self._region, (), time.time(), refused), time.time())
         while self._confirmations:
             body, properties = self._confirmations[0]
-            confirmations.send(body, partition_key=self._region, properties=dict(properties))
+            producer().send(body, partition_key=self._region, properties=dict(properties))
             # Only now: what the cluster did not take is sent again.
             self._confirmations.popleft()
+
+    def _send_list(self, producer: Producer) -> None:
         if (newest := self._list) is not None:
-            lists.send(newest.message, partition_key=newest.issuer)
+            producer().send(newest.message, partition_key=newest.issuer)
             # A newer one may have come meanwhile.
             if self._list is newest:
                 self._list = None
 
-    def _send_again(self, client: Any) -> None:
-        names = [] if self._displaced is None else self._displaced.take_due(AGAIN_AT_ONCE)
-        if self._displaced is None or not names:
+    def _send_again(self, producer: Producer) -> None:
+        if self._displaced is None:
             return
+        names = self._displaced.take_due(AGAIN_AT_ONCE)
         # The rest after what is newer: nobody's revocation waits for a flood.
         if len(names) == AGAIN_AT_ONCE:
             self._wake.set()
+        unread = []
         try:
-            producer = client.create_producer(DEVICES_TOPIC)
             while names:
                 # As it holds now: it may have changed while it waited.
-                if (message := self._held(names[0])) is not None:
-                    producer.send(message.body, partition_key=names[0], properties=dict(message.properties))
+                try:
+                    message = self._held(names[0])
+                except SeenUnreadable:
+                    unread.append(names[0])
+                else:
+                    if message is None:
+                        self._displaced.give_up(names[0])
+                    else:
+                        producer().send(message.body, partition_key=names[0], properties=dict(message.properties))
                 names.pop(0)
-            producer.close()
-        except BaseException:
-            self._displaced.put_back(names)
-            raise
+        finally:
+            self._displaced.put_back([*names, *unread])

@@ -78,6 +78,7 @@ class AccessReport:
                 "entries_refused": counts.refused,
                 "entries_refused_by": dict(counts.refused_by),
                 "entries_outranked": counts.outranked,
+                "list_bytes": parts.publisher.list_bytes,
                 "devices_left_open": parts.core.left_open,
                 "answers_dropped": parts.publisher.dropped + parts.core.confirmations_dropped,
                 "entries_published_again": parts.displaced.published.total(),

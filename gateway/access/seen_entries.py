@@ -28,7 +28,7 @@ from identity.registry_messages import NO_ENTRY, CheckSigned, DevicePublication,
 from identity.registry_reader import DeviceRegistry, Taken
 from runtime.compacted_topic import TopicMessage
 
-__all__ = ["SeenEntries"]
+__all__ = ["SeenEntries", "SeenUnreadable"]
 
 _LOG = structlog.get_logger("access")
 MAX_WAITING: Final = 100_000
@@ -51,6 +51,10 @@ _FROM_BOTH_ENDS: Final = (
     "SELECT name, body, properties, published_ms FROM entries ORDER BY name",
     "SELECT name, body, properties, published_ms FROM entries ORDER BY name DESC",
 )
+
+
+class SeenUnreadable(Exception):
+    """The file cannot be read now: what it has of a device is not known."""
 
 
 class SeenEntries:
@@ -97,7 +101,7 @@ class SeenEntries:
 
     def restore(self, registry: DeviceRegistry[Any], check_signed: CheckSigned | None) -> Iterator[DevicePublication]:
         """Has a registry take them; returns those that it took: what nobody is trusted for any more is none."""
-        for message in self._messages(_ALL):
+        for message in self._readable():
             became = registry.take(message, check_signed)
             if isinstance(became, Taken):
                 # It holds against what came while the file could not be read.
@@ -108,7 +112,7 @@ class SeenEntries:
                 self._unreadable.add(message.key or "")
 
     def message(self, name: str) -> TopicMessage | None:
-        """The newest message of `tenant/device` that is kept; None: there is none."""
+        """The newest message of `tenant/device` that is kept; None: there is none. Raises SeenUnreadable."""
         with self._lock:
             return self._waiting.get(name) or next(iter([*self._messages(_BY_NAME, name)]), None)
 
@@ -158,9 +162,14 @@ class SeenEntries:
             del self._waiting[message.key or ""]
             self._unreadable.discard(message.key or "")
 
+    def _readable(self) -> Iterator[TopicMessage]:
+        # What cannot be read now is a fault, and looked at again.
+        with contextlib.suppress(SeenUnreadable):
+            yield from self._messages(_ALL)
+
     def _messages(self, query: str, *parameters: str) -> Iterator[TopicMessage]:
         if self._database is None:
-            return
+            raise SeenUnreadable(self._fault)
         try:
             for name, body, properties, published_ms in self._database.execute(query, parameters):
                 try:
@@ -169,6 +178,7 @@ class SeenEntries:
                     self._unreadable.add(str(name))
         except sqlite3.Error as error:
             self._failed(error)
+            raise SeenUnreadable(str(error)) from error
 
     def _failed(self, error: Exception) -> None:
         if not self._fault:

@@ -61,6 +61,7 @@ class AccessStatus(BaseModel):
     `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
     `entries_refused_by`: messages of the registry that are no entries or that nobody signed who may, by reason.
     `entries_published_again`: what holds of a device, because another message came last.
+    `list_bytes`: of the region's own list, as it is sent to other regions: at most 5 MB.
     `devices_left_open`: those that may not connect, and whom neither a name in the rules nor a list keeps out.
     `answers_dropped`: confirmations and refusals of publications that nobody hears, for want of room.
     `registry_unreachable_since_s`: None while it is read. `lists`: by issuer, until when each list holds.
@@ -83,6 +84,7 @@ class AccessStatus(BaseModel):
     devices_known: int = 0
     devices_closed: int = 0
     devices_left_open: int = 0
+    list_bytes: int = 0
     certificates_revoked: int = 0
     rules_version: int = 0
     lists: dict[str, float] = {}

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.access.access_key import AccessKey
 from gateway.access.displaced import Displaced
 from gateway.access.held_entries import HeldEntries
+from gateway.access.publisher import AccessPublisher
 from gateway.access.seen_entries import SeenEntries
+from gateway.registry_settings import RegistrySettings
 from identity.operator_keys import OperatorKeys
 from identity.registry import DeviceEntry, enrol, renew, resume, revoke, suspend
 from identity.registry_messages import WARRANT
@@ -54,8 +57,7 @@ class Region:
     def turn(self) -> None:
         list(self.held.restore_late())
         for message in self._topic.messages[self.read :]:
-            if (became := self.registry.take(message, self.check)) is not None:
-                self.held.take(message, became)
+            self.held.take(message, self.registry.take(message, self.check))
         self.read = len(self._topic.messages)
         for name in self.displaced.take_due(100):
             if (again := self.held.message(name)) is not None:
@@ -79,6 +81,21 @@ class Topic:
             for region in self.regions:
                 region.turn()
         return len(self.messages) - before
+
+
+class Sent:
+    """A producer that keeps what it is given."""
+
+    def __init__(self, made: list[TopicMessage]) -> None:
+        self._made = made
+
+    def send(self, body: bytes, *, partition_key: str, properties: dict[str, str]) -> None:
+        self._made.append(TopicMessage(partition_key, body, properties, 0))
+
+
+def publisher_of(region: Region) -> AccessPublisher:
+    settings = RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True)
+    return AccessPublisher(settings, "eu", AccessKey(settings, "eu", None), region.displaced, region.held.message)
 
 
 @pytest.fixture
@@ -155,6 +172,34 @@ def test_what_holds_comes_last_again_whatever_part_of_it_another_message_lacks(
     topic.messages += [holds, last]
     topic.run(100)
     assert topic.messages == [holds, last, holds]
+
+
+def test_properties_that_nobody_signed_are_not_kept_and_not_published_again(topic: Topic, tmp_path: Path) -> None:
+    region = Region(topic, tmp_path / "eu")
+    topic.messages += [REVOKED, without(REVOKED, padding="x" * 1_000_000)]
+    assert topic.run(100) == 0, "it says the same"
+    topic.messages.append(ACTIVE)
+    topic.run(100)
+    assert topic.messages[-1] == REVOKED
+    assert region.held.message(NAME) == REVOKED
+
+
+def test_an_entry_that_the_disk_does_not_give_now_is_published_when_it_does(topic: Topic, tmp_path: Path) -> None:
+    region, made = Region(topic, tmp_path / "eu"), list[TopicMessage]()
+    publisher = publisher_of(region)
+    topic.messages.append(REVOKED)
+    topic.run(1)
+    with closing(sqlite3.connect(tmp_path / "eu")) as other:
+        other.execute("ALTER TABLE entries RENAME TO away")
+        region.displaced.note(NAME, "outranked")
+        for _ in range(3):
+            publisher._send_again(lambda: pytest.fail("there is nothing to send"))
+        assert (region.displaced.published.total(), len(region.displaced)) == (0, 1)
+        assert "no such table" in region.seen.problem
+        other.execute("ALTER TABLE away RENAME TO entries")
+    publisher._send_again(lambda: Sent(made))
+    assert [message.body for message in made] == [REVOKED.body]
+    assert (region.displaced.published.total(), len(region.displaced)) == (1, 0)
 
 
 def test_a_message_that_comes_once_more_and_one_that_is_in_the_middle_are_no_reason(

@@ -25,14 +25,16 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 class Cluster:
     """Keeps what is sent, in order; the first sends of a device fail."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, failures: int, without: str = "") -> None:
         self.sent: list[tuple[str, str]] = []
-        self.failures = failures
+        self.failures, self.without = failures, without
 
     def __call__(self, *_: Any, **__: Any) -> Cluster:
         return self
 
     def create_producer(self, topic: str) -> Producer:
+        if topic == self.without:
+            raise ValueError("no right")
         return Producer(self, topic)
 
     def close(self) -> None:
@@ -72,6 +74,36 @@ def test_thousands_that_are_displaced_at_once_are_all_published_again_and_a_conf
     made.close()
     assert sorted(key for topic, key in cluster.sent if topic == DEVICES_TOPIC) == sorted(names)
     assert [topic for topic, _ in cluster.sent].index(CONFIRMATIONS_TOPIC) <= AGAIN_AT_ONCE
+
+
+def test_what_cannot_be_published_of_one_kind_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(failures=0, without=LISTS_TOPIC)
+    monkeypatch.setattr(module, "open_pulsar_client", cluster)
+    settings = RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True)
+    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None))
+    made.publish_list(RevocationList("an authority", 1, NOW, NOW, b"pem", b"", frozenset({1})))
+    made.start()
+    wait_until(lambda: made.problem, 20)
+    for number in range(3):
+        made.confirm([Confirmation("acme/stolen", "an id")], 1.0)
+        wait_until(lambda: len(cluster.sent) > number, 20)  # noqa: B023 - it is asked in this turn
+    assert made.problem == "revocation lists are not published: no right"
+    cluster.without = ""
+    wait_until(lambda: len(cluster.sent) == 4, 20)
+    wait_until(lambda: not made.problem, 20)
+    made.close()
+    assert [topic for topic, _ in cluster.sent] == [*[CONFIRMATIONS_TOPIC] * 3, LISTS_TOPIC]
+
+
+def test_a_revocation_list_is_a_problem_before_it_is_too_large() -> None:
+    settings = RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True)
+    made = AccessPublisher(settings, "eu", AccessKey(settings, "eu", None))
+    small = RevocationList("an authority", 1, NOW, NOW, b"pem", b"", frozenset({1}))
+    made.publish_list(small._replace(pem=b"x" * (MAX_LIST_BYTES * 8 // 10)))
+    assert made.problem == ""
+    made.publish_list(small._replace(pem=b"x" * (MAX_LIST_BYTES * 8 // 10 + 1)))
+    assert "a larger one is not sent" in made.problem
+    assert made.list_bytes == MAX_LIST_BYTES * 8 // 10 + 1
 
 
 def test_a_revocation_list_that_is_too_large_holds_up_nothing_else_and_is_named(
