@@ -13,7 +13,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import TlsFiles
-from runtime import tls_context
+from runtime import load_key_pair, tls_context
 from telemetry import (
     Ack,
     Batch,
@@ -49,7 +49,7 @@ class GuardedDevice:
         self.batches: dict[int, bytes] = {}
         self.acknowledged, self.acknowledged_s = IntervalSet(), dict[int, float]()
         self.refusals: set[str] = set()
-        self.context = tls_context(files)
+        self._files, self._context = files, tls_context(files)
         self.sent: Counter[int] = Counter()
         self._sent_s: dict[int, float] = {}
         self._next_s = 0.0
@@ -59,7 +59,7 @@ class GuardedDevice:
         self.client.on_message = lambda _, __, message: self._on_ack(decode_ack(bytes(message.payload)))
         self.client.on_connect = lambda client, *_: client.subscribe(acks, qos=1)
         self.client.reconnect_delay_set(1, 1)
-        self.client.tls_set_context(self.context)
+        self.client.tls_set_context(self._context)
         self.client.connect("127.0.0.1", port, _KEEPALIVE_S)
         self.client.loop_start()
 
@@ -70,6 +70,10 @@ class GuardedDevice:
     @property
     def waiting(self) -> list[int]:
         return [*self._sent_s]
+
+    def read_certificate(self) -> None:
+        """The next connection shows the certificate that is in its file now."""
+        load_key_pair(self._context, self._files.certificate, self._files.key)
 
     def turn(self, now_s: float, *, records: bool) -> None:
         """Take note of what is acknowledged, record the next batch when it is time, send what is to be sent."""
@@ -133,6 +137,13 @@ class GuardedFleet:
     def batches(self) -> int:
         """How many are acknowledged."""
         return sum(len(one.acknowledged_s) for one in self.devices.values())
+
+    def reissue(self, *, in_s: float) -> None:
+        """Gives certificates that end so soon to all devices and gateways, and such a token to the gateways."""
+        gateways = [f"gateway@{one.process.name}" for one in self.region.gateways]
+        self.region.reissue([*gateways, *(f"{TENANT}/{name}" for name in self.devices)], in_s=in_s)
+        for one in self.devices.values():
+            one.read_certificate()
 
     def go_on(self) -> None:
         """Let the devices record, and wait until batches of each are acknowledged."""

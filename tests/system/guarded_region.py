@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
 from identity.registry import DeviceChange, expect
 from identity.registry_session import RegistrySession
 from tests.system.gateway_region import GatewayProcess, PulsarRegion
+from tests.system.regional_broker import ending
 from tests.waiting import wait_until
 
 TENANT = "fleet"
@@ -28,7 +30,8 @@ class GuardedRegion:
     """
 
     def __init__(self, stack: LocalStack, folder: Path, to_pulsar: CuttableLinks) -> None:
-        self.stack, self._folder = stack, folder
+        self.stack = stack
+        self._files: dict[str, TlsFiles] = {}
         self.pulsar, self.broker = stack.pulsar["eu"], stack.brokers["eu"]
         self.to_broker, self.to_pulsar = stack.links["eu"], to_pulsar.links["pulsar"]
         self.topics = PulsarRegion(self.pulsar, self.broker, folder)
@@ -58,10 +61,21 @@ class GuardedRegion:
             wait_until(partial(_has_failed, gateway, count))
             assert gateway.status().in_flight == RECEIVE_MAXIMUM, "the broker keeps the rest"
 
+    def reissue(self, names: Iterable[str], *, in_s: float) -> None:
+        """Gives certificates that end so soon to those who have one, and such a token to the gateways."""
+        assert self.stack.authority is not None
+        assert self.stack.credentials is not None
+        for name in names:
+            ending(self.stack.authority, self._files[name].certificate.parent, name, in_s=in_s)
+        self.stack.credentials.issuer.issue("gateway-eu", now_s=time.time(), life_s=in_s)
+
     def files(self, name: str) -> TlsFiles:
-        found = self.stack.client_files(name, "eu")
-        assert found is not None
-        return found
+        """Those of a device or gateway; made when they are first asked for."""
+        if name not in self._files:
+            found = self.stack.client_files(name, "eu")
+            assert found is not None
+            self._files[name] = found
+        return self._files[name]
 
     def _gateway_text(self, name: str) -> str:
         own, access, authority = self.files(f"gateway@{name}"), self.stack.access("gateway-eu"), self.stack.authority

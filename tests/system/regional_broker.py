@@ -29,11 +29,16 @@ class RegionalBroker:
         return self.server.log.read_text(encoding="utf-8").count(text)
 
     def ending(self, folder: Path, name: str, *, in_s: float) -> TlsFiles:
-        """A client's files whose certificate ends so soon, or has ended; of the key that the folder has."""
-        region, now, soon = self.authority.region("eu"), datetime.now(UTC), timedelta(seconds=in_s)
-        began = min(now, now + soon - timedelta(seconds=1))
-        kept = folder / "key.pem"
-        key = KeyPair.from_pem(kept.read_bytes()) if kept.exists() else KeyPair.generate()
-        issued = certify(region, key, name, now=began, lifetime=now + soon - began)
-        files = write_credentials(folder, root_pem=region.root_pem, chain_pem=issued.chain_pem, key=key)
-        return TlsFiles.model_validate(files.model_dump())
+        """See `ending`."""
+        return ending(self.authority, folder, name, in_s=in_s)
+
+
+def ending(authority: LocalAuthority, folder: Path, name: str, *, in_s: float) -> TlsFiles:
+    """A client's files in eu whose certificate ends so soon, or has ended; of the key that the folder has."""
+    region, now, soon = authority.region("eu"), datetime.now(UTC), timedelta(seconds=in_s)
+    began = min(now, now + soon - timedelta(seconds=1))
+    kept = folder / "key.pem"
+    key = KeyPair.from_pem(kept.read_bytes()) if kept.exists() else KeyPair.generate()
+    issued = certify(region, key, name, now=began, lifetime=now + soon - began)
+    files = write_credentials(folder, root_pem=region.root_pem, chain_pem=issued.chain_pem, key=key)
+    return TlsFiles.model_validate(files.model_dump())

@@ -16,6 +16,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 WINDOWS = {"turn-1": 1, "turn-2": 1, "crowd-1": 24, "crowd-2": 24}
+LIFE_S = 12.0
+"""Of a certificate that ends: time enough to connect with it."""
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,36 @@ def test_the_link_to_pulsar_is_cut_for_longer_than_gateways_wait_for_a_receipt(
         with nothing_acknowledged(fleet):
             region.wait_for_failures()
         region.restore()
+
+
+def test_certificates_and_the_gateways_token_end_in_mid_flight_and_the_next_ones_need_no_restart(
+    region: GuardedRegion, fleet: GuardedFleet
+) -> None:
+    with in_flight(region, fleet):
+        processes = [one.process.pid for one in region.gateways]
+        fleet.reissue(in_s=LIFE_S)
+        ends_s = time.monotonic() + LIFE_S
+        connect_anew(region)
+        region.restore()
+        fleet.go_on()
+        wait_until(lambda: time.monotonic() > ends_s + 1)
+        connect_anew(region)
+        with nothing_acknowledged(fleet):
+            wait_until(lambda: not any(one.status().mqtt_connected for one in region.gateways))
+            wait_until(lambda: "certificate verify failed" in region.broker.log.read_text(encoding="utf-8"))
+            wait_until(lambda: "JWT expired" in region.pulsar.log.read_text(encoding="utf-8"))
+        fleet.reissue(in_s=3600)
+        region.restore()
+        assert [one.process.pid for one in region.gateways] == processes
+
+
+def connect_anew(region: GuardedRegion) -> None:
+    """Ends every session and connection of the region; whoever had one connects again at once."""
+    region.to_pulsar.cut()
+    region.broker.kill()
+    region.to_pulsar.heal()
+    region.broker.start()
+    region.broker.wait()
 
 
 @contextmanager
