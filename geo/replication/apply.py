@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from geo.replication.actual import actual, for_each_cluster, read_defaults, topic_names
+from geo.replication.actual import actual, for_each_cluster, topic_names
 from geo.replication.admin import AdminClient
 from geo.replication.cluster_state import ClusterState, Registration, TenantState
 from geo.replication.desired import address, desired
@@ -17,6 +17,7 @@ from geo.replication.errors import (
     ReplicationError,
     WrongCluster,
 )
+from geo.replication.grant_probe import unprotected
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
 from geo.replication.rest_types import CLUSTER
@@ -82,7 +83,7 @@ def inspect_clusters(topology: Topology, clients: Mapping[str, AdminClient]) -> 
         changes=tuple(changes),
         unreachable=gone,
         unchecked=tuple(unchecked),
-        unprotected=tuple(_unprotected(topology, alive)),
+        unprotected=tuple(unprotected(topology, alive)),
     )
 
 
@@ -115,7 +116,7 @@ def apply(
                 held_back=tuple(pending),
                 unreachable=gone,
                 unchecked=unchecked,
-                unprotected=tuple(_unprotected(topology, alive)),
+                unprotected=tuple(unprotected(topology, alive)),
             )
         if turn == _ROUNDS:
             break
@@ -139,19 +140,6 @@ def _pending(topology: Topology, alive: dict[str, AdminClient], gone: dict[str, 
             gone[cluster] = str(error)
     answering = {cluster: state for cluster, state in desired(topology).items() if cluster in states}
     return plan(answering, states)
-
-
-def _unprotected(topology: Topology, alive: Mapping[str, AdminClient]) -> Iterator[str]:
-    """What is said of rights by brokers' own configuration, and is not as the topology says."""
-    if not topology.roles:
-        return
-    for cluster, admin in alive.items():
-        said = read_defaults(admin.configuration())
-        meant = {*topology.superusers(), topology.role_of_brokers(cluster)}
-        if not said.authorization:
-            yield f"{cluster}: its brokers ask nobody for a right (authorizationEnabled): no grant counts there"
-        elif more := sorted(said.superusers - meant):
-            yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), and the topology does not say so"
 
 
 def _state(topology: Topology, admin: AdminClient) -> ClusterState | ClusterUnreachable:

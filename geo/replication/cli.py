@@ -181,8 +181,8 @@ def verify(
 ) -> None:
     """Send a probe through every link, and try the rights of roles whose tokens are at hand.
 
-    Exit status: 0 all links and rights are good, 1 one is not, 3 unknown: a cluster did not answer, or a role's
-    token is not at hand.
+    Exit status: 0 all links and rights are good, 1 one is not, or brokers ask nobody for the rights that the topology
+    names, 3 unknown: a cluster did not answer, or a role's token is not at hand.
 
     Example: waybill topology verify --topology topology.toml
     """
@@ -196,6 +196,8 @@ def verify(
         for right in result.rights:
             if not right.is_good:
                 console.print(str(right), style="red", markup=False, soft_wrap=True)
+        for one in result.unprotected:
+            console.print(one, style="red", markup=False, soft_wrap=True)
         console.print(_compared(wanted, result), markup=False, soft_wrap=True)
     if result.untried:
         said = f"unknown, what {', '.join(result.untried)} may do: no file ROLE.token of them in role_tokens"

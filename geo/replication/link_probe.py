@@ -15,7 +15,7 @@ from geo.replication.admin import AdminClient
 from geo.replication.connection import AddressCheck, ServiceAddress, check_addresses, connect
 from geo.replication.desired import PROBE_TOPIC, address
 from geo.replication.errors import ReplicationError
-from geo.replication.grant_probe import TriedRight, try_rights, untried_roles
+from geo.replication.grant_probe import TriedRight, try_rights, unprotected, untried_roles
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
 from settings import Settings
@@ -30,12 +30,14 @@ Latency = float | str  # seconds, or why there is none
 
 class VerifyResult(Settings):
     """Every link of the topology, every right that was tried, and the clusters that did not answer: what these would
-    say nobody knows. `untried`: roles whose rights count, and of which no token was at hand."""
+    say nobody knows. `untried`: roles whose rights count, and of which no token was at hand. `unprotected`: clusters
+    whose brokers ask nobody for the rights that the topology names, or let more roles do everything."""
 
     links: tuple[LinkState, ...]
     unreachable: Mapping[str, str]
     rights: tuple[TriedRight, ...] = ()
     untried: tuple[str, ...] = ()
+    unprotected: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool | None:
@@ -43,6 +45,7 @@ class VerifyResult(Settings):
         if self.unreachable:
             return None
         is_good = all(link.is_good for link in self.links) and all(right.is_good for right in self.rights)
+        is_good &= not self.unprotected
         return None if is_good and self.untried else is_good
 
 
@@ -85,6 +88,7 @@ def verify(
         rights=rights,
         # Where nothing was tried at all no right counts.
         untried=untried_roles(topology, role_tokens) if rights else (),
+        unprotected=tuple(unprotected(topology, reached)),
     )
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from geo.replication import Applied, Change
 from geo.replication.cli import _exit_status, _print_applied, app
-from tests.geo.replication.brokers import FakeBroker
+from tests.geo.replication.brokers import Answer, FakeBroker
 
 NOWHERE = """
 centre = "hq"
@@ -101,19 +101,39 @@ def test_verify_knows_nothing_where_no_cluster_answers(file: str) -> None:
     assert '"unreachable": { "eu": "cluster eu did not answer' in said
 
 
+def lone(text: str, one: FakeBroker) -> str:
+    """The topology without links, with the next cluster at this broker."""
+    empty: Answer = (200, {}, b"[]")
+    one.answers["/admin/v2/persistent/fleet/a"] = one.answers["/admin/v2/persistent/fleet/a/partitioned"] = empty
+    text = text.replace('clusters = "all"', 'clusters = ["hq"]')
+    return text.replace('admin_url = "http://127.0.0.1:9"', f'admin_url = "{one.url}"', 1)
+
+
+def test_verify_names_a_cluster_whose_brokers_ask_nobody_for_the_rights_that_the_topology_names(
+    file: str, broker: Callable[[str], FakeBroker]
+) -> None:
+    text = NOWHERE
+    for name in ("eu", "hq"):
+        text = lone(text, broker(name))
+    Path(file).write_text(text)
+    assert verified(file)[0] == 0, "no role is named: rights stay as they are"
+    Path(file).write_text(text + "[roles.operator]\nsuperuser = true\n")
+    status, said = verified(file)
+    assert status == 1
+    for name in ("eu", "hq"):
+        assert f"{name}: its brokers ask nobody for a right (authorizationEnabled): no grant counts there" in said
+    status, said = verified(file, "--json")
+    assert status == 1
+    assert '"unprotected": [ "eu: its brokers ask nobody' in said
+
+
 @pytest.mark.parametrize("answering", [0, 1, 2])
 def test_an_empty_table_says_what_was_compared_and_is_good_only_if_all_clusters_answered(
     answering: int, file: str, broker: Callable[[str], FakeBroker]
 ) -> None:
     text = NOWHERE.replace('clusters = "all"', 'clusters = ["hq"]')
     for name in ("eu", "hq")[:answering]:
-        one = broker(name)
-        one.answers["/admin/v2/persistent/fleet/a"] = one.answers["/admin/v2/persistent/fleet/a/partitioned"] = (
-            200,
-            {},
-            b"[]",
-        )
-        text = text.replace('admin_url = "http://127.0.0.1:9"', f'admin_url = "{one.url}"', 1)
+        text = lone(text, broker(name))
     Path(file).write_text(text)
     status, said = verified(file)
     assert status == (0 if answering == 2 else 3)

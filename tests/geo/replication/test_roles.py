@@ -136,7 +136,11 @@ def test_a_role_without_a_token_at_hand_is_unknown_and_what_is_bad_stays_bad(tmp
     for right, verdict in ((good, None), (good.model_copy(update={"was": False}), False)):
         result = VerifyResult(links=(), unreachable={}, rights=(right,), untried=("jobs",))
         assert result.is_good is verdict
-    assert VerifyResult(links=(), unreachable={}, rights=(good,)).is_good is True
+    result = VerifyResult(links=(), unreachable={}, rights=(good,))
+    assert result.is_good is True
+    assert result.model_copy(update={"unprotected": ("eu: ...",)}).is_good is False
+    lost = {"unprotected": ("eu: ...",), "unreachable": {"us": "..."}}
+    assert result.model_copy(update=lost).is_good is None
 
 
 @pytest.mark.parametrize("file", ["topology.toml", "topology-dr.toml"])
