@@ -3,6 +3,7 @@
 LocalStackError
 ├── ProgramMissing        a server's program is not installed
 ├── ServerFailed          a server ended, or did not become healthy in time
+├── DiskFull              the disk of the stack's folder has no room for Pulsar
 ├── FolderDamaged         a file of the stack's folder cannot be read as what it should be
 ├── FolderNotOurs         the folder has content and was not made by Waybill
 ├── FolderOfAnother       a folder inside of it is marked as another stack's
@@ -15,6 +16,7 @@ LocalStackError
 from pathlib import Path
 
 __all__ = [
+    "DiskFull",
     "FolderDamaged",
     "FolderNotOurs",
     "FolderOfAnother",
@@ -47,6 +49,17 @@ class ServerFailed(LocalStackError):
         self.server, self.reason, self.log, self.last_lines = server, reason, log, last_lines
         quoted = "\n".join(f"    {line}" for line in last_lines) or "    (the log is empty)"
         super().__init__(f"server {server} {reason}\n  last lines of {log}:\n{quoted}")
+
+
+class DiskFull(LocalStackError):
+    """The disk of the stack's folder has less room than Pulsar's bookies want; sizes in MB (10^6 bytes)."""
+
+    def __init__(self, folder: Path, free_mb: int, needed_mb: int, total_mb: int) -> None:
+        self.folder, self.free_mb, self.needed_mb = folder, free_mb, needed_mb
+        super().__init__(
+            f"{folder}: its disk has {free_mb:,} MB free of {total_mb:,}, and Pulsar takes nothing with {needed_mb:,}"
+            " MB or less (one part in twenty, or 500 MB): make room, or choose another folder with --folder"
+        )
 
 
 class FolderDamaged(LocalStackError):

@@ -18,6 +18,7 @@ from deploy.local.daemon import DaemonProcess
 from deploy.local.enrolment_broker import EnrolmentBroker
 from deploy.local.errors import LocalStackError, TopologyHasAddresses
 from deploy.local.folder import hold
+from deploy.local.free_space import require_free_space
 from deploy.local.link import CuttableLink
 from deploy.local.link_server import CuttableLinks
 from deploy.local.mosquitto import MosquittoBroker, MosquittoSecurity, TlsFiles
@@ -136,9 +137,9 @@ class LocalStack:
         """Start everything side by side and return when all is healthy; on any error stop it all and raise."""
         # Before any port is chosen or file written: a second stack in this folder ends here.
         self._held.enter_context(hold(self.folder))
-        self._is_held = True
-        self._started_s = time.time()
+        self._is_held, self._started_s = True, time.time()
         try:
+            require_free_space(self.folder)
             self._compose()
             workers = self.spark.workers if self.spark else []
             later = [*workers, *self.access_daemons.values()]
