@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -49,7 +50,10 @@ def _checked_location(text: str) -> str:
 
 def _full_topic_name(text: str) -> str:
     # As messages name their topic: by any other spelling nobody would find whose batches alone it may have.
-    return str(TopicName.parse(text))
+    full = str(TopicName.parse(text))
+    if (whole := re.sub(r"-partition-[0-9]+$", "", full)) != full:
+        raise ValueError(f"{full} is one partition of a topic, and all are read together: write {whole}")
+    return full
 
 
 _FullTopicName = Annotated[str, AfterValidator(_full_topic_name)]
@@ -100,6 +104,14 @@ class IngestSettings(Settings):
     options: dict[str, str] = Field(
         default_factory=dict, description="any further options of the source `pulsar`, by their own names"
     )
+
+    @model_validator(mode="after")
+    def _topics_at_one_place(self) -> Self:
+        # Spark takes the names of options in any case.
+        for name in self.options:
+            if name.lower() in {"topics", "topicspattern"}:
+                raise ValueError(f"options.{name}: the topics are those of ingest.topics, each with its tenant")
+        return self
 
 
 class ReferenceSettings(Settings):

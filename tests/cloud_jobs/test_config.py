@@ -81,6 +81,30 @@ def test_files_that_the_settings_name_are_looked_at_and_named(tmp_path: Path) ->
     assert (code, said) == (78, [f"{file}: ingest.options: unknown option 'tlsC': did you mean tlsCa?"])
 
 
+@pytest.mark.parametrize(
+    ("ingest", "said"),
+    [
+        (
+            'topics = ["persistent://{tenant}/telemetry-eu/batches-partition-3"]',
+            "is one partition of a topic, and all are read together: write persistent://{tenant}/telemetry-eu/batches",
+        ),
+        ('[ingest.options]\ntopicsPattern = "acme/telemetry/.*"', "options.topicsPattern: the topics are those of"),
+        (
+            '[ingest.options]\nTOPICS = "acme/telemetry/batches"',
+            "options.TOPICS: the topics are those of ingest.topics",
+        ),
+    ],
+)
+def test_no_topic_is_read_around_the_check_that_only_its_tenant_is_on_it(
+    tmp_path: Path, ingest: str, said: str
+) -> None:
+    file = tmp_path / "cloud.toml"
+    file.write_text(f"{LEAST}[ingest]\n{ingest}\n")
+    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
+    assert done.exit_code == 78
+    assert said in done.stderr
+
+
 def test_folders_are_those_beside_the_file_wherever_the_command_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
