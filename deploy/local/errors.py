@@ -58,7 +58,7 @@ class DiskFull(LocalStackError):
         self.folder, self.free_mb, self.needed_mb = folder, free_mb, needed_mb
         super().__init__(
             f"{folder}: its disk has {free_mb:,} MB free of {total_mb:,}, and Pulsar takes nothing with {needed_mb:,}"
-            " MB or less (one part in twenty, or 500 MB): make room, or choose another folder with --folder"
+            " MB or less (one part in a hundred, or 100 MB): make room, or choose another folder with --folder"
         )
 
 

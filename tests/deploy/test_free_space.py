@@ -16,8 +16,8 @@ GB = 1_000_000_000
 
 @pytest.mark.parametrize(
     ("total", "free", "is_full"),
-    [(100, 5.1, False), (100, 5, True), (100, 0, True), (6, 0.6, False), (6, 0.5, True)],
-    ids=["room", "one part in twenty", "none", "small disk", "small disk without room"],
+    [(100, 1.1, False), (100, 1, True), (100, 0, True), (4, 0.2, False), (4, 0.1, True)],
+    ids=["room", "one part in a hundred", "none", "small disk", "small disk without room"],
 )
 def test_a_disk_is_full_where_bookies_take_nothing(tmp_path: Path, total: float, free: float, is_full: bool) -> None:
     def usage(_: Path) -> tuple[int, int, int]:
