@@ -30,9 +30,11 @@ from geo.spatial import (
     use_by_fence,
 )
 from geo.spatial.ragged import Floats
+from settings import one_line
 
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
 WHOLE_TRACK: Final = "*"
+MAX_LINE_CHARACTERS: Final = 2_000
 MAX_ZERO_ROWS: Final = 100_000
 FAILED: Final = 1
 REFUSED: Final = 3
@@ -243,12 +245,7 @@ def track_settings(max_gap_s: float, plausibility: bool) -> TrackSettings:
 def print_problems(path: Path, messages: list[str] | tuple[str, ...]) -> None:
     """Say on standard error what is wrong with a file, each message on a line of its own, with the file's name."""
     for message in messages:
-        typer.echo("".join(map(_printable, f"{path}: {message}")), err=True)
-
-
-def _printable(character: str) -> str:
-    """A character, escaped if it would move the cursor or is half of one: a file has no part in how it is spoken of."""
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+        typer.echo(one_line(f"{path}: {message}", MAX_LINE_CHARACTERS), err=True)
 
 
 def print_summary(tracks: Tracks, result: str) -> None:

@@ -30,7 +30,8 @@ from edge_agent.errors import AgentError, StoreError, StoreVersion
 from edge_agent.holding import newly_held
 from edge_agent.notify import notify, watchdog_interval_s
 from edge_agent.push_signature import PushSignatures
-from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, PushRefused, Trial, effective_settings
+from edge_agent.pushable import PushRefused
+from edge_agent.pushed import NO_ACKNOWLEDGEMENT, EffectiveSettings, Trial, effective_settings
 from edge_agent.status import read_status
 from edge_agent.trial_evaluator import RetryTimes, TrialEvaluator
 from runtime.logs import LineLimit, start_logging

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.config import AgentSettings
-from edge_agent.pushed import PushRefused
+from edge_agent.pushable import PushRefused
 from runtime import replace_durably
 
 VERSION_FILE: Final = "pushed-version.json"

@@ -4,79 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
+from edge_agent.pushable import ALLOW_DELETION, CREDENTIALS, PushRefused, check_bounds, merged, pushed_tables
 from edge_agent.pushed_files import AGAIN, ATTEMPTS, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
-from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, renamed_to, validate
+from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
 
 NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3
 """Trials that may end without an acknowledgement, or with the agent, before a proposal is refused for good."""
-ALLOW_DELETION = "allow_deletion"
-"""The word, at the top of a push, without which nothing stored is deleted because of it."""
-_CREDENTIALS = ("tls", "username", "password_file")
-PUSHABLE: Mapping[str, set[str] | None] = {
-    "buffer": {
-        "commit_delay_ms",
-        "commit_records",
-        "commit_bytes",
-        "prune_delay_s",
-        "max_bytes",
-        "max_age_s",
-        "free_space_floor_bytes",
-        "downsample_above",
-    },
-    "classes": None,
-    "drain": None,
-    "link": {"link", "bytes_per_s", "burst_bytes", "bytes_per_day", "bytes_per_month", "metered", "plan_reserve"},
-    "time": None,
-    "uplinks": {
-        *_CREDENTIALS,
-        "region",
-        "host",
-        "port",
-        "keepalive_s",
-        "connect_timeout_s",
-        "backoff_first_s",
-        "backoff_max_s",
-    },
-    "failover": None,
-    "log": {"level"},
-    ALLOW_DELETION: None,
-}
-"""What may be pushed; None: each of its keys. Who the device is, its files and where its data come from may not."""
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    "buffer.prune_delay_s": (0.1, 600),
-    "drain.ack_timeout_s": (2, 600),
-    "drain.batching_delay_ms": (0, 60_000),
-    "drain.heartbeat_s": (60, 3600),
-    "drain.max_pause_s": (1, 600),
-    "drain.max_refusals": (3, 100),
-    "drain.refusal_backoff_s": (1, 600),
-    "failover.after_s": (5, 3600),
-    "failover.return_after_s": (30, 86_400),
-    "failover.hold_s": (1, 3600),
-    "link.bytes_per_s": (1_000, 1e12),
-    "link.bytes_per_day": (1_000_000, 1e15),
-    "link.bytes_per_month": (10_000_000, 1e16),
-    "link.plan_reserve": (0, 0.5),
-    "time.jump_s": (0.5, 3600),
-    "time.same_clock_s": (1, 86_400),
-    "time.grace_s": (60, 3600),
-    "time.drift_ppm": (0, 10_000),
-    "uplinks.backoff_max_s": (0.1, 3600),
-    "uplinks.connect_timeout_s": (1, 60),
-}
-"""Narrower than those of the file: no pushed number silences a device."""
-
-
-class PushRefused(Exception):
-    """The pushed settings are not taken; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +59,19 @@ def _laid_over(config: Path, files: PushedFiles, name: str) -> tuple[AgentSettin
 
 def merge_pushed(config: Path, text: str) -> AgentSettings:
     """The file's settings with pushed ones laid over. Raises PushRefused; SettingsError if the file itself is wrong."""
-    base = load(AgentSettings, config)
-    try:
-        pushed = parse_toml(text, MAX_PUSHED_BYTES)
-    except ValueError as error:
-        raise PushRefused(f"is not valid TOML: {error}"[:500]) from error
-    if outside := sorted(key for key in _keys(pushed) if not _may_be_pushed(key)):
-        now = {key: renamed_to(AgentSettings, tuple(key.split("."))) for key in outside[:10]}
-        named = (f"{key} (now {name})" if name else key for key, name in now.items())
-        raise PushRefused(f"{', '.join(named)} cannot be pushed"[:500])
-    if not isinstance(pushed.pop(ALLOW_DELETION, False), bool):
-        raise PushRefused(f"{ALLOW_DELETION}: only true or false")
+    base, pushed = load(AgentSettings, config), pushed_tables(text)
+    pushed.pop(ALLOW_DELETION, None)
     try:
         file_tables = parse_toml(config.read_text(encoding="utf-8"), MAX_TOML_BYTES)
     except (OSError, ValueError) as error:
         raise SettingsError(str(config), [f"cannot be read: {error}"]) from error
     if "uplinks" in pushed:
-        if not isinstance(pushed["uplinks"], list) or not all(isinstance(one, dict) for one in pushed["uplinks"]):
-            raise PushRefused("uplinks: is a list of tables, and each of its items has to be a table")
         pushed["uplinks"] = [_with_credentials(one, base.uplinks) for one in pushed["uplinks"]]
     try:
-        settings = validate(AgentSettings, _merged(file_tables, pushed), "pushed")
+        settings = validate(AgentSettings, merged(file_tables, pushed), "pushed")
     except SettingsError as error:
         raise PushRefused("; ".join(error.problems)[:500]) from error
-    _check_bounds(settings, pushed)
+    check_bounds(settings, pushed)
     if [one.name for one in settings.classes] != [one.name for one in base.classes]:
         raise PushRefused(
             "classes: a push may change what belongs to a class, not which classes there are or their order"
@@ -186,24 +115,6 @@ def _class_with_present_retention(old: ClassSettings, new: ClassSettings) -> Cla
     )
 
 
-def _keys(tables: Mapping[str, Any]) -> Iterator[str]:
-    """Each pushed key as `table.key`."""
-    for name, value in tables.items():
-        inner = value if isinstance(value, list) else [value]
-        if not any(isinstance(one, dict) for one in inner):
-            yield name
-        for one in inner:
-            yield from (f"{name}.{key}" for key in one) if isinstance(one, dict) else ()
-
-
-def _may_be_pushed(key: str) -> bool:
-    table, _, name = key.partition(".")
-    if table not in PUSHABLE:
-        return False
-    keys = PUSHABLE[table]
-    return keys is None or name in keys
-
-
 def _with_credentials(pushed: dict[str, Any], known: tuple[UplinkSettings, ...]) -> dict[str, Any]:
     """A pushed uplink with the certificates and password of the file's uplink of that region, else of the first one.
 
@@ -212,7 +123,7 @@ def _with_credentials(pushed: dict[str, Any], known: tuple[UplinkSettings, ...])
     own = next((one for one in known if one.region == pushed.get("region")), known[0])
     if own.kind != "mqtt":
         raise PushRefused(f"uplinks: {own.region} is a Pulsar cluster, which only the device's own file can change")
-    for key in _CREDENTIALS:
+    for key in CREDENTIALS:
         mine = own.model_dump(mode="json", exclude_none=True).get(key)
         if key in pushed and pushed[key] != mine:
             raise PushRefused(
@@ -224,17 +135,6 @@ def _with_credentials(pushed: dict[str, Any], known: tuple[UplinkSettings, ...])
     if own.password_file and own.tls is None and (pushed.get("host"), pushed.get("port", 1883)) != here:
         raise PushRefused("uplinks: the password would go to another address in plain text")
     return pushed
-
-
-def _check_bounds(settings: AgentSettings, pushed: Mapping[str, Any]) -> None:
-    for path in set(_keys(pushed)) & BOUNDS.keys():
-        table, _, key = path.partition(".")
-        part = getattr(settings, table)
-        least, most = BOUNDS[path]
-        for one in part if isinstance(part, tuple) else (part,):
-            value = getattr(one, key)
-            if value is not None and not least <= value <= most:
-                raise PushRefused(f"{path} = {value}: a push may set it from {least:g} to {most:g}")
 
 
 class Trial:
@@ -384,13 +284,3 @@ class Trial:
 
     def _note_attempts(self, counted: int) -> None:
         self._files.replace(ATTEMPTS, json.dumps({"counted": counted, "boot": self._boot}).encode())
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged key by key; anything else is replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        merged[key] = _merged(below, value) if both and isinstance(below, dict) else value
-    return merged

@@ -27,9 +27,11 @@ from identity.errors import SignatureFault, SignatureRefused
 from settings import Settings
 from telemetry.record import DEVICE_PATTERN
 
-__all__ = ["ANY", "KEY_BYTES", "MAX_KEYS", "OperatorKeys", "Scope", "TrustedKey", "key_id_of"]
+__all__ = ["ANY", "KEY_BYTES", "KINDS", "MAX_KEYS", "OperatorKeys", "Scope", "TrustedKey", "key_id_of"]
 
 ANY = "*"
+KINDS = ("settings", "device", "enrolment", "account", "exchange_rate", "fence", "legal_entity", "tariff")
+"""What a key may be for. A file of keys may name others: those of a later version."""
 MAX_KEYS = 100
 KEY_BYTES = 32
 """Of a raw public key."""

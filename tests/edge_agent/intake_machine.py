@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
-from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.pushable import PushRefused
+from edge_agent.pushed import Trial, effective_settings
 from edge_agent.store.arrivals import SET_CLOCK_US
 from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer

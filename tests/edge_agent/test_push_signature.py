@@ -11,7 +11,7 @@ import pytest
 from edge_agent.config import AgentSettings
 from edge_agent.daemon import Daemon
 from edge_agent.push_signature import VERSION_FILE, PushSignatures
-from edge_agent.pushed import PushRefused
+from edge_agent.pushable import PushRefused
 from identity import sign_push
 from settings import SettingsError, load
 from tests.edge_agent.test_pushed_daemon import FILE

@@ -11,7 +11,8 @@ import edge_agent
 from edge_agent import metrics
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
-from edge_agent.pushed import PushRefused, Trial, effective_settings
+from edge_agent.pushable import PushRefused
+from edge_agent.pushed import Trial, effective_settings
 from edge_agent.pushed_files import IN_FORCE, ON_TRIAL
 from settings import SettingsError, load, parse
 

@@ -10,12 +10,14 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.reference_messages import Kind
+from cloud_jobs.reference_messages import TOPICS, Kind
+from edge_agent.push_cli import app
 from identity import ANY, read_signed_push
-from identity.push_cli import app
+from identity.operator_files import read_operator_key
+from identity.operator_keys import KINDS
 from identity.registry_messages import KIND
 from identity.registry_signing import ENROLMENT_KIND
-from identity.signed_push import SETTINGS_KIND
+from identity.signed_push import SETTINGS_KIND, sign_push
 from settings import MAX_PUSHED_BYTES
 
 TEXT = "[drain]\nwindow = 7\n"
@@ -115,3 +117,55 @@ def test_a_kind_that_nobody_signs_makes_no_key_and_each_that_is_signed_does(fold
     assert not (folder / "ben.key").exists()
     kinds = [*get_args(Kind), SETTINGS_KIND, ENROLMENT_KIND, KIND, ANY]
     assert run("key", "eve", "--tenant", "*", *(word for kind in kinds for word in ("--kind", kind)))[0] == 0
+
+
+NO_DEVICE_TAKES = {
+    "a key like another": ("[drain]\nwindw = 7\n", "drain.windw: no such setting; did you mean 'window'?"),
+    "a table like another": ("[drian]\nwindow = 7\n", "drian.window (did you mean drain.window?) cannot be pushed"),
+    "a key like one that may": ("[buffer]\nmax_byte = 9\n", "buffer.max_byte (did you mean buffer.max_bytes?) cannot"),
+    "what the device alone says": ('[device]\nid = "x"\n', "device.id cannot be pushed"),
+    "a number past its bound": ("[drain]\nheartbeat_s = 86400\n", "drain.heartbeat_s = 86400.0: a push may set it"),
+    "a region without a host": ('[[uplinks]]\nregion = "eu"\n', "needs host"),
+    "no TOML, by its own lines": ("[drain]\nwindow = \n", "is not valid TOML: Invalid value (at line 2"),
+    "no UTF-8": (b"\xff", "codec can't decode"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), NO_DEVICE_TAKES.values(), ids=NO_DEVICE_TAKES)
+def test_what_no_device_takes_is_neither_signed_nor_called_right(folder: Path, text: str | bytes, says: str) -> None:
+    file, content = folder / "acme" / "bus-17.toml", text if isinstance(text, bytes) else text.encode()
+    file.write_bytes(content)
+    code, said = run("sign", file, "--key", "anna.key")
+    assert (code, said.startswith(f"waybill push: {file}: ")) == (1, True), said
+    assert says in said
+    assert file.read_bytes() == content
+    file.write_bytes(sign_push(read_operator_key(folder / "anna.key"), "acme/bus-17", 5, content))
+    code, said = run("check", file, "--operators", "operators.toml")
+    assert (code, says in said) == (1, True), said
+
+
+def test_what_a_device_may_take_is_signed(folder: Path) -> None:
+    file = folder / "acme" / "bus-17.toml"
+    uplink = '[[uplinks]]\nregion = "eu"\nhost = "eu.example"\npassword_file = "of the device"\n'
+    file.write_text(f'allow_deletion = true\n{uplink}[log]\nlevel = "debug"\n')
+    assert run("sign", file, "--key", "anna.key")[0] == 0
+
+
+def test_the_kinds_of_keys_are_all_that_is_signed() -> None:
+    assert set(KINDS) == {SETTINGS_KIND, KIND, ENROLMENT_KIND, *TOPICS}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["carl", "--tenant", "acme", "--kind", "acount"], "did you mean account? "),
+        (["carl", "--tenant", "a/b"], "--tenant 'a/b': give up to 63 letters"),
+        (["../up", "--tenant", "acme"], "NAME '../up': give up to 63 letters"),
+        (["carl", "--tenant", "acme", "--account", "ACME"], "--account 'ACME': give up to 63 lower-case letters"),
+    ],
+)
+def test_an_option_of_a_key_is_refused_in_words(folder: Path, words: list[str], says: str) -> None:
+    code, said = run("key", *words)
+    assert (code, len(said.splitlines())) == (1, 1), said
+    assert says in said
+    assert not (folder / "carl.key").exists()

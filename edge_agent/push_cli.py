@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from edge_agent.pushable import PushRefused, check_pushable
 from identity.error_messages import error_text
 from identity.errors import IdentityError, NameRefused, SignatureRefused
-from identity.names import device_name
+from identity.names import NAME_FORM, device_name
 from identity.nearest import did_you_mean
 from identity.operator_files import (
     NewOperator,
@@ -24,11 +26,11 @@ from identity.operator_files import (
     trusted_key,
     write_operator,
 )
-from identity.operator_keys import ANY
+from identity.operator_keys import ANY, KINDS
 from identity.signatures import OperatorKey
 from identity.signed_push import read_signed_push, sign_push, verify_push
 from runtime.durable_file import replace_durably
-from settings import MAX_PUSHED_BYTES, SettingsError, parse_toml
+from settings import MAX_PUSHED_BYTES, SettingsError, one_line
 
 __all__ = ["app"]
 
@@ -38,9 +40,14 @@ app = typer.Typer(
     add_completion=False,
     help="Operators' keys, and signed settings for devices.",
 )
-_KINDS = ("settings", "device", "enrolment", "fence", "tariff", "account", "legal_entity", "exchange_rate", ANY)
 Files = Annotated[list[Path], typer.Argument(help="Files TENANT/DEVICE.toml, as in the gateway's push folder.")]
 Operators = Annotated[Path, typer.Option(help="The file of the public keys that are trusted.")]
+_FORMS = {
+    "name": ("NAME", "up to 63 letters, digits, spaces and . _ @ -, of which the first is a letter or digit"),
+    "tenants": ("--tenant", f"{NAME_FORM}, or '*' for all"),
+    "accounts": ("--account", "up to 63 lower-case letters, digits, dots, dashes and underscores, and perhaps * last"),
+}
+"""What an option of `key` takes, by the field that it becomes."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -72,14 +79,17 @@ def key(
         for kind in kinds:
             _check_kind(kind)
         made, now = OperatorKey.generate(), datetime.now(UTC).replace(microsecond=0)
-        trusted = trusted_key(
-            made,
-            name,
-            tenants=tuple(tenants),
-            kinds=tuple(kinds),
-            accounts=tuple(accounts),
-            valid_until=now + timedelta(days=days),
-        )
+        try:
+            trusted = trusted_key(
+                made,
+                name,
+                tenants=tuple(tenants),
+                kinds=tuple(kinds),
+                accounts=tuple(accounts),
+                valid_until=now + timedelta(days=days),
+            )
+        except ValidationError as error:
+            raise ValueError(_option_fault(error)) from error
         file = Path(f"{name}.key")
         write_operator(file, NewOperator(made, trusted))
         trust_operator(operators, NewOperator(made, trusted))
@@ -91,9 +101,9 @@ def key(
 
 def _check_kind(kind: str) -> None:
     # A file of keys takes any, for a later version has more: a key that is made here is for today.
-    if kind not in _KINDS:
-        what = f"{did_you_mean(kind, _KINDS)}there are {', '.join(_KINDS)}"
-        raise NameRefused(f"{kind!r:.80} is nothing that is signed: {what}")
+    if kind not in {ANY, *KINDS}:
+        what = f"{did_you_mean(kind, KINDS)}there are {', '.join(KINDS)}, {ANY}"
+        raise NameRefused(f"--kind {one_line(kind)!r:.80} is nothing that is signed: {what}")
 
 
 @app.command()
@@ -106,7 +116,8 @@ def sign(
 ) -> None:
     """Sign settings, each in its place: the first line of the file says for which device, by whom and which version.
 
-    A version is after the one that the file had. A device takes no older one than it has taken.
+    Settings that no device takes are refused; a device's own file may refuse more. A version is after the one that the
+    file had. A device takes no older one than it has taken.
 
     Exit status: 0; 1 if a file or the key cannot be used: then nothing is signed.
 
@@ -145,6 +156,7 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
                 push = read_signed_push(_read(file))
                 row["version"] = push.version
                 row["signed_by"] = verify_push(keys, push, _device_of(file), now).name
+                row["refused"] = _fault(push.settings) or None
             except SignatureRefused as refused:
                 row["refused"] = str(refused)
     if as_json:
@@ -156,6 +168,16 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
         raise typer.Exit(1)
 
 
+def _option_fault(error: ValidationError) -> str:
+    """What is wrong with the first option that cannot be used."""
+    fault = error.errors(include_url=False)[0]
+    option, form = _FORMS.get(str(fault["loc"][0]), (str(fault["loc"][0]), ""))
+    given = fault["input"]
+    return (
+        f"{option} {one_line(given)!r}: give {form}" if isinstance(given, str) and form else f"{option}: {fault['msg']}"
+    )
+
+
 def _signed(file: Path, private: OperatorKey, version: int | None, now_ms: int) -> tuple[int, bytes]:
     text, former = _read(file), 0
     try:
@@ -164,12 +186,22 @@ def _signed(file: Path, private: OperatorKey, version: int | None, now_ms: int) 
     except SignatureRefused:
         # not signed yet
         pass
+    if fault := _fault(text):
+        raise ValueError(f"{file}: {fault}")
     made = version or max(now_ms, former + 1)
     signed = sign_push(private, _device_of(file), made, text)
     if len(signed) > MAX_PUSHED_BYTES:
         raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes with its signature, which is all a device takes")
-    parse_toml(signed.decode("utf-8"), MAX_PUSHED_BYTES)
     return made, signed
+
+
+def _fault(settings: bytes) -> str:
+    """Why no device takes these settings; "": one may."""
+    try:
+        check_pushable(settings.decode("utf-8"))
+    except (UnicodeDecodeError, PushRefused) as refused:
+        return str(refused)
+    return ""
 
 
 def _read(file: Path) -> bytes:
