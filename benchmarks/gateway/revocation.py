@@ -143,6 +143,7 @@ def _gateway(region: AccessRegion, folder: Path) -> DaemonProcess:
     config.write_text(f"""
         name = "eu-1"
         region = "eu"
+        insecure = true  # Pulsar in plain text, and no registry: what is measured is the way to the broker
         [pulsar]
         service_url = "{region.service_url}"
         tenant = "fleet"
