@@ -17,9 +17,9 @@ from geo.replication.errors import (
     ReplicationError,
     WrongCluster,
 )
-from geo.replication.grant_probe import unprotected
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
+from geo.replication.protection import unprotected
 from geo.replication.rest_types import CLUSTER
 from geo.replication.topic_naming import topic_path
 from runtime.pulsar_client import PulsarAccess

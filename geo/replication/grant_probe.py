@@ -17,7 +17,7 @@ from geo.replication.roles import namespace_of
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
-__all__ = ["NOBODY", "TriedRight", "try_rights", "unprotected", "untried_roles"]
+__all__ = ["NOBODY", "TriedRight", "try_rights", "untried_roles"]
 
 NOBODY = "(no token)"
 """Who shows no token: may do nothing, whatever the brokers' `anonymousUserRole` is."""
@@ -67,19 +67,6 @@ def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: P
             lambda one: list(_tried(topology, *one)), [(admin, *role) for admin in asked for role in roles]
         )
         return [right for rights in tried for right in rights]
-
-
-def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Iterator[str]:
-    """What brokers' own configuration says of rights, and is not as the topology says; nothing where that has none."""
-    if not topology.roles:
-        return
-    for cluster, admin in clients.items():
-        said = read_defaults(admin.configuration())
-        meant = {*topology.superusers(), topology.role_of_brokers(cluster)}
-        if not said.authorization:
-            yield f"{cluster}: its brokers ask nobody for a right (authorizationEnabled): no grant counts there"
-        elif more := sorted(said.superusers - meant):
-            yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), and the topology does not say so"
 
 
 def untried_roles(topology: Topology, tokens: Path | None) -> tuple[str, ...]:

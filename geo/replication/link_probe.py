@@ -15,9 +15,10 @@ from geo.replication.admin import AdminClient
 from geo.replication.connection import AddressCheck, ServiceAddress, check_addresses, connect
 from geo.replication.desired import PROBE_TOPIC, address
 from geo.replication.errors import ReplicationError
-from geo.replication.grant_probe import TriedRight, try_rights, unprotected, untried_roles
+from geo.replication.grant_probe import TriedRight, try_rights, untried_roles
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
+from geo.replication.protection import unprotected
 from settings import Settings
 
 __all__ = ["VerifyResult", "verify"]
