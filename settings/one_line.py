@@ -6,5 +6,9 @@ __all__ = ["one_line"]
 
 
 def one_line(text: str, most: int = 300) -> str:
-    """At most so many characters, in one line that moves no cursor: what is not printable becomes a space."""
-    return "".join(sign if sign.isprintable() else " " for sign in text[:most]).strip()
+    """At most so many characters, in one line that moves no cursor: what is not printable is escaped, as `\\x1b`."""
+    return "".join(sign if sign.isprintable() else _escaped(sign) for sign in text[:most].strip())[:most]
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode("ascii")
