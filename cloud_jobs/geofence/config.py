@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from geo.spatial import EventSettings
+from geo.spatial import PublishedEventSettings
 
 
-class GeofenceSettings(EventSettings):
+class GeofenceSettings(PublishedEventSettings):
     """When an event counts, how far around a day it may be decided, and where it is published.
 
     Changed hysteresis holds for the days that new records touch; the others stay as they were published.
     """
 
-    buffer_m: Annotated[float, Field(ge=0)] = 10.0
-    dwell_s: Annotated[float, Field(gt=0)] | None = 300.0
     reach_h: float = Field(
         default=12.0, ge=1, le=24, description="fixes this far before and after a UTC day have a say in its events"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from cloud_jobs.geofence.units import DAY_MS, Units, units_of
 from cloud_jobs.lake.schemas import FIX, GEOFENCE_EVENTS, without
 from cloud_jobs.published_fences import parse_fences
 from geo.spatial import (
+    DayEvent,
     FenceSet,
     Fixes,
     GateSet,
@@ -28,10 +29,9 @@ from geo.spatial import (
     TrackSettings,
     build_tracks,
     end_fixes,
-    fact_id,
     find_events,
+    identified,
     new_revisions,
-    ordinals,
     valid_positions,
 )
 
@@ -76,17 +76,6 @@ class EventRules:
         return cls(FenceSet(made.fences), GateSet(made.gates), tracks, events)
 
 
-class DayEvent(NamedTuple):
-    """An event of a device and day, and the record id of the fix at its time or the first one after it."""
-
-    t_ms: int
-    kind: str
-    place: str
-    value: float
-    epoch: int
-    seq: int
-
-
 def device_of(unit: str) -> tuple[str, str]:
     """The tenant and device of a unit, which is named `tenant`, `device` and `day` with line feeds between them."""
     tenant, device, _ = unit.split("\n")
@@ -107,20 +96,6 @@ def revise(rows: pa.Table, rules: EventRules) -> pa.Table:
         changed = new_revisions(before.get(unit, []), identified(*device_of(unit), events))
         revisions += [_row(*device_of(unit), one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
-
-
-def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:
-    """Events of one device and day by their ids, each from facts alone.
-
-    Those are tenant and device, the fix, kind and place; which of several such it is, in order; and the day, because
-    what is known of an event is looked up by it.
-    """
-    in_order = sorted(events)
-    keys = [(one.t_ms // DAY_MS, one.epoch, one.seq, one.kind, one.place) for one in in_order]
-    names = (fact_id("event", tenant, device, *key, number) for key, number in zip(keys, ordinals(keys), strict=True))
-    found = dict(zip(names, in_order, strict=True))
-    assert len(found) == len(in_order), "two events have one id"
-    return found
 
 
 def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tuple[int, list[DayEvent]]]:

@@ -7,9 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from geo.spatial.event_ids import DAY_MS
 from geo.spatial.ragged import Bools, Ints, expand, run_starts
 
-DAY_MS: Final = 86_400_000
+__all__ = ["DAY_MS", "Units", "units_of"]
+
 _TIME_BITS: Final = 42  # device times of rows with a partition are before 2100, 4.1e12 ms
 
 

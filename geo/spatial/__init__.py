@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from geo.spatial.encounters import Encounters, find_encounters
     from geo.spatial.engine_version import ENGINE_VERSION
     from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
-    from geo.spatial.event_facts import end_fixes, ordinals
-    from geo.spatial.events import EventSettings, GeofenceEvent, find_events
+    from geo.spatial.event_facts import end_fixes
+    from geo.spatial.event_ids import DayEvent, Kind, identified
+    from geo.spatial.events import EventSettings, GeofenceEvent, PublishedEventSettings, find_events
     from geo.spatial.fence_set import FenceSet
     from geo.spatial.fences import Fence
     from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from geo.spatial.geojson import FenceReport, fences_from_geojson
     from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
     from geo.spatial.pieces import OUTSIDE, Pieces
-    from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions
+    from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions, ordinals
     from geo.spatial.track_settings import TrackSettings
     from geo.spatial.tracks import Tracks, Verdict, build_tracks
     from geo.spatial.visits import Visits, VisitSettings, find_visits
@@ -48,6 +49,7 @@ __all__ = [
     "OUTSIDE",
     "Activity",
     "Crossings",
+    "DayEvent",
     "Encounters",
     "EventSettings",
     "Fence",
@@ -61,7 +63,9 @@ __all__ = [
     "Gate",
     "GateSet",
     "GeofenceEvent",
+    "Kind",
     "Pieces",
+    "PublishedEventSettings",
     "Revision",
     "SpatialError",
     "TooManyEncounters",
@@ -79,6 +83,7 @@ __all__ = [
     "find_encounters",
     "find_events",
     "find_visits",
+    "identified",
     "in_force",
     "new_revisions",
     "ordinals",
@@ -93,8 +98,9 @@ _MODULES = {
     "encounters": ("Encounters", "find_encounters"),
     "engine_version": ("ENGINE_VERSION",),
     "errors": ("FenceError", "FixError", "SpatialError", "TooManyEncounters"),
-    "event_facts": ("end_fixes", "ordinals"),
-    "events": ("EventSettings", "GeofenceEvent", "find_events"),
+    "event_facts": ("end_fixes",),
+    "event_ids": ("DayEvent", "Kind", "identified"),
+    "events": ("EventSettings", "GeofenceEvent", "PublishedEventSettings", "find_events"),
     "fence_set": ("FenceSet",),
     "fences": ("Fence",),
     "fix_csv": ("FixFile", "bounded_lines", "read_fixes"),
@@ -103,7 +109,7 @@ _MODULES = {
     "geojson": ("FenceReport", "fences_from_geojson"),
     "measure": ("FenceUse", "pieces_by_fence", "use_by_fence"),
     "pieces": ("OUTSIDE", "Pieces"),
-    "revisions": ("Revision", "fact_id", "in_force", "new_revisions"),
+    "revisions": ("Revision", "fact_id", "in_force", "new_revisions", "ordinals"),
     "track_settings": ("TrackSettings",),
     "tracks": ("Tracks", "Verdict", "build_tracks"),
     "visits": ("Visits", "VisitSettings", "find_visits"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,13 +33,3 @@ def end_fixes(tracks: Tracks, events: Sequence[GeofenceEvent]) -> Ints:
     ends[order[is_event]] = tracks.row[after]
     assert (tracks.fixes.device[ends] == device).all(), "an event lies on a segment of its device"
     return ends
-
-
-def ordinals(keys: Iterable[Hashable]) -> list[int]:
-    """For each key how many equal ones were before it."""
-    seen: dict[Hashable, int] = {}
-    numbers: list[int] = []
-    for key in keys:
-        numbers.append(seen.get(key, 0))
-        seen[key] = numbers[-1] + 1
-    return numbers

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from geo.spatial.clip import segments_of
+from geo.spatial.event_ids import Kind
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.gates import GateSet
 from geo.spatial.measure import FenceRuns, runs_by_version
@@ -18,7 +19,6 @@ from geo.spatial.stays import Stays, joined_stays
 from geo.spatial.tracks import Tracks
 from geo.spatial.visits import Visits, VisitSettings, find_visits
 
-Kind = Literal["enter", "exit", "dwell", "forward", "backward", "speeding"]
 _Row: TypeAlias = tuple[int, int, Kind, str, float]  # the columns of an event
 
 
@@ -26,6 +26,13 @@ class EventSettings(VisitSettings):
     """When a change of sides counts, and after what time a visit is a dwell (None: never)."""
 
     dwell_s: Annotated[float, Field(gt=0)] | None = None
+
+
+class PublishedEventSettings(EventSettings):
+    """What counts for events that are published: the same in each region and at the centre, or they disagree."""
+
+    buffer_m: Annotated[float, Field(ge=0)] = 10.0
+    dwell_s: Annotated[float, Field(gt=0)] | None = 300.0
 
 
 class GeofenceEvent(NamedTuple):

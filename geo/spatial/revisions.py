@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -33,6 +33,16 @@ def fact_id(*facts: str | int) -> str:
     """
     text = json.dumps(facts, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_CHARS]
+
+
+def ordinals(keys: Iterable[Hashable]) -> list[int]:
+    """For each key how many equal ones were before it."""
+    seen: dict[Hashable, int] = {}
+    numbers: list[int] = []
+    for key in keys:
+        numbers.append(seen.get(key, 0))
+        seen[key] = numbers[-1] + 1
+    return numbers
 
 
 def latest_by_id(known: Iterable[Revision[Content]]) -> dict[str, Revision[Content]]:

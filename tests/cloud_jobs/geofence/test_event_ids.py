@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.geofence.event_revisions import DayEvent, EventRules, identified
+from cloud_jobs.geofence.event_revisions import EventRules
 from cloud_jobs.geofence.units import DAY_MS
-from geo.spatial import TrackSettings
+from geo.spatial import DayEvent, TrackSettings, identified
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.geofence.test_event_revisions import MINUTE, NOON, THROUGH, drive
 

@@ -1,0 +1,48 @@
+"""One alert: an event at a fence or gate, as a region saw it before the centre did."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from geo.alerts.messages import DeviceName, Id, Message, Milliseconds, Name, Whole, decoded
+from geo.spatial.event_ids import DayEvent, Kind
+
+__all__ = ["Alert", "decode_alert", "encode_alert"]
+
+
+class Alert(Message):
+    """What a region says at once. It is *provisional*: the centre says later whether it is so (`Verdict`).
+
+    `id`, `kind`, `place` and `value` are those of the event (`geo.spatial`), which has the same id at the centre:
+    `epoch` and `seq` name the fix at its time or the first one after it. `t_ms`: device time, since 1970.
+    `received_ms`: when the region's cluster had the batch of the fix by which it was seen; `raised_ms`: when the alert
+    left, both by the region's clocks.
+    """
+
+    id: Id
+    tenant: DeviceName
+    device: DeviceName
+    region: Name
+    epoch: Whole
+    seq: Whole
+    kind: Kind
+    place: Name
+    t_ms: Milliseconds
+    value: float = Field(0.0, ge=0)
+    received_ms: Milliseconds
+    raised_ms: Milliseconds
+
+    @property
+    def event(self) -> DayEvent:
+        """What it says that happened."""
+        return DayEvent(self.t_ms, self.kind, self.place, self.value, self.epoch, self.seq)
+
+
+def encode_alert(alert: Alert) -> bytes:
+    """An alert as it travels."""
+    return alert.encoded()
+
+
+def decode_alert(data: bytes) -> Alert:
+    """The alert of a message. Raises MalformedAlert, and nothing else for any bytes."""
+    return decoded(Alert, data)

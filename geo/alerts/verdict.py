@@ -1,0 +1,76 @@
+"""What the centre says of an alert, or of an event of which no region said anything.
+
+The form of a correction is that of EPCIS 2.0 (`errorDeclaration` with a reason and the ids of corrective events).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from geo.alerts.messages import DeviceName, Id, Message, Milliseconds, Name, Whole, decoded
+from geo.spatial.event_ids import Kind
+
+__all__ = ["ErrorReason", "FinalEvent", "Verdict", "VerdictKind", "decode_verdict", "encode_verdict"]
+
+
+class VerdictKind(StrEnum):
+    """What became of an alert."""
+
+    CONFIRMED = "confirmed"
+    """It happened, as the region said."""
+    CORRECTED = "corrected"
+    """It happened, at another time or with another value."""
+    WITHDRAWN = "withdrawn"
+    """It did not happen, or nothing that the centre received says so."""
+    LATE = "late"
+    """It happened, and no region said so."""
+
+
+class ErrorReason(StrEnum):
+    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and one of ours."""
+
+    DID_NOT_OCCUR = "did_not_occur"
+    INCORRECT_DATA = "incorrect_data"
+    NOT_RECEIVED = "not_received"
+    """The centre never had the record that the alert names."""
+
+
+class FinalEvent(Message):
+    """What the centre says that happened."""
+
+    kind: Kind
+    place: Name
+    t_ms: Milliseconds
+    value: float = Field(0.0, ge=0)
+    epoch: Whole
+    seq: Whole
+
+
+class Verdict(Message):
+    """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it.
+
+    `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn.
+    `corrective_ids`: events that stand in the place of a withdrawn one. `decided_ms`: by the centre's clock.
+    """
+
+    id: Id
+    revision: Whole
+    verdict: VerdictKind
+    tenant: DeviceName
+    device: DeviceName
+    event: FinalEvent | None = None
+    reason: ErrorReason | None = None
+    corrective_ids: tuple[Id, ...] = Field((), max_length=16)
+    decided_ms: Milliseconds
+
+
+def encode_verdict(verdict: Verdict) -> bytes:
+    """A verdict as it travels."""
+    return verdict.encoded()
+
+
+def decode_verdict(data: bytes) -> Verdict:
+    """The verdict of a message. Raises MalformedAlert, and nothing else for any bytes."""
+    return decoded(Verdict, data)
