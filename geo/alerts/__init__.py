@@ -2,13 +2,13 @@
 
 from geo.alerts.alert import Alert, decode_alert, encode_alert
 from geo.alerts.errors import AlertError, MalformedAlert
-from geo.alerts.verdict import Verdict, VerdictKind, decode_verdict, encode_verdict
+from geo.alerts.verdict import AlertVerdict, VerdictKind, decode_verdict, encode_verdict
 
 __all__ = [
     "Alert",
     "AlertError",
+    "AlertVerdict",
     "MalformedAlert",
-    "Verdict",
     "VerdictKind",
     "decode_alert",
     "decode_verdict",

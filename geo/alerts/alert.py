@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from geo.alerts.messages import DeviceName, Id, Message, Milliseconds, Name, Whole, decoded
+from geo.alerts.messages import AlertMessage, DeviceName, Id, Milliseconds, Name, Whole, decoded
 from geo.spatial.event_ids import DayEvent, Kind
 
 __all__ = ["Alert", "decode_alert", "encode_alert"]
 
 
-class Alert(Message):
-    """What a region says at once. It is *provisional*: the centre says later whether it is so (`Verdict`).
+class Alert(AlertMessage):
+    """What a region says at once. It is *provisional*: the centre says later whether it is so (`AlertVerdict`).
 
     `id`, `kind`, `place` and `value` are those of the event (`geo.spatial`), which has the same id at the centre:
     `epoch` and `seq` name the fix at its time or the first one after it. `t_ms`: device time, since 1970.

@@ -22,10 +22,10 @@ Milliseconds = Annotated[int, Field(ge=0, le=253_402_300_799_999)]
 """Since 1970, up to the year 9999."""
 Whole = Annotated[int, Field(ge=0, le=_MAX_SIGNED)]
 
-_Model = TypeVar("_Model", bound="Message")
+_Model = TypeVar("_Model", bound="AlertMessage")
 
 
-class Message(BaseModel):
+class AlertMessage(BaseModel):
     """What travels as one JSON object: frozen, typed, with unknown names ignored, so that newer ones may have more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, strict=True)

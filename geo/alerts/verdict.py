@@ -9,10 +9,10 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from geo.alerts.messages import DeviceName, Id, Message, Milliseconds, Name, Whole, decoded
+from geo.alerts.messages import AlertMessage, DeviceName, Id, Milliseconds, Name, Whole, decoded
 from geo.spatial.event_ids import Kind
 
-__all__ = ["ErrorReason", "FinalEvent", "Verdict", "VerdictKind", "decode_verdict", "encode_verdict"]
+__all__ = ["AlertVerdict", "ErrorReason", "FinalEvent", "VerdictKind", "decode_verdict", "encode_verdict"]
 
 
 class VerdictKind(StrEnum):
@@ -37,7 +37,7 @@ class ErrorReason(StrEnum):
     """The centre never had the record that the alert names."""
 
 
-class FinalEvent(Message):
+class FinalEvent(AlertMessage):
     """What the centre says that happened."""
 
     kind: Kind
@@ -48,7 +48,7 @@ class FinalEvent(Message):
     seq: Whole
 
 
-class Verdict(Message):
+class AlertVerdict(AlertMessage):
     """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it.
 
     `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn.
@@ -66,11 +66,11 @@ class Verdict(Message):
     decided_ms: Milliseconds
 
 
-def encode_verdict(verdict: Verdict) -> bytes:
+def encode_verdict(verdict: AlertVerdict) -> bytes:
     """A verdict as it travels."""
     return verdict.encoded()
 
 
-def decode_verdict(data: bytes) -> Verdict:
+def decode_verdict(data: bytes) -> AlertVerdict:
     """The verdict of a message. Raises MalformedAlert, and nothing else for any bytes."""
-    return decoded(Verdict, data)
+    return decoded(AlertVerdict, data)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from geo.alerts import (
     Alert,
+    AlertVerdict,
     MalformedAlert,
-    Verdict,
     VerdictKind,
     decode_alert,
     decode_verdict,
@@ -34,7 +34,7 @@ ALERT = Alert(
     received_ms=6,
     raised_ms=7,
 )
-VERDICT = Verdict(
+VERDICT = AlertVerdict(
     id="0" * 24,
     revision=1,
     verdict=VerdictKind.CORRECTED,
