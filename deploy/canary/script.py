@@ -91,8 +91,8 @@ class CanaryScript:
         """The ring of the fence, as GeoJSON has it: closed, counter-clockwise, longitude first."""
         half_m, place = self.settings.fence_m / 2, self.settings
         south, north = self._latitude(-half_m), self._latitude(half_m)
-        aside = Geodesic.WGS84.Direct(place.latitude, place.longitude, 90.0, half_m)["lon2"] - place.longitude
-        west, east = place.longitude - aside, place.longitude + aside
+        half_lon = Geodesic.WGS84.Direct(place.latitude, place.longitude, 90.0, half_m)["lon2"] - place.longitude
+        west, east = place.longitude - half_lon, place.longitude + half_lon
         return [[west, south], [east, south], [east, north], [west, north], [west, south]]
 
     @property
