@@ -63,8 +63,9 @@ class CompactedTopicReader:
 
     With `is_compacted=False` it reads all that is still there of each key, not only the last. `starts_anew` is asked
     twice a second whether everything is to be read again: what its owner could not take before may be right now.
+    `on_begin` hears each time that it is read from the beginning.
 
-    Both are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
+    All are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
     no message ends a reader. A reader whose thread has ended or hangs is not current, whatever it read. `start` begins.
     """
 
@@ -78,9 +79,10 @@ class CompactedTopicReader:
         *,
         backoff_max_s: float = 5.0,
         is_compacted: bool = True,
+        on_begin: Callable[[], object] = lambda: None,
         starts_anew: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._starts_anew = starts_anew
+        self._on_begin, self._starts_anew = on_begin, starts_anew
         self.topic, self._is_compacted = topic, is_compacted
         self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
         self._on_message, self._on_standing = on_message, on_standing
@@ -131,6 +133,8 @@ class CompactedTopicReader:
     def _follow(self, pulsar: Any) -> None:
         client: Any = self._open()
         try:
+            if self._last is None:
+                self._on_begin()
             start = pulsar.MessageId.earliest if self._last is None else self._last
             # Whose thing it is says the cluster: a reader of ours leaves no subscription behind.
             reader = client.create_reader(

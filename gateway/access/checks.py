@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from datetime import datetime
@@ -35,11 +36,15 @@ def problems(settings: AccessSettings) -> list[str]:
 
 def warnings(settings: AccessSettings, now: datetime) -> list[str]:
     """What runs, and is probably not meant: keys are followed, so one that is not trusted now may be soon."""
-    try:
+    found = []
+    if settings.registry.admin_url is None:
+        found.append("registry.admin_url: it is not set, so this machine's clock is compared with nobody's")
+    # What cannot be read is a problem.
+    with contextlib.suppress(IdentityError, SettingsError):
         key = AccessKey(settings.registry, settings.region, settings.registry.followed())
-        return [f"registry.key: {problem}"] if (problem := key.problem(now)) else []
-    except (IdentityError, SettingsError):
-        return []  # a problem
+        if problem := key.problem(now):
+            found.append(f"registry.key: {problem}")
+    return found
 
 
 def _open(settings: AccessSettings) -> Iterator[str]:

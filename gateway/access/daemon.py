@@ -15,6 +15,7 @@ from gateway.access.apply import StepRunner
 from gateway.access.broker import BrokerFiles, open_guard
 from gateway.access.broker_conf import write_broker_conf
 from gateway.access.broker_logs import BrokerLogs
+from gateway.access.clock_watch import ClockWatch
 from gateway.access.config import AccessSettings
 from gateway.access.core import AccessCore
 from gateway.access.displaced import Displaced
@@ -29,18 +30,15 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.report import AccessReport, ReportedParts
 from gateway.access.revocation import LISTS_TOPIC
-from gateway.access.seen_entries import SeenEntries
+from gateway.access.seen_entries import SEEN_FILE, SeenEntries
 from gateway.errors import AddressTaken, ThreadEnded
 from identity.publication_id import PROPERTY
 from identity.registry_messages import DevicePublication, EntryRefused
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage
+from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.status_server import StatusServer, json_answer, metrics_answer
 
 __all__ = ["AccessDaemon"]
-
-_SEEN = "seen-entries.sqlite"
-"""In the folder of the region's authority, which is the daemon's alone."""
 
 
 class _Kept(NamedTuple):
@@ -59,15 +57,18 @@ class AccessDaemon:
         issued, root = IssuedReader(own.folder), x509.load_pem_x509_certificate(own.folder.root_pem)
         reading, operators = settings.registry, settings.registry.followed()
         key = AccessKey(reading, settings.region, operators)
-        self._seen = SeenEntries(own.folder.folder / _SEEN)
+        self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
         guard = open_guard(settings.broker, settings.region)
-        registry = DeviceRegistry(_keep, reading.max_devices)
+        registry = DeviceRegistry(_keep, reading.max_devices, clock)
+        self._watch = ClockWatch(reading.admin_url, reading.access)
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
         displaced = Displaced(lambda: self._reader.standing.is_current)
         self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
-        self._enrolment = RegionEnrolment(settings, own.folder, key, clock) if settings.enrolment is not None else None
+        self._enrolment = None
+        if settings.enrolment is not None:
+            self._enrolment = RegionEnrolment(settings, own.folder, key, clock, doubt=self._doubt)
         self._loop = AccessLoop(
             core,
             StepRunner(files, guard, self._publisher, metrics, own_list=own, clock=clock),
@@ -77,6 +78,7 @@ class AccessDaemon:
             settling=Settling(settings.settle_ms / 1000),
             looks=SessionLooks(settings.look_after_s),
             enrolment=self._enrolment,
+            may_begin=lambda: self._watch.is_good,
             on_tick=lambda: self.report.make(),  # noqa: PLW0108 - it is made of the loop
             clock=clock,
         )
@@ -86,11 +88,13 @@ class AccessDaemon:
             reading.access,
             registry,
             check_signed=check_signed,
+            on_begin=held.on_begin,
             starts_anew=self._look,
             on_message=self._on_entry,
-            on_standing=self._loop.put,
+            on_standing=self._on_standing,
         )
         self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._loop.put)
+        self._threads = (self._reader.reader, self._lists, self._publisher, self._watch)
         self.report = AccessReport(
             ReportedParts(
                 region=settings.region,
@@ -103,7 +107,8 @@ class AccessDaemon:
                 key=key,
                 publisher=self._publisher,
                 seen=self._seen,
-                displaced=displaced,
+                held=held,
+                clock_watch=self._watch,
                 enrolment=self._enrolment,
                 logs=BrokerLogs(settings),
                 metrics=metrics,
@@ -141,12 +146,12 @@ class AccessDaemon:
         self.prepare()
         with self._serve() as server, self._seen:
             self._restore()
-            for thread in (self._reader, self._lists, self._publisher):
+            for thread in self._threads:
                 thread.start()
             try:
                 while not stop.is_set():
                     self._loop.turn()
-                    if not (self._reader.reader.is_running and self._lists.is_running and self._publisher.is_running):
+                    if not all(thread.is_running for thread in self._threads):
                         raise ThreadEnded("a thread of the access daemon ended")
                     if self._enrolment is not None and self._enrolment.has_ended:
                         raise ThreadEnded("the thread that enrols devices ended")
@@ -156,7 +161,7 @@ class AccessDaemon:
                 if self._enrolment is not None:
                     self._enrolment.close()
                 # What stays is right: a device that was closed stays closed without us.
-                for thread in (self._reader, self._lists, self._publisher):
+                for thread in self._threads:
                     thread.close()
 
     def _restore(self) -> None:
@@ -170,7 +175,18 @@ class AccessDaemon:
         for publication in self._held.restore_late():
             self._hear(publication)
         is_other = self._operators is not None and self._operators.look()
+        if is_other:
+            for publication in self._held.look_at_doubtful():
+                self._hear(publication)
         return self._seen.take_missed() or is_other
+
+    def _on_standing(self, standing: TopicStanding) -> None:
+        self._held.on_standing(standing)
+        self._loop.put(standing)
+
+    def _doubt(self, name: str) -> str:
+        """Why no certificate is signed for a device now."""
+        return self._held.doubt(name) if self._watch.is_good else self._watch.problem
 
     def _on_entry(self, message: TopicMessage, became: BecameOfMessage) -> None:
         if isinstance(became, Taken):

@@ -42,7 +42,10 @@ AccessEvent = DevicePublication | TopicStanding | TopicMessage
 
 
 class AccessLoop:
-    """`turn` again and again; `put` from any thread. `on_tick` is called each second, whatever went wrong."""
+    """`turn` again and again; `put` from any thread. `on_tick` is called each second, whatever went wrong.
+
+    Until `may_begin`, once the registry was read, the broker keeps what it has.
+    """
 
     def __init__(
         self,
@@ -55,12 +58,14 @@ class AccessLoop:
         settling: Settling,
         looks: SessionLooks,
         enrolment: RegionEnrolment | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
         on_tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core, self._runner, self._lists, self._issued = core, runner, lists, issued
         self._metrics, self._enrolment, self._on_tick = metrics, enrolment, on_tick
+        self._may_begin, self._was_read = may_begin, False
         self._clock, self._monotonic = clock, monotonic
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
         self._settling, self._looks = settling, looks
@@ -173,6 +178,11 @@ class AccessLoop:
         elif isinstance(event, TopicMessage):
             self._lists.take(event, now_s)
         elif event.was_current:
+            self._was_read = True
+            self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        if self._was_read and self._may_begin():
             self._core.on_ready()
             self.read_issued(now_s)
             if self._enrolment is not None:
@@ -189,6 +199,8 @@ class AccessLoop:
                 # Behind the others: each has its turn.
                 self._failed[_name_of(event)] = self._failed.pop(_name_of(event))
                 self.take(event)
+            if not self._core.is_ready:
+                self._begin(now_s)
             self.read_issued(now_s)
             self._runner.renew()
             self._lists.take_due(now_s)

@@ -12,8 +12,9 @@ from typing import Any
 from gateway.access.access_key import AccessKey
 from gateway.access.broker import BrokerFiles
 from gateway.access.broker_logs import BrokerLogs
+from gateway.access.clock_watch import ClockWatch
 from gateway.access.core import AccessCore
-from gateway.access.displaced import Displaced
+from gateway.access.held_entries import HeldEntries
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
 from gateway.access.publisher import AccessPublisher
@@ -41,7 +42,8 @@ class ReportedParts:
     key: AccessKey
     publisher: AccessPublisher
     seen: SeenEntries
-    displaced: Displaced
+    held: HeldEntries
+    clock_watch: ClockWatch
     enrolment: RegionEnrolment | None
     logs: BrokerLogs
     metrics: AccessMetrics
@@ -81,7 +83,7 @@ class AccessReport:
                 "list_bytes": parts.publisher.list_bytes,
                 "devices_left_open": parts.core.left_open,
                 "answers_dropped": parts.publisher.dropped + parts.core.confirmations_dropped,
-                "entries_published_again": parts.displaced.published.total(),
+                "entries_published_again": parts.held.displaced.published.total(),
                 "last_entry_refused": registry.last_refused,
                 "enrolments": dict(enrolment.outcomes) if enrolment else {},
                 "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
@@ -98,6 +100,7 @@ class AccessReport:
         standing, lists = parts.reader.standing, parts.lists.standing
         found = (
             parts.loop.problem,
+            parts.clock_watch.problem,
             "" if standing.is_current else f"registry: {standing.problem}",
             "" if lists.is_current else f"revocation lists: {lists.problem}",
             parts.operators.problem if parts.operators is not None else "",
@@ -109,7 +112,8 @@ class AccessReport:
             parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
             parts.publisher.problem,
             parts.seen.problem,
-            parts.displaced.problem,
+            parts.held.problem,
+            parts.held.displaced.problem,
             "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
         )
         return (one for one in found if one)

@@ -56,6 +56,7 @@ folder = "{own}"
 {server}
 [registry]
 service_url = "pulsar://127.0.0.1:1"
+admin_url = "http://127.0.0.1:1"
 operators = "{made}/operators.toml"
 key = "{made}/eu.key"
 
@@ -140,3 +141,8 @@ def test_a_key_that_is_not_the_daemons_is_a_warning_because_what_is_trusted_may_
     code, text = check("/eu.key", "/us.key")
     assert (code, "warning: registry.key: " in text) == (0, True)
     assert "access@us" in text
+
+
+def test_a_clock_that_is_compared_with_nobodys_is_a_warning(check: Callable[..., tuple[int, str]]) -> None:
+    code, text = check('admin_url = "http://127.0.0.1:1"\n', "")
+    assert (code, "warning: registry.admin_url: " in text) == (0, True)
