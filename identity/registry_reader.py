@@ -204,6 +204,7 @@ class RegistryReader(Generic[T]):
         is_compacted: bool = True,
         on_begin: Callable[[], object] = lambda: None,
         starts_anew: Callable[[], bool] = lambda: False,
+        loss_look_s: float = math.inf,
         names: frozenset[str] | None = None,
     ) -> None:
         """`names`: of which devices alone messages are taken; None: of all.
@@ -224,6 +225,7 @@ class RegistryReader(Generic[T]):
             on_begin=on_begin,
             # Both are asked: each may have something to do.
             starts_anew=lambda: any([starts_anew(), registry.take_due()]),
+            loss_look_s=loss_look_s,
         )
 
     @property

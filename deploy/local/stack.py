@@ -314,9 +314,11 @@ class LocalStack:
             if broker.security is None or not broker.security.has_access_daemon:
                 continue
             one = RegionAccess(broker, self.folder / f"access-{region}", self.authority, book)
-            url = self.pulsar[self.topology.regions[region].cluster].service_url
+            cluster = self.pulsar[self.topology.regions[region].cluster]
             access, gateways = self.access(f"access-{region}"), self._gateways(region)
-            self.enrolment[region], self.access_daemons[region] = one.prepare(url, access, operator, gateways)
+            self.enrolment[region], self.access_daemons[region] = one.prepare(
+                cluster.addresses(), access, operator, gateways
+            )
             guarded.append(one)
         exchange_lists(guarded)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cryptography import x509
 
@@ -39,6 +39,10 @@ from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicSta
 from runtime.status_server import StatusServer, json_answer, metrics_answer
 
 __all__ = ["AccessDaemon"]
+
+
+LOSS_LOOK_S: Final = 60.0
+"""How often it is looked whether the registry's topic has lost everything while it is followed."""
 
 
 class _Kept(NamedTuple):
@@ -90,6 +94,7 @@ class AccessDaemon:
             check_signed=check_signed,
             on_begin=held.on_begin,
             starts_anew=self._look,
+            loss_look_s=LOSS_LOOK_S,
             on_message=self._on_entry,
             on_standing=self._on_standing,
         )

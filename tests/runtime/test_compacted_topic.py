@@ -92,10 +92,32 @@ def test_a_message_that_cannot_be_handled_is_counted_and_the_next_one_is_read(
     reader.close()
 
 
+def test_a_topic_that_has_become_empty_is_read_from_its_beginning_again(
+    monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
+) -> None:
+    begun, cluster = list[int](), Cluster(2)
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
+    reader = CompactedTopicReader(
+        "pulsar://nowhere",
+        PulsarAccess(),
+        "a",
+        lambda message: taken.append(message.key),
+        on_begin=lambda: begun.append(len(taken)),
+        loss_look_s=0.05,
+    )
+    reader.start()
+    wait_until(lambda: len(begun) == 2 and reader.standing.is_current, 10)
+    assert (begun, taken) == ([0, 2], ["0", "1"])
+    looks = len(cluster.starts)
+    wait_until(lambda: not reader.standing.problem, 1)
+    assert len(cluster.starts) == looks == 3, "of a topic that has nothing nothing is lost: two readers, and one look"
+    reader.close()
+
+
 def test_everything_is_read_again_when_its_owner_asks_for_it(
     monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
 ) -> None:
-    asked = threading.Event()
+    asked, begun = threading.Event(), list[int]()
 
     def starts_anew() -> bool:
         if not asked.is_set():
@@ -107,13 +129,19 @@ def test_everything_is_read_again_when_its_owner_asks_for_it(
     cluster = Cluster(2)
     monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
     reader = CompactedTopicReader(
-        "pulsar://nowhere", PulsarAccess(), "a", lambda message: taken.append(message.key), starts_anew=starts_anew
+        "pulsar://nowhere",
+        PulsarAccess(),
+        "a",
+        lambda message: taken.append(message.key),
+        on_begin=lambda: begun.append(len(taken)),
+        starts_anew=starts_anew,
     )
     reader.start()
     wait_until(lambda: reader.standing.is_current, 10)
     asked.set()
     wait_until(lambda: taken == ["0", "1", "0", "1", "2"], 10)
     assert cluster.starts[0] == cluster.starts[1], "from the beginning, and not behind what was read"
+    assert begun == [0, 2]
     assert reader.standing.is_current
     reader.close()
 

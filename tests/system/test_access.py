@@ -71,7 +71,9 @@ def regions(
 ) -> Iterator[list[AccessRegion]]:
     folder = tmp_path_factory.mktemp("regions")
     root = new_root(folder / "root")
-    trust = f'operators = "{operator_files.trusted}"\nkey = "{operator_files.key.parent}/access@'
+    # By whose clock the daemons are right.
+    trust = f'admin_url = "{pulsar.admin_url}"\noperators = "{operator_files.trusted}"\n'
+    trust += f'key = "{operator_files.key.parent}/access@'
     made = [
         AccessRegion(name, _made(folder / name), root, pulsar.service_url, f'{trust}{name}.key"')
         for name in ("eu", "us")
@@ -209,6 +211,31 @@ def test_a_broker_that_was_started_again_refuses_what_was_revoked(
     us.start_broker()
     wait_until(lambda: us.is_refused(context), 10)
     wait_until(lambda: (us.status() or _none()).healthy, 20)
+
+
+def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
+    regions: list[AccessRegion], pulsar: PulsarCluster, publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, _ = regions
+    context = eu.certificate("acme", "kept")
+    publish(revoke(active("acme", "kept"), change()))
+    wait_until(lambda: eu.is_refused(context), 10)
+    eu.kill_daemon()
+    topic = DEVICES_TOPIC.replace("://", "/")
+    httpx.delete(f"{pulsar.admin_url}/admin/v2/{topic}?force=true", timeout=30).raise_for_status()
+    # Healthy only once the topic has it.
+    eu.start_daemon()
+    last: dict[str | None, str] = {}
+    reader = CompactedTopicReader(
+        pulsar.service_url,
+        PulsarAccess(),
+        DEVICES_TOPIC,
+        lambda message: last.update({message.key: json.loads(message.body)["state"]}),
+    )
+    reader.start()
+    wait_until(lambda: last.get("acme/kept") == "revoked", 20)
+    reader.close()
+    assert eu.is_refused(context)
 
 
 @pytest.fixture

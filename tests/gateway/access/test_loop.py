@@ -49,6 +49,7 @@ class Region:
     wall_s: float = MOMENT.timestamp() + 10
     steady_s: float = 0.0
     is_broker_down: bool = False
+    is_clock_right: bool = True
 
     def __post_init__(self) -> None:
         runner = create_autospec(StepRunner, is_other_broker=False)
@@ -59,6 +60,7 @@ class Region:
         lists = create_autospec(ListIntake)
         lists.take_displaced.return_value = False
         times: Any = {"clock": lambda: self.wall_s, "monotonic": lambda: self.steady_s}
+        times |= {"may_begin": lambda: self.is_clock_right}
         times |= {"settling": Settling(0.02), "looks": SessionLooks(1)}
         self.loop = AccessLoop(self.core, runner, lists, issued, self.metrics, on_tick=self._tick, **times)
         self.loop.put(READ)
@@ -192,3 +194,20 @@ def test_a_clock_that_is_set_back_by_more_than_an_hour_ends_the_daemon_within_a_
     region.wall_s -= CLOCK_BACK_S + 1
     with pytest.raises(ClockSetBack):
         region.wait(1)
+
+
+def test_a_daemon_that_starts_while_its_clock_is_wrong_leaves_the_broker_as_it_is_until_it_is_right() -> None:
+    region = Region(is_clock_right=False)
+    assert not region.core.is_ready
+    region.loop.put(published(revoke(active(), change())))
+    region.wait(5)
+    assert region.steps == []
+    region.is_clock_right = True
+    region.wait(1)
+    region.wait(1)
+    assert [*region.steps[-1].denied] == ["acme/bus-1"]
+    region.is_clock_right = False
+    region.loop.put(published(revoke(active("zeta"), change())))
+    region.wait(1)
+    region.wait(1)
+    assert region.steps[-1].denied == {"acme/bus-1", "zeta/bus-1"}, "what runs goes on to lock out"

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.access.kept_entries import rank_of
+from identity.precedence import Precedence
 from identity.registry import DeviceState, enrol, resume, revoke, suspend
 from identity.registry_messages import DevicePublication
 from identity.signatures import SIGNATURE
@@ -224,19 +225,28 @@ def test_whatever_a_daemon_lives_through_what_it_keeps_never_sinks_in_rank(
     lives: list[tuple[object, float, list[TopicMessage]]],
 ) -> None:
     with TemporaryDirectory() as folder, ExitStack() as open_files:
-        topic, kept, was_revoked = Topic(open_files), None, False
+        topic, was_revoked = Topic(open_files), False
+        kept: TopicMessage | None = None
         topic.now_s = 1200.0
         for keys, clock_off_s, messages in lives:
             region = Region(topic, Path(folder) / "eu", keys, clock_off_s)  # type: ignore[arg-type]
             assert was_revoked <= _is_revoked(region), "who was locked out for good stays so"
             for message in messages:
                 topic.messages.append(message)
-                before, kept = kept, _published_none_below(topic, region, kept)
-                assert before is None or rank_of(kept or before) >= rank_of(before)  # type: ignore[operator]
+                found = _kept_after_a_while(topic, region)
+                assert kept is None or _rank(found) >= _rank(kept)
+                kept = found
                 was_revoked |= _is_revoked(region)
                 assert was_revoked <= _is_revoked(region)
             region.end()
             topic.messages.clear()
+
+
+def _rank(message: TopicMessage | None) -> Precedence:
+    assert message is not None
+    rank = rank_of(message)
+    assert rank is not None
+    return rank
 
 
 def _is_revoked(region: Region) -> bool:
@@ -244,14 +254,10 @@ def _is_revoked(region: Region) -> bool:
     return entry is not None and entry.state is DeviceState.REVOKED
 
 
-def _published_none_below(topic: Topic, region: Region, kept: TopicMessage | None) -> TopicMessage | None:
+def _kept_after_a_while(topic: Topic, region: Region) -> TopicMessage | None:
     """What a region keeps after it ran for a while, in which it published nothing that ranks below that."""
     before = len(topic.messages)
     topic.run(300)
     found = region.seen.message(NAME)
-    for message in topic.messages[before:]:
-        rank = rank_of(message)
-        assert found is not None
-        assert rank is not None
-        assert rank == rank_of(found)
-    return found or kept
+    assert all(_rank(message) == _rank(found) for message in topic.messages[before:])
+    return found
