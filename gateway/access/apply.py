@@ -84,7 +84,7 @@ class StepRunner:
 
     def publish_list_again(self) -> None:
         """The region's own list, behind one on the topic that does not hold: compaction keeps the last."""
-        if (own := self.own_list.current) is not None and own.certificate_pem:
+        if (own := self.own_list.current) is not None and self.own_list.is_ours and own.certificate_pem:
             self._publisher.publish_list(own)
 
     def look(self, names: list[str]) -> list[str]:

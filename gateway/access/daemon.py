@@ -73,10 +73,11 @@ class AccessDaemon:
         self._enrolment = None
         if settings.enrolment is not None:
             self._enrolment = RegionEnrolment(settings, own.folder, key, clock, doubt=self._doubt)
+        intake = ListIntake(core, own, root, metrics)
         self._loop = AccessLoop(
             core,
             StepRunner(files, guard, self._publisher, metrics, own_list=own, clock=clock),
-            ListIntake(core, own, root, metrics),
+            intake,
             issued,
             metrics,
             settling=Settling(settings.settle_ms / 1000),
@@ -108,6 +109,7 @@ class AccessDaemon:
                 loop=self._loop,
                 reader=self._reader,
                 lists=self._lists,
+                intake=intake,
                 operators=operators,
                 key=key,
                 publisher=self._publisher,
@@ -139,9 +141,11 @@ class AccessDaemon:
         write_broker_conf(self._settings)
         if not self._settings.broker.rules_file.exists():
             self._files.write_rules(frozenset())
-        if self._own.issuer not in self._files.lists:
-            own = self._own.update({}, datetime.fromtimestamp(self._clock(), UTC))
-            self._files.write_lists([own, *self._files.lists.values()])
+        # With one by another key the broker starts, and refuses whatever our authority has signed.
+        if not self._own.is_ours:
+            own = self._own.update(None, datetime.fromtimestamp(self._clock(), UTC))
+            others = [one for issuer, one in self._files.lists.items() if issuer != own.issuer]
+            self._files.write_lists([own, *others])
         if self._enrolment is not None:
             self._enrolment.prepare()
 

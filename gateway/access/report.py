@@ -15,6 +15,7 @@ from gateway.access.broker_logs import BrokerLogs
 from gateway.access.clock_watch import ClockWatch
 from gateway.access.core import AccessCore
 from gateway.access.held_entries import HeldEntries
+from gateway.access.list_intake import ListIntake
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
 from gateway.access.publisher import AccessPublisher
@@ -38,6 +39,7 @@ class ReportedParts:
     loop: AccessLoop
     reader: RegistryReader[Any]
     lists: CompactedTopicReader
+    intake: ListIntake
     operators: FollowedOperators | None
     key: AccessKey
     publisher: AccessPublisher
@@ -109,6 +111,7 @@ class AccessReport:
             parts.reader.registry.problem,
             parts.core.problem,
             lists.last_unhandled,
+            parts.intake.problem,
             parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
             parts.publisher.problem,
             parts.seen.problem,
