@@ -314,11 +314,9 @@ class LocalStack:
             if broker.security is None or not broker.security.has_access_daemon:
                 continue
             one = RegionAccess(broker, self.folder / f"access-{region}", self.authority, book)
-            cluster = self.pulsar[self.topology.regions[region].cluster]
+            urls = self.pulsar[self.topology.regions[region].cluster].addresses()
             access, gateways = self.access(f"access-{region}"), self._gateways(region)
-            self.enrolment[region], self.access_daemons[region] = one.prepare(
-                cluster.addresses(), access, operator, gateways
-            )
+            self.enrolment[region], self.access_daemons[region] = one.prepare(urls, access, operator, gateways)
             guarded.append(one)
         exchange_lists(guarded)
 

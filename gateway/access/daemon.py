@@ -33,7 +33,7 @@ from gateway.access.revocation import LISTS_TOPIC
 from gateway.access.seen_entries import SEEN_FILE, SeenEntries
 from gateway.errors import AddressTaken, ThreadEnded
 from identity.publication_id import PROPERTY
-from identity.registry_messages import DevicePublication, EntryRefused
+from identity.registry_messages import CheckSigned, DevicePublication, EntryRefused
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.status_server import StatusServer, json_answer, metrics_answer
@@ -88,17 +88,7 @@ class AccessDaemon:
             clock=clock,
         )
         self._begin(core)
-        self._reader = RegistryReader(
-            reading.service_url,
-            reading.access,
-            registry,
-            check_signed=check_signed,
-            on_begin=held.on_begin,
-            starts_anew=self._look,
-            loss_look_s=LOSS_LOOK_S,
-            on_message=self._on_entry,
-            on_standing=self._on_standing,
-        )
+        self._reader = self._registry_reader(registry, check_signed)
         self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._loop.put)
         self._threads = (self._reader.reader, self._lists, self._publisher, self._watch)
         self.report = AccessReport(
@@ -121,6 +111,21 @@ class AccessDaemon:
                 metrics=metrics,
             ),
             clock,
+        )
+
+    def _registry_reader(
+        self, registry: DeviceRegistry[_Kept], check_signed: CheckSigned | None
+    ) -> RegistryReader[_Kept]:
+        return RegistryReader(
+            self._settings.registry.service_url,
+            self._settings.registry.access,
+            registry,
+            check_signed=check_signed,
+            on_begin=self._held.on_begin,
+            starts_anew=self._look,
+            loss_look_s=LOSS_LOOK_S,
+            on_message=self._on_entry,
+            on_standing=self._on_standing,
         )
 
     def _begin(self, core: AccessCore) -> None:
