@@ -12,7 +12,7 @@ from cryptography import x509
 
 from gateway.access.access_key import AccessKey
 from gateway.access.apply import StepRunner
-from gateway.access.broker import BrokerFiles, open_guard
+from gateway.access.broker import BrokerFiles
 from gateway.access.broker_conf import write_broker_conf
 from gateway.access.broker_logs import BrokerLogs
 from gateway.access.clock_watch import ClockWatch
@@ -62,7 +62,7 @@ class AccessDaemon:
         reading, operators = settings.registry, settings.registry.followed()
         key = AccessKey(reading, settings.region, operators)
         self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
-        guard = open_guard(settings.broker, settings.region)
+        guard = files.open_guard()
         registry = DeviceRegistry(_keep, reading.max_devices, clock)
         self._watch = ClockWatch(reading.admin_url, reading.access)
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
