@@ -100,6 +100,7 @@ class AccessDaemon:
                 reader=self._reader,
                 lists=self._lists,
                 intake=intake,
+                issued=issued,
                 operators=operators,
                 key=key,
                 publisher=self._publisher,

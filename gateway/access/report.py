@@ -15,6 +15,7 @@ from gateway.access.broker_logs import BrokerLogs
 from gateway.access.clock_watch import ClockWatch
 from gateway.access.core import AccessCore
 from gateway.access.held_entries import HeldEntries
+from gateway.access.issued import IssuedReader
 from gateway.access.list_intake import ListIntake
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
@@ -40,6 +41,7 @@ class ReportedParts:
     reader: RegistryReader[Any]
     lists: CompactedTopicReader
     intake: ListIntake
+    issued: IssuedReader
     operators: FollowedOperators | None
     key: AccessKey
     publisher: AccessPublisher
@@ -107,6 +109,7 @@ class AccessReport:
             "" if lists.is_current else f"revocation lists: {lists.problem}",
             parts.operators.problem if parts.operators is not None else "",
             parts.loop.not_applied,
+            parts.issued.problem,
             standing.last_unhandled,
             parts.reader.registry.problem,
             parts.core.problem,
