@@ -70,9 +70,7 @@ class AccessDaemon:
         self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
-        self._enrolment = None
-        if settings.enrolment is not None:
-            self._enrolment = RegionEnrolment(settings, own.folder, key, clock, doubt=self._doubt)
+        self._enrolment = self._made_enrolment(key)
         intake = ListIntake(core, own, root, metrics)
         self._loop = AccessLoop(
             core,
@@ -113,6 +111,11 @@ class AccessDaemon:
             ),
             clock,
         )
+
+    def _made_enrolment(self, key: AccessKey) -> RegionEnrolment | None:
+        if self._settings.enrolment is None:
+            return None
+        return RegionEnrolment(self._settings, self._own.folder, key, self._clock, doubt=self._doubt)
 
     def _registry_reader(
         self, registry: DeviceRegistry[_Kept], check_signed: CheckSigned | None
