@@ -130,7 +130,7 @@ def _asked(admin: AdminClient) -> dict[str, bool | str | None]:
 
 
 def _answers(operator: AdminClient, way: ServiceAddress, topic: str, action: str) -> bool:
-    """Whether the operator is told at this address what it may do."""
+    """Whether this address answers the operator what it may do."""
     client = connect(operator, way, operation_s=_OPERATION_S)
     try:
         return _opened(client, topic, action)["was"] is not None
