@@ -117,7 +117,7 @@ def check_config(config: Config) -> None:
 
     Example: cloud-jobs check-config --config cloud.toml
     """
-    settings = load_checked_settings(config)
+    settings = load_checked_settings(config, with_life=True)
     # not on standard output: that is JSON
     clusters = ", ".join(cluster.name for cluster in settings.clusters)
     typer.echo(f"{config}: right. Lake {settings.lake}, clusters {clusters}", err=True)

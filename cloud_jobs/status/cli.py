@@ -47,14 +47,15 @@ def status(
     from cloud_jobs.status.tables import status_tables
     from cloud_jobs.status.topic_lag import left_out_topics, topic_lags
     from runtime.signals import stop_on_signals
+    from runtime.token_watch import TokenWatch
 
     log_to_standard_error()
     with cloud_errors_as_messages("cloud-jobs"):
-        reader = LakeReader(settings.tables, settings.checkpoints)
+        reader, token = LakeReader(settings.tables, settings.checkpoints), TokenWatch([settings.access])
 
         def look() -> bool:
             lags = topic_lags(settings)
-            found = replace(reader.read(), lag=lags)
+            found = replace(reader.read(), lag=lags, token_problem=token.ended or token.ending)
             try:
                 found = replace(found, left_out=left_out_topics(settings))
             except ValueError as error:

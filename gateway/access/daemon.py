@@ -37,6 +37,7 @@ from identity.registry_messages import CheckSigned, DevicePublication, EntryRefu
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.status_server import StatusServer, json_answer, metrics_answer
+from runtime.token_watch import TokenWatch
 
 __all__ = ["AccessDaemon"]
 
@@ -105,6 +106,7 @@ class AccessDaemon:
                 seen=self._seen,
                 held=held,
                 clock_watch=self._watch,
+                tokens=TokenWatch([reading.access], clock),
                 enrolment=self._enrolment,
                 logs=BrokerLogs(settings),
                 metrics=metrics,

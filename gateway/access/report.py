@@ -26,6 +26,7 @@ from gateway.access.status import AccessStatus, RefusedEnrolment
 from identity.followed_operators import FollowedOperators
 from identity.registry_reader import RegistryReader
 from runtime.compacted_topic import CompactedTopicReader
+from runtime.token_watch import TokenWatch
 
 __all__ = ["AccessReport", "ReportedParts"]
 
@@ -48,6 +49,7 @@ class ReportedParts:
     seen: SeenEntries
     held: HeldEntries
     clock_watch: ClockWatch
+    tokens: TokenWatch
     enrolment: RegionEnrolment | None
     logs: BrokerLogs
     metrics: AccessMetrics
@@ -104,6 +106,7 @@ class AccessReport:
         standing, lists = parts.reader.standing, parts.lists.standing
         found = (
             parts.loop.problem,
+            parts.tokens.ended,
             parts.clock_watch.problem,
             "" if standing.is_current else f"registry: {standing.problem}",
             "" if lists.is_current else f"revocation lists: {lists.problem}",
@@ -121,5 +124,6 @@ class AccessReport:
             parts.held.problem,
             parts.held.displaced.problem,
             "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
+            parts.tokens.ending,
         )
         return (one for one in found if one)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from math import isnan
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.status_report import StatusReporter
 from telemetry import DeviceChannel, device_topic
 from tests.gateway.strategies import batch, engine, settings, topic
+from tests.tokens import token_file
 
 AFTER_S = settings().status.silent_after_s
 
@@ -21,13 +24,14 @@ AFTER_S = settings().status.silent_after_s
 class Reporting:
     """A reporter of a gateway whose connections are what the test says."""
 
-    def __init__(self, registry: Any = None) -> None:
+    def __init__(self, registry: Any = None, pulsar: dict[str, Any] | None = None) -> None:
+        given = settings()
         self.engine: Engine = engine()
         self.metrics, self.results = GatewayMetrics(), PublicationResults()
         self.suppressed_said = 0
         self.connections = SimpleNamespace(problem="", last_error="", is_mqtt_up=True, is_pulsar_up=True, are_up=True)
         self.reporter = StatusReporter(
-            settings(),
+            given.model_copy(update={"pulsar": given.pulsar.model_copy(update=pulsar or {})}),
             self.engine,
             cast("Any", self.connections),
             self.metrics,
@@ -49,6 +53,21 @@ class Reporting:
         shown = self.metrics.registry.get_sample_value("waybill_gateway_devices_silent")
         assert shown is not None
         return self.reporter.holder.silent.count, self.reporter.holder.status.devices_silent, shown
+
+
+def test_a_token_that_has_ended_comes_first_and_one_that_ends_soon_last(tmp_path: Path) -> None:
+    for ends_in_s, other, said in (
+        (-1.0, "TimeOut", "token of gateway-eu in .* ended at"),
+        (3600.0, "TimeOut", "TimeOut"),
+        (3600.0, "", "token of gateway-eu in .* ends at .*, and nobody has renewed it"),
+        (500_000.0, "", "$"),
+    ):
+        file = token_file(tmp_path, "gateway-eu", ends_in_s=ends_in_s)
+        reporting = Reporting(pulsar={"token_file": file})
+        reporting.connections.problem = other
+        status = reporting.update(0.0)
+        assert re.match(said, status.last_error), status.last_error
+        assert status.healthy == (said == "$")
 
 
 @pytest.fixture
