@@ -12,11 +12,11 @@ import math
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-__all__ = ["ENDS_SOON_S", "TokenLife", "token_life"]
+__all__ = ["TokenLife", "soon_before_end_s", "token_life"]
 
-ENDS_SOON_S: Final = 2 * 86_400.0
-"""So long before its end a token is said to end soon, or in the last fifth of its life where that is shorter."""
+_ENDS_SOON_S: Final = 2 * 86_400.0
 _SOON_SHARE: Final = 0.2
+"""Whoever renews tokens in the first half of their life never comes to this share of it."""
 _CLOCKS_APART_S: Final = 60.0
 """By so much may our clock be behind that of who made it."""
 _MAX_TOKEN: Final = 16 << 10
@@ -43,11 +43,15 @@ class TokenLife(NamedTuple):
     def ends_soon(self, now_s: float) -> str:
         """That it ends soon, as the end of a sentence about it; "": it does not, or it has ended."""
         # Of one that does not say since when it is good nobody knows whether an hour is much of it.
-        life_s = self.ends_s - self.begins_s if math.isfinite(self.begins_s) else 0.0
-        soon_s = min(ENDS_SOON_S, _SOON_SHARE * life_s)
+        soon_s = soon_before_end_s(self.ends_s - self.begins_s) if math.isfinite(self.begins_s) else 0.0
         if not 0 < self.ends_s - now_s <= soon_s:
             return ""
         return f"ends at {_moment(self.ends_s)}, and nobody has renewed it: ask for a new one"
+
+
+def soon_before_end_s(life_s: float) -> float:
+    """So long before its end a token of this life is said to end soon."""
+    return min(_ENDS_SOON_S, _SOON_SHARE * life_s)
 
 
 def token_life(token: str) -> TokenLife | None:
