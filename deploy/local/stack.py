@@ -328,7 +328,7 @@ class LocalStack:
         operator, centre = stack_operator(self.folder), self.pulsar[self.topology.centre]
         tenants = self.topology.operators or ("fleet",)
         text = operator.settings(centre.service_url, centre.admin_url, self.access_daemons, tenants)
-        text += f"[access]\n{self.access().as_toml()}"
+        text += f"[access]\n{self.access(self.credentials.operator_of_devices if self.credentials else '').as_toml()}"
         if self.access_daemons:
             replace_durably(self.folder / OPERATOR_SETTINGS, text.encode(), mode=0o600)
 

@@ -61,9 +61,8 @@ class AccessDaemon:
         self._own = own = OwnList(settings.authority, files.lists)
         issued, root = IssuedReader(own.folder), x509.load_pem_x509_certificate(own.folder.root_pem)
         reading, operators = settings.registry, settings.registry.followed()
-        key = AccessKey(reading, settings.region, operators)
+        key, guard = AccessKey(reading, settings.region, operators), files.open_guard()
         self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
-        guard = files.open_guard()
         registry = DeviceRegistry(_keep, reading.max_devices, clock)
         self._watch = ClockWatch(reading.admin_url, reading.access)
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
