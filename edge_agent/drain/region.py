@@ -250,7 +250,7 @@ class RegionChoice:
         problem = self.takeovers.problem if is_unexplained else ""
         said, region = "; ".join(filter(None, (str(error), problem))), connected or self.region
         log.warning("uplink lost" if connected else "uplink not reached", region=region, error=said)
-        self.last_failure = f"{region}: {said}"
+        self.last_failure = said
         # An error of the buffer says nothing about the region.
         if isinstance(error, LinkError) and self._regions.on_failure(now_s):
             log.warning("going to another region", region=self.region)
