@@ -1,0 +1,82 @@
+"""Which partitions a process tries to get, and when, so that several share them. Pure.
+
+A partition's subscription is exclusive, so whoever tries gets it or hears that it is taken. All processes are alike:
+one that holds some waits a moment for each of them before it takes another, so that those with fewer come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["CLAIM_STEP_S", "MAX_CLAIM_WAIT_S", "RETRY_S", "Claims", "PartitionState"]
+
+RETRY_S: Final = 1.0
+"""How often a partition that somebody else has is tried."""
+CLAIM_STEP_S: Final = 0.25
+"""So much longer a process waits for each partition that it holds ..."""
+MAX_CLAIM_WAIT_S: Final = 2.0
+"""... and no longer in all: what nobody else takes is taken within 3 s."""
+
+
+class PartitionState(StrEnum):
+    """What a process knows of a partition."""
+
+    UNKNOWN = "unknown"
+    """It was not tried yet, or could not be."""
+    HELD = "held"
+    """It is ours."""
+    TAKEN = "taken"
+    """When it was tried last, another process had it."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    state: PartitionState
+    next_s: float
+
+
+class Claims:
+    """The partitions of a process, and when each is tried next. `draw`: a number from 0 to 1, for the order."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self._draw = draw
+        self._claims: dict[str, _Claim] = {}
+        self._resumes_s = 0.0
+
+    def add(self, partitions: Iterable[str], now_s: float) -> None:
+        """These partitions there are; known ones stay as they are."""
+        for name in partitions:
+            # two that start at once do not go through them in one order
+            self._claims.setdefault(name, _Claim(PartitionState.UNKNOWN, now_s + self._draw() * CLAIM_STEP_S))
+
+    def due(self, now_s: float) -> str | None:
+        """The partition to try now; None: none yet."""
+        waiting = [(one.next_s, name) for name, one in self._claims.items() if one.state != PartitionState.HELD]
+        if not waiting or now_s < self._resumes_s:
+            return None
+        next_s, name = min(waiting)
+        return name if next_s <= now_s else None
+
+    def on_held(self, name: str, now_s: float) -> None:
+        """We got it."""
+        self._claims[name] = _Claim(PartitionState.HELD, now_s)
+        self._resumes_s = now_s + self._handicap_s
+
+    def on_taken(self, name: str, now_s: float) -> None:
+        """Another process has it."""
+        self._claims[name] = _Claim(PartitionState.TAKEN, now_s + RETRY_S + self._handicap_s)
+
+    def on_failed(self, name: str, now_s: float, wait_s: float = RETRY_S) -> None:
+        """It could not be tried, or was lost."""
+        self._claims[name] = _Claim(PartitionState.UNKNOWN, now_s + wait_s)
+
+    def of_state(self, state: PartitionState) -> list[str]:
+        """The partitions in a state, sorted."""
+        return sorted(name for name, one in self._claims.items() if one.state == state)
+
+    @property
+    def _handicap_s(self) -> float:
+        return min(CLAIM_STEP_S * len(self.of_state(PartitionState.HELD)), MAX_CLAIM_WAIT_S)
