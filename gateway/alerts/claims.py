@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["CLAIM_STEP_S", "MAX_CLAIM_WAIT_S", "RETRY_S", "Claims", "PartitionState"]
+__all__ = ["CLAIM_STEP_S", "GIVEN_S", "MAX_CLAIM_WAIT_S", "RETRY_S", "YIELD_S", "Claims", "PartitionState"]
 
 RETRY_S: Final = 1.0
 """How often a partition that somebody else has is tried."""
 CLAIM_STEP_S: Final = 0.25
 """So much longer a process waits for each partition that it holds ..."""
-MAX_CLAIM_WAIT_S: Final = 2.0
-"""... and no longer in all: what nobody else takes is taken within 3 s."""
+MAX_CLAIM_WAIT_S: Final = 1.0
+"""... and no longer in all: what nobody else takes is taken within 2 s."""
+YIELD_S: Final = 1.5
+"""So much longer waits one that holds more than another: what that one does not take is taken within 4 s."""
+GIVEN_S: Final = 4.0
+"""One that was given back is not tried again for so long."""
 
 
 class PartitionState(StrEnum):
@@ -65,9 +69,14 @@ class Claims:
         self._claims[name] = _Claim(PartitionState.HELD, now_s)
         self._resumes_s = now_s + self._handicap_s
 
-    def on_taken(self, name: str, now_s: float) -> None:
-        """Another process has it."""
-        self._claims[name] = _Claim(PartitionState.TAKEN, now_s + RETRY_S + self._handicap_s)
+    def on_taken(self, name: str, now_s: float, *, yields: bool = False) -> None:
+        """Another process has it. `yields`: there is one that holds fewer than we do."""
+        wait_s = RETRY_S + (YIELD_S if yields else self._handicap_s)
+        self._claims[name] = _Claim(PartitionState.TAKEN, now_s + wait_s)
+
+    def on_given(self, name: str, now_s: float) -> None:
+        """We gave it to whoever holds fewer: if nobody takes it, it is ours again."""
+        self._claims[name] = _Claim(PartitionState.UNKNOWN, now_s + GIVEN_S)
 
     def on_failed(self, name: str, now_s: float, wait_s: float = RETRY_S) -> None:
         """It could not be tried, or was lost."""

@@ -102,3 +102,8 @@ class AlertSettings(Settings):
     def alerts_topic(self, pulsar_tenant: str) -> str:
         """Where alerts go."""
         return f"persistent://{pulsar_tenant}/alerts-{self.region}/alerts"
+
+    @property
+    def processes_topic(self) -> str:
+        """Where the alert processes of the region hear of each other: beside the alerts of the first tenant."""
+        return f"persistent://{min(self.pulsar_tenants)}/alerts-{self.region}/processes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any, Final
 import pulsar
 import structlog
 
-from gateway.alerts.claims import Claims, PartitionState
+from gateway.alerts.claims import GIVEN_S, Claims, PartitionState
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.outbox import BATCHING_DELAY_MS, MAX_IN_FLIGHT, Outbox
@@ -24,6 +25,8 @@ from gateway.alerts.partition import (
     PartitionRules,
     PartitionSettings,
 )
+from gateway.alerts.presence import Presence
+from gateway.alerts.presence_topic import PresenceTopic
 from identity import Unsealer
 from runtime.backoff import Backoff
 from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
@@ -58,6 +61,10 @@ class PartitionOwner:
         self._claims = Claims(random.random)
         self._tenant_of: dict[str, str] = {}
         self._held: dict[str, tuple[OwnedPartition, threading.Thread]] = {}
+        self._presence = Presence(f"{settings.name}/{secrets.token_hex(8)}")
+        self._heard = PresenceTopic(self._client, settings.processes_topic, self._presence)
+        self._given: set[str] = set()
+        self._gives_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="claims partitions", daemon=True)
         self._next_look_s = 0.0
@@ -68,6 +75,11 @@ class PartitionOwner:
     def held(self) -> list[OwnedPartition]:
         """The partitions of this process."""
         return [owned for owned, _ in list(self._held.values())]
+
+    @property
+    def processes(self) -> int:
+        """How many alert processes of the region are heard, with this one."""
+        return 1 + len(self._presence.others(time.monotonic()))
 
     def of_state(self, state: PartitionState) -> tuple[str, ...]:
         """The names of the partitions in a state."""
@@ -104,9 +116,21 @@ class PartitionOwner:
             if self._rules() is None:
                 continue
             self._look()
+            self._heard.turn(len(self._held))
+            self._give()
             name = self._claims.due(time.monotonic())
             if name is not None:
                 self._claim(name)
+
+    def _give(self) -> None:
+        """Give one back to a process that holds two fewer, and wait until it has been heard to have it."""
+        now_s = time.monotonic()
+        ready = [name for name, (owned, _) in self._held.items() if owned.is_rebuilt]
+        if now_s < self._gives_s or not ready or not self._presence.is_to_give(len(self._held), now_s):
+            return
+        self._gives_s = now_s + GIVEN_S
+        self._given.add(ready[-1])
+        self._held[ready[-1]][0].stop()
 
     def _look(self) -> None:
         """Which partitions there are: more may come while we run."""
@@ -141,7 +165,8 @@ class PartitionOwner:
                 ),
             )
         except pulsar.ConsumerBusy:
-            self._claims.on_taken(name, time.monotonic())
+            now_s = time.monotonic()
+            self._claims.on_taken(name, now_s, yields=not self._presence.comes_first(len(self._held), now_s))
             return
         except (pulsar.PulsarException, PulsarAccessError) as error:
             self._claims.on_failed(name, time.monotonic())
@@ -197,6 +222,12 @@ class PartitionOwner:
             if thread.is_alive():
                 continue
             del self._held[name]
+            if name in self._given and not owned.lost_reason:
+                self._given.discard(name)
+                self._claims.on_given(name, time.monotonic())
+                _LOG.info("partition given to a process that holds fewer", partition=name)
+                continue
+            self._given.discard(name)
             self._metrics.on_lost()
             self._claims.on_failed(name, time.monotonic())
             _LOG.warning("partition lost", partition=name, problem=owned.lost_reason)

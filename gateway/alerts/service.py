@@ -99,6 +99,7 @@ class AlertService:
             "state": self._state(bool(held)),
             "healthy": False if problem else (True if held else None),
             "last_error": problem,
+            "processes": self._owner.processes,
             "partitions_held": tuple(sorted(one.name for one in held)),
             "partitions_taken": self._owner.of_state(PartitionState.TAKEN),
             "partitions_unowned": unowned,

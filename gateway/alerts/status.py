@@ -24,7 +24,8 @@ class AlertsStatus(BaseModel):
 
     `healthy`: the fences are known to their end, every partition has an owner, those of this process move and their
     alerts are published. None: it holds no partition, and whether those that do are well, it does not know.
-    `last_error`: why it is not. `partitions_taken`: of other processes, when they were asked for last;
+    `last_error`: why it is not. `processes`: those of the region that are
+    heard, with this one. `partitions_taken`: of other processes, when they were asked for last;
     `partitions_unowned`: of which nobody is known. `lag_s`: the age of the newest batch that was read, of the partition
     that is furthest behind; 0 where nothing was left to read, None without a partition.
     """
@@ -38,6 +39,7 @@ class AlertsStatus(BaseModel):
     state: str = "starting"
     healthy: bool | None = False
     last_error: str = "starting"
+    processes: int = 1
     partitions_held: tuple[str, ...] = ()
     partitions_taken: tuple[str, ...] = ()
     partitions_unowned: tuple[str, ...] = ()

@@ -116,11 +116,14 @@ def test_a_killed_process_is_replaced_within_five_seconds_and_nothing_is_missed_
     assert replaced_s - killed_s < 5
     wait_until(lambda: region.ids(drives) >= truth(drives), 20)
     assert region.ids(drives) == truth(drives)
-    # One that comes again is a standby, and does not say that it is healthy.
+    # One that comes gets its share, and a third one is a standby that does not say that it is healthy.
     again = processes("kill-3")
-    wait_until(lambda: held(second) == [2] and _standby(again), 30)
-    assert again.status().healthy is None
-    assert httpx.get(f"http://127.0.0.1:{again.endpoint.port}/health").status_code == 503
+    wait_until(lambda: held(second, again) == [1, 1], 30)
+    third = processes("kill-4")
+    wait_until(lambda: _standby(third) and third.status().processes == 3, 30)
+    assert third.status().healthy is None
+    assert httpx.get(f"http://127.0.0.1:{third.endpoint.port}/health").status_code == 503
+    assert held(second, again) == [1, 1]
 
 
 def _standby(process: AlertProcess) -> bool:
@@ -136,7 +139,7 @@ def test_one_that_is_stopped_gives_its_partitions_to_the_other_and_says_all_that
     first = processes("stop-1")
     wait_until(lambda: held(first) == [2], 60)
     second = processes("stop-2")
-    wait_until(lambda: _standby(second), 30)
+    wait_until(lambda: held(first, second) == [1, 1], 30)
     drives = [Drive(f"stop-{number}", ROUNDS) for number in range(6)]
     with region.sender() as sender:
         for number in range(ROUNDS):
