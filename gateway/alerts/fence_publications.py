@@ -30,6 +30,7 @@ from runtime.compacted_topic import TopicMessage
 __all__ = ["KEPT_OF_A_VERSION", "FencePublications"]
 
 KEPT_OF_A_VERSION: Final = 4
+"""And the last one that can be used."""
 _FAR_AHEAD: Final = "ahead: it was published by a clock more than five minutes ahead"
 _WORDS: Final = frozenset({"ahead", *SignatureFault})
 _Place = Fence | Gate
@@ -92,13 +93,20 @@ class FencePublications:
             several = self._kept.setdefault((row["id"], judged.written), [])
             several.append(one)
             several.sort(key=lambda one: publication_order(one.row))
-            for old in several[:-KEPT_OF_A_VERSION]:
-                del self._digests[old.row["publication_id"]]
-            del several[:-KEPT_OF_A_VERSION]
+            gone = {one.row["publication_id"] for one in _superseded(several)}
+            several[:] = [one for one in several if one.row["publication_id"] not in gone]
+            for old in gone:
+                del self._digests[old]
 
     def _note_refused(self, refused: QuarantinedMessage) -> None:
         self.messages_refused[_reason_word(refused.reason)] += 1
         self.last_refused = str(refused)
+
+
+def _superseded(several: list[JudgedPublication[_Place]]) -> list[JudgedPublication[_Place]]:
+    """Of publications of one version, in their order, those that cannot matter any more."""
+    usable = next((one for one in reversed(several) if one.usable is not None), None)
+    return [one for one in several[:-KEPT_OF_A_VERSION] if one is not usable]
 
 
 def _reason_word(reason: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pulsar
 import structlog
 
-from gateway.alerts.claims import GIVEN_S, Claims, PartitionState
+from gateway.alerts.claims import Claims, PartitionState
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.outbox import BATCHING_DELAY_MS, MAX_IN_FLIGHT, Outbox
@@ -64,7 +64,6 @@ class PartitionOwner:
         self._presence = Presence(f"{settings.name}/{secrets.token_hex(8)}")
         self._heard = PresenceTopic(self._client, settings.processes_topic, self._presence)
         self._given: set[str] = set()
-        self._gives_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="claims partitions", daemon=True)
         self._next_look_s = 0.0
@@ -126,9 +125,9 @@ class PartitionOwner:
         """Give one back to a process that holds two fewer, and wait until it has been heard to have it."""
         now_s = time.monotonic()
         ready = [name for name, (owned, _) in self._held.items() if owned.is_rebuilt]
-        if now_s < self._gives_s or not ready or not self._presence.is_to_give(len(self._held), now_s):
+        if not ready or not self._presence.is_to_give(len(self._held), now_s):
             return
-        self._gives_s = now_s + GIVEN_S
+        self._presence.on_changed(now_s)
         self._given.add(ready[-1])
         self._held[ready[-1]][0].stop()
 
@@ -175,6 +174,7 @@ class PartitionOwner:
             return
         self.problem = ""
         self._claims.on_held(name, time.monotonic())
+        self._presence.on_changed(time.monotonic())
         owned = self._owned(name, consumer)
         thread = threading.Thread(
             target=owned.run, args=(self._settings.stop_timeout_s,), name=_short(name), daemon=True

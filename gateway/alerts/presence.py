@@ -14,6 +14,8 @@ __all__ = ["PRESENT_S", "Presence", "decode_presence", "encode_presence"]
 
 PRESENT_S: Final = 3.5
 """A process that has said nothing for so long is not there."""
+REST_S: Final = PRESENT_S + 0.5
+"""After we took or gave a partition none is given for so long: what is heard until then may be of before."""
 MAX_PROCESSES: Final = 1000
 _MAX_BYTES: Final = 1000
 
@@ -24,6 +26,11 @@ class Presence:
     def __init__(self, instance: str) -> None:
         self.instance = instance
         self._heard: dict[str, tuple[float, int]] = {}
+        self._rests_until_s = 0.0
+
+    def on_changed(self, now_s: float) -> None:
+        """We took a partition, or gave one."""
+        self._rests_until_s = now_s + REST_S
 
     def note(self, instance: str, held: int, now_s: float) -> None:
         """A process said that it holds so many partitions."""
@@ -41,7 +48,7 @@ class Presence:
 
     def is_to_give(self, held: int, now_s: float) -> bool:
         """Whether another process should have one of ours."""
-        return held >= min(self.others(now_s), default=held) + 2
+        return now_s >= self._rests_until_s and held >= min(self.others(now_s), default=held) + 2
 
 
 def encode_presence(instance: str, held: int) -> bytes:
