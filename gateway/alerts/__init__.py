@@ -1,1 +1,1 @@
-"""The alert process of a region: what happens at fences and gates, said at once and before the centre says it."""
+"""Alerts of a region: what happens at fences and gates, said before the centre says it for good."""
