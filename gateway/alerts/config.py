@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from gateway.alerts.evaluation_settings import EvaluationSettings
 from geo.spatial import PublishedEventSettings, TrackSettings
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
@@ -79,10 +80,10 @@ class AlertSettings(Settings):
     sealing_keys: Path | None = None
     window_ms: int = Field(default=25, ge=1, le=1000)
     rewind_s: float = Field(default=900, ge=0, le=86_400)
-    max_age_s: float = Field(default=900, gt=0, le=86_400)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)
     tracks: TrackSettings = TrackSettings()
     events: PublishedEventSettings = PublishedEventSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     status: AlertEndpoint = AlertEndpoint()
     log: LogSettings = LogSettings()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -25,6 +26,9 @@ class AlertMetrics:
         self._passed_over = Counter(
             "waybill_alerts_passed_over", "Messages of batches that gave no fixes", ["reason"], registry=registry
         )
+        self._fixes_passed_over = Counter(
+            "waybill_alerts_fixes_passed_over", "Fixes, events and devices left out", ["reason"], registry=registry
+        )
         self._failures = Counter("waybill_alerts_publish_failures", "Sends that failed, repeated", registry=registry)
         self._lost = Counter("waybill_alerts_partitions_lost", "Partitions given up unasked", registry=registry)
         self._evaluation_s = Histogram(
@@ -47,6 +51,7 @@ class AlertMetrics:
             "waybill_alerts_lag_seconds", "Age of the newest batch read; NaN: unknown", registry=registry
         )
         self._waiting = Gauge("waybill_alerts_waiting", "Alerts without Pulsar's receipt", registry=registry)
+        self._devices = Gauge("waybill_alerts_devices", "Devices of which something is held", registry=registry)
         self._fences = Gauge("waybill_alerts_fences", "Versions of fences and gates in force", registry=registry)
         self._fences_up = Gauge("waybill_alerts_fences_up", "1 while fences are read to their end", registry=registry)
         self._fences_refused = Gauge(
@@ -74,6 +79,12 @@ class AlertMetrics:
         """A message gave no fixes."""
         self._passed_over.labels(reason).inc()
 
+    def on_fixes_passed_over(self, counts: Mapping[str, int]) -> None:
+        """So many more fixes, events or devices were left out, by reason."""
+        for reason, count in counts.items():
+            if count > 0:
+                self._fixes_passed_over.labels(reason).inc(count)
+
     def on_publish_failed(self) -> None:
         """A send failed and is repeated."""
         self._failures.inc()
@@ -98,6 +109,7 @@ class AlertMetrics:
             "fixes_evaluated": self.fixes,
             "alerts_published": sum(_total(self._published).values()),
             "alerts_by_kind": _total(self._published),
+            "fixes_passed_over": _total(self._fixes_passed_over),
             "passed_over": _total(self._passed_over),
             "publish_failures": _total(self._failures)[""],
             "partitions_lost": _total(self._lost)[""],
@@ -109,6 +121,7 @@ class AlertMetrics:
         self._unowned.set(len(status.partitions_unowned))
         self._lag_s.set(nan if status.lag_s is None else status.lag_s)
         self._waiting.set(status.alerts_waiting)
+        self._devices.set(status.devices_known)
         self._fences.set(status.fences + status.gates)
         self._fences_up.set(status.fences_current)
         self._fences_refused.set(status.fences_refused)

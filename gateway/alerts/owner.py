@@ -21,12 +21,13 @@ from gateway.alerts.partition import (
     MAX_BYTES,
     MAX_MESSAGES,
     RECEIVER_QUEUE,
+    LiveEvaluation,
     OwnedPartition,
-    PartitionRules,
     PartitionSettings,
 )
 from gateway.alerts.presence import Presence
 from gateway.alerts.presence_topic import PresenceTopic
+from gateway.alerts.rules import AlertRules
 from identity import Unsealer
 from runtime.backoff import Backoff
 from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
@@ -49,8 +50,8 @@ class PartitionOwner:
     def __init__(
         self,
         settings: AlertSettings,
-        rules: Callable[[], Any],
-        evaluate: Callable[[Any], PartitionRules],
+        rules: Callable[[], AlertRules | None],
+        evaluate: Callable[[AlertRules], LiveEvaluation],
         metrics: AlertMetrics,
     ) -> None:
         """Raises SealingKeyError, PulsarAccessError."""

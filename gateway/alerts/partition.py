@@ -9,23 +9,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import pulsar
 import structlog
 
 from gateway.alerts.ack_order import AckOrder
-from gateway.alerts.batch_reading import PassedOver, read_fixes
-from gateway.alerts.live_fixes import BatchFixes, FoundEvent, LiveFixes
+from gateway.alerts.batch_reading import UnusableBatch, read_batch
+from gateway.alerts.evaluation import FoundEvent, PassedOver
+from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.outbox import Outbox
+from gateway.alerts.plain_events import plain_columns
 from gateway.alerts.rewinding import RewindEnd, position_of, rewound
+from gateway.alerts.rules import AlertRules
 from gateway.errors import PulsarUnreachable, last_line
 from geo.alerts import Alert
 from geo.spatial import Kind
 from identity import Unsealer
+from telemetry.columns import RecordColumns
 
-__all__ = ["OwnedPartition", "PartitionRules", "PartitionSettings"]
+__all__ = ["LiveEvaluation", "OwnedPartition", "PartitionSettings"]
 
 FIRST_WAIT_MS: Final = 300
 """So long a new owner waits for a message that was left: if there is none, it goes on behind the last one."""
@@ -34,8 +39,9 @@ MAX_MESSAGES: Final = 2000
 MAX_BYTES: Final = 4 << 20
 """What is read in one window, at most."""
 RECEIVER_QUEUE: Final = 500
-MAX_FIXES: Final = 50_000
-"""So many are evaluated at once, however much a batch unpacks to."""
+MAX_RECORDS: Final = 50_000
+MAX_CONTENT: Final = 32 << 20
+"""So many, and so many bytes of them, are held at once, however much a batch unpacks to."""
 MAX_TAKEN: Final = 10_000
 """While so many groups of messages wait for receipts, no more are read."""
 LOST_AFTER_S: Final = 2.0
@@ -44,14 +50,20 @@ _FULL_WAIT_S: Final = 0.05
 _LOG = structlog.get_logger("alerts")
 
 
-class PartitionRules(Protocol):
-    """An evaluation whose rules may change while it runs."""
+class LiveEvaluation(Protocol):
+    """What finds events in the fixes of a partition, as `LiveEvents` does."""
 
-    def take(self, fixes: LiveFixes, now_ms: int, *, report: bool) -> Sequence[FoundEvent]:
-        """See LiveEvaluation."""
+    passed_over: PassedOver
 
-    def change_rules(self, rules: Any) -> None:
-        """Other fences hold from now on."""
+    @property
+    def device_count(self) -> int:
+        """Of how many devices something is held."""
+
+    def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
+        """What is new; nothing where it is not to be reported."""
+
+    def replace_rules(self, rules: AlertRules) -> None:
+        """From now on these count."""
 
 
 class PartitionSettings(NamedTuple):
@@ -74,8 +86,8 @@ class OwnedPartition:
         consumer: Any,
         *,
         outbox: Outbox,
-        rules: Callable[[], Any],
-        evaluate: Callable[[Any], PartitionRules],
+        rules: Callable[[], AlertRules | None],
+        evaluate: Callable[[AlertRules], LiveEvaluation],
         metrics: AlertMetrics,
     ) -> None:
         self.name = name
@@ -83,8 +95,11 @@ class OwnedPartition:
         self._rules_now, self._evaluate, self._metrics = rules, evaluate, metrics
         self._order: AckOrder[Any] = AckOrder()
         self._stop = threading.Event()
-        self._rules = rules()
-        self._live = evaluate(self._rules)
+        now = rules()
+        assert now is not None, "nothing is claimed before there are rules"
+        self._rules = now
+        self._live = evaluate(now)
+        self._passed_over: dict[str, int] = {}
         self._rewound: RewindEnd | None = None
         self._lost_at_s: float | None = None
         self.is_rebuilt = False
@@ -98,6 +113,11 @@ class OwnedPartition:
         if not self.is_rebuilt:
             return f"{self.name}: its state is being rebuilt"
         return f"{self.name}: {self._outbox.problem}" if self._outbox.problem else ""
+
+    @property
+    def device_count(self) -> int:
+        """Of how many devices something is held."""
+        return self._live.device_count
 
     @property
     def unreceipted(self) -> int:
@@ -131,9 +151,10 @@ class OwnedPartition:
     def _turn(self) -> None:
         self.turned_s = time.monotonic()
         self._acknowledge()
-        if (rules := self._rules_now()) is not self._rules:
+        rules = self._rules_now()
+        if rules is not None and rules is not self._rules:
             self._rules = rules
-            self._live.change_rules(rules)
+            self._live.replace_rules(rules)
         if self._outbox.is_full or len(self._order) >= MAX_TAKEN:
             self._outbox.came.wait(_FULL_WAIT_S)
             return
@@ -176,6 +197,7 @@ class OwnedPartition:
             self.turned_s = time.monotonic()
             count += len(part.messages)
             self._take(part, report=False)
+        self._passed_over = asdict(self._live.passed_over)
         self.is_rebuilt = True
         seconds = time.monotonic() - began_s
         self._metrics.on_rebuilt(seconds)
@@ -187,7 +209,7 @@ class OwnedPartition:
             self.newest_ms = part.messages[-1].publish_timestamp()
             found = self._take(part, report=True)
             now_ms = round(time.time() * 1000)
-            alerts = [_alert(one, part.received_ms, self._settings.region, now_ms) for one in found]
+            alerts = [_alert(one, self._settings.region, now_ms) for one in found]
             self._outbox.add(alerts, self._order.take(part.messages[-1].message_id(), len(alerts)))
             self._acknowledge()
 
@@ -196,41 +218,40 @@ class OwnedPartition:
             return ()
         began_s = time.monotonic()
         try:
-            found = self._evaluated(part.batches, report=report)
+            fixes = plain_columns(part.batches)
+            found: Sequence[FoundEvent] = self._live.take(fixes, round(time.time() * 1000), report=report)
+            count = len(fixes)
         except Exception as error:  # noqa: BLE001 - of whatever kind: one batch must not end the alerts of all
             _LOG.error("an evaluation failed; its batches are evaluated one by one", problem=last_line(error))
             found = [event for one in part.batches for event in self._evaluated_alone(one, report=report)]
+            count = 0
         if report:
-            self._metrics.on_evaluated(sum(map(len, part.batches)), time.monotonic() - began_s)
+            self._metrics.on_evaluated(count, time.monotonic() - began_s)
+            before, self._passed_over = self._passed_over, asdict(self._live.passed_over)
+            self._metrics.on_fixes_passed_over(
+                {reason: number - before.get(reason, 0) for reason, number in self._passed_over.items()}
+            )
         return found
 
-    def _evaluated(self, batches: Sequence[BatchFixes], *, report: bool) -> Sequence[FoundEvent]:
-        return self._live.take(LiveFixes.of(batches), round(time.time() * 1000), report=report)
-
-    def _evaluated_alone(self, batch: BatchFixes, *, report: bool) -> Sequence[FoundEvent]:
+    def _evaluated_alone(self, batch: _ReadBatch, *, report: bool) -> Sequence[FoundEvent]:
         try:
-            return self._evaluated([batch], report=report)
+            return self._live.take(plain_columns([batch]), round(time.time() * 1000), report=report)
         except Exception as error:  # noqa: BLE001 - as above
             self._metrics.on_passed_over("internal-error")
-            name = f"{batch.tenant}/{batch.device}"
+            name = f"{batch[0]}/{batch[1].header.device}"
             _LOG.error("a batch is passed over", partition=self.name, device=name, problem=last_line(error))
             return ()
 
-    def _read(self, messages: Iterable[Any]) -> Iterator[tuple[Any, BatchFixes | None]]:
-        """Each message, and its fixes; None where it is passed over."""
+    def _read(self, messages: Iterable[Any]) -> Iterator[tuple[Any, _ReadBatch | None]]:
+        """Each message, and what is in it; None where it is passed over."""
+        settings = self._settings
         for message in messages:
             try:
-                yield (
-                    message,
-                    read_fixes(
-                        message.data(),
-                        _properties(message),
-                        received_ms=message.publish_timestamp(),
-                        tenants=self._settings.tenants,
-                        unsealer=self._settings.unsealer,
-                    ),
+                tenant, columns = read_batch(
+                    message.data(), _properties(message), tenants=settings.tenants, unsealer=settings.unsealer
                 )
-            except PassedOver as passed:
+                yield message, (tenant, columns, message.publish_timestamp())
+            except UnusableBatch as passed:
                 if self.is_rebuilt:
                     self._metrics.on_passed_over(passed.reason)
                     _LOG.warning("a message is passed over", partition=self.name, problem=str(passed))
@@ -264,31 +285,34 @@ class OwnedPartition:
         return True
 
 
+_ReadBatch = tuple[str, RecordColumns, int]
+"""A batch with its tenant, and when the region's cluster had it (ms since 1970)."""
+
+
 class _Part(NamedTuple):
-    """Messages that are evaluated together, the batches with fixes in them, and when each device's came last."""
+    """Messages that are evaluated together, and the batches with records in them."""
 
     messages: list[Any]
-    batches: list[BatchFixes]
-    received_ms: dict[tuple[str, str], int]
+    batches: list[_ReadBatch]
 
 
-def _parts(read: Iterable[tuple[Any, BatchFixes | None]]) -> Iterator[_Part]:
-    """Messages in groups of at most about MAX_FIXES fixes."""
-    part, fixes = _Part([], [], {}), 0
+def _parts(read: Iterable[tuple[Any, _ReadBatch | None]]) -> Iterator[_Part]:
+    """Messages in groups of at most about MAX_RECORDS records and MAX_CONTENT bytes of them."""
+    part, records, size = _Part([], []), 0, 0
     for message, batch in read:
         part.messages.append(message)
-        if batch is not None and len(batch):
+        if batch is not None and len(batch[1].seq):
             part.batches.append(batch)
-            part.received_ms[batch.tenant, batch.device] = message.publish_timestamp()
-            fixes += len(batch)
-        if fixes >= MAX_FIXES or len(part.messages) >= MAX_MESSAGES:
+            records += len(batch[1].seq)
+            size += batch[1].size
+        if records >= MAX_RECORDS or size >= MAX_CONTENT or len(part.messages) >= MAX_MESSAGES:
             yield part
-            part, fixes = _Part([], [], {}), 0
+            part, records, size = _Part([], []), 0, 0
     if part.messages:
         yield part
 
 
-def _alert(found: FoundEvent, received_ms: dict[tuple[str, str], int], region: str, now_ms: int) -> Alert:
+def _alert(found: FoundEvent, region: str, now_ms: int) -> Alert:
     event = found.event
     return Alert(
         id=found.id,
@@ -301,7 +325,7 @@ def _alert(found: FoundEvent, received_ms: dict[tuple[str, str], int], region: s
         place=event.place,
         t_ms=event.t_ms,
         value=event.value,
-        received_ms=received_ms[found.tenant, found.device],
+        received_ms=found.received_ms,
         raised_ms=now_ms,
     )
 

@@ -5,50 +5,30 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gateway.alerts.live_fixes import FoundEvent, LiveFixes
+from gateway.alerts.evaluation import FoundEvent, PassedOver
+from gateway.alerts.evaluation_settings import EvaluationSettings
+from gateway.alerts.fix_columns import FixColumns, FixSource
+from gateway.alerts.rules import AlertRules
 from geo.spatial import (
     DayEvent,
-    Fence,
-    FenceSet,
     Fixes,
-    Gate,
-    GateSet,
-    PublishedEventSettings,
-    TrackSettings,
     build_tracks,
     end_fixes,
     find_events,
     identified,
     valid_positions,
 )
+from telemetry import Kind
+from telemetry.columns import RecordColumns
 
-__all__ = ["LiveRules", "PlainEvents"]
+__all__ = ["PlainEvents", "plain_columns"]
 
 MAX_FIXES: Final = 20_000
 """Of a device so many are kept, the last ones by their time."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LiveRules:
-    """What decides what an event is, apart from the fixes. `max_age_ms`: older ones are left to the centre."""
-
-    fences: FenceSet
-    gates: GateSet
-    tracks: TrackSettings
-    events: PublishedEventSettings
-    max_age_ms: int
-
-    @classmethod
-    def of(
-        cls, places: Sequence[Fence | Gate], tracks: TrackSettings, events: PublishedEventSettings, max_age_ms: int
-    ) -> LiveRules:
-        """With the fences and gates in force."""
-        fences = FenceSet([one for one in places if isinstance(one, Fence)])
-        return cls(fences, GateSet([one for one in places if isinstance(one, Gate)]), tracks, events, max_age_ms)
 
 
 class _Fix(NamedTuple):
@@ -69,51 +49,59 @@ class _Device:
 
 
 class PlainEvents:
-    """An evaluation (`LiveEvaluation`) that keeps each device's last fixes and looks at all of them each time."""
+    """An evaluation like `LiveEvents` that keeps each device's last fixes and looks at all of them each time."""
 
-    def __init__(self, rules: LiveRules) -> None:
-        self._rules = rules
+    def __init__(self, rules: AlertRules, settings: EvaluationSettings | None = None) -> None:
+        self._rules, self._settings = rules, settings or EvaluationSettings()
         self._devices: dict[tuple[str, str], _Device] = {}
+        self.passed_over = PassedOver()
 
-    def change_rules(self, rules: LiveRules) -> None:
+    @property
+    def device_count(self) -> int:
+        """Of how many devices something is held."""
+        return len(self._devices)
+
+    def replace_rules(self, rules: AlertRules) -> None:
         """Other fences hold from now on; what they say of earlier fixes is left to the centre."""
         self._rules = rules
         for name, device in self._devices.items():
             device.said |= self._events(name, device).keys()
 
-    def take(self, fixes: LiveFixes, now_ms: int, *, report: bool) -> Sequence[FoundEvent]:
-        """See LiveEvaluation."""
-        for name in sorted(self._add(fixes)):
-            device = self._devices[name]
-            del device.fixes[:-MAX_FIXES]
-        return [found for name in fixes.devices for found in self._news(name, now_ms, report=report)]
+    def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
+        """What is new, by device and time."""
+        received_ms = self._add(fixes)
+        return [
+            found
+            for name in sorted(received_ms)
+            for found in self._news(name, now_ms, received_ms[name], report=report)
+        ]
 
-    def _add(self, fixes: LiveFixes) -> set[tuple[str, str]]:
+    def _add(self, fixes: FixColumns) -> dict[tuple[str, str], int]:
         usable = valid_positions(fixes.latitude, fixes.longitude)
-        names = ("t_ms", "epoch", "seq", "latitude", "longitude", "accuracy_m", "speed_mps")
+        names = ("source", "t_ms", "seq", "latitude", "longitude", "accuracy_m", "speed_mps", "received_ms")
         columns = (getattr(fixes, name)[usable].tolist() for name in names)
-        for number, *row in zip(fixes.device[usable].tolist(), *columns, strict=True):
-            fix = _Fix(*row)
-            device = self._devices.setdefault(fixes.devices[number], _Device())
-            if (fix.epoch, fix.seq) not in device.records:
-                device.records.add((fix.epoch, fix.seq))
-                insort(device.fixes, fix)
-        return {name for name in fixes.devices if name in self._devices}
+        touched: dict[tuple[str, str], int] = {}
+        for source, t_ms, seq, *rest, received_ms in zip(*columns, strict=True):
+            tenant, name, epoch = fixes.sources[source]
+            device = self._devices.setdefault((tenant, name), _Device())
+            touched[tenant, name] = received_ms
+            if (epoch, seq) not in device.records:
+                device.records.add((epoch, seq))
+                insort(device.fixes, _Fix(t_ms, epoch, seq, *rest))
+                del device.fixes[:-MAX_FIXES]
+        return touched
 
-    def _news(self, name: tuple[str, str], now_ms: int, *, report: bool) -> list[FoundEvent]:
-        device = self._devices.get(name)
-        if device is None:
-            return []
+    def _news(self, name: tuple[str, str], now_ms: int, received_ms: int, *, report: bool) -> list[FoundEvent]:
+        device = self._devices[name]
         events = self._events(name, device)
         new = events.keys() - device.said
         device.said |= new
         if not report:
             return []
-        return [
-            FoundEvent(one, *name, events[one])
-            for one in sorted(new, key=events.__getitem__)
-            if events[one].t_ms >= now_ms - self._rules.max_age_ms
-        ]
+        oldest_ms = now_ms - self._settings.max_age_s * 1000
+        young = [one for one in new if events[one].t_ms >= oldest_ms]
+        self.passed_over.too_old += len(new) - len(young)
+        return [FoundEvent(*name, one, events[one], received_ms) for one in sorted(young, key=lambda one: events[one])]
 
     def _events(self, name: tuple[str, str], device: _Device) -> dict[str, DayEvent]:
         t_ms, epoch, seq, *rest = (np.array(column) for column in zip(*device.fixes, strict=True))
@@ -139,3 +127,24 @@ class PlainEvents:
                 for one, record in zip(events, records, strict=True)
             ),
         )
+
+
+def plain_columns(batches: Sequence[tuple[str, RecordColumns, int]]) -> FixColumns:
+    """The fixes of decoded batches, each with its tenant and when the region's cluster had it."""
+    rows = [np.flatnonzero(columns.kind == Kind.POSITION) for _, columns, _ in batches]
+    counts = [len(one) for one in rows]
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(columns, name)[row] for (_, columns, _), row in zip(batches, rows, strict=True)])
+
+    return FixColumns(
+        sources=[FixSource(tenant, columns.header.device, columns.header.epoch) for tenant, columns, _ in batches],
+        source=np.repeat(np.arange(len(batches)), counts),
+        seq=joined("seq"),
+        t_ms=joined("device_time_us") // 1000,
+        latitude=joined("latitude"),
+        longitude=joined("longitude"),
+        accuracy_m=joined("accuracy_m"),
+        speed_mps=joined("speed_mps"),
+        received_ms=np.repeat(np.array([received_ms for _, _, received_ms in batches], dtype=np.int64), counts),
+    )

@@ -17,10 +17,11 @@ from gateway.alerts.config import AlertEndpoint, AlertSettings
 from gateway.alerts.fence_follower import FenceFollower
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
-from gateway.alerts.plain_events import LiveRules, PlainEvents
+from gateway.alerts.plain_events import PlainEvents
+from gateway.alerts.rules import AlertRules
 from gateway.alerts.status import AlertsStatus
 from gateway.errors import AddressTaken, ThreadEnded
-from geo.spatial import Fence, Gate
+from geo.spatial import Fence, FenceSet, Gate, GateSet
 from runtime.signals import handle_signals
 from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
 
@@ -42,8 +43,12 @@ class AlertService:
         source = settings.pulsar
         self._metrics = AlertMetrics()
         make = partial(_rules, settings)
-        self._fences: FenceFollower[LiveRules] = FenceFollower(source.service_url, source.access, settings.fences, make)
-        self._owner = PartitionOwner(settings, lambda: self._fences.rules, PlainEvents, self._metrics)
+        self._fences: FenceFollower[AlertRules] = FenceFollower(
+            source.service_url, source.access, settings.fences, make
+        )
+        self._owner = PartitionOwner(
+            settings, lambda: self._fences.rules, partial(_evaluation, settings), self._metrics
+        )
         self._stop = threading.Event()
         self._ended_thread = ""
         self._began_s = time.monotonic()
@@ -105,6 +110,7 @@ class AlertService:
             "partitions_unowned": unowned,
             "lag_s": max((round(one.lag_s(time.time()), 3) for one in held), default=None),
             "fixes_per_s": round((self._metrics.fixes - before) / max(now_s - before_s, 0.001), 1),
+            "devices_known": sum(one.device_count for one in held),
             "alerts_waiting": sum(one.unreceipted for one in held),
             "fences_current": not facts.problem,
             "fences_unreachable_since_s": facts.unreachable_since_s,
@@ -146,8 +152,14 @@ class AlertService:
         self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
 
 
-def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> LiveRules:
-    return LiveRules.of(places, settings.tracks, settings.events, round(settings.max_age_s * 1000))
+def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> AlertRules:
+    fences = FenceSet([one for one in places if isinstance(one, Fence)])
+    gates = GateSet([one for one in places if isinstance(one, Gate)])
+    return AlertRules(fences, gates, settings.tracks, settings.events)
+
+
+def _evaluation(settings: AlertSettings, rules: AlertRules) -> PlainEvents:
+    return PlainEvents(rules, settings.evaluation)
 
 
 def _serve(

@@ -47,6 +47,8 @@ class AlertsStatus(BaseModel):
     lag_s: float | None = None
     fixes_per_s: float = 0.0
     fixes_evaluated: int = 0
+    fixes_passed_over: dict[str, int] = {}
+    devices_known: int = 0
     alerts_published: int = 0
     alerts_by_kind: dict[str, int] = {}
     alerts_waiting: int = 0

@@ -180,7 +180,9 @@ class AlertProcess:
         self.config = folder / f"{name}.toml"
         self.config.write_text(
             f'name = "{name}"\nregion = "eu"\ninsecure = true\ntenants = ["{TENANT}"]\n{more}\n'
-            f'[pulsar]\nservice_url = "{url}"\n[fences]\nunsigned = true\n[status]\nport = {self.endpoint.port}\n',
+            f'[pulsar]\nservice_url = "{url}"\n[fences]\nunsigned = true\n'
+            # a drive of minutes is sent within seconds
+            f"[evaluation]\nmax_age_s = 3600\n[status]\nport = {self.endpoint.port}\n",
             encoding="utf-8",
         )
         self.process = DaemonProcess.python(
