@@ -31,16 +31,12 @@ STUCK_S: Final = 30.0
 
 
 class TopicMessage(NamedTuple):
-    """One message. `published_ms`: since 1970, by the cluster's clock. A key or property that is no text is missing.
-
-    `message_id`: where it stands in its topic, as text.
-    """
+    """One message. `published_ms`: since 1970, by the cluster's clock. A key or property that is no text is missing."""
 
     key: str | None
     body: bytes
     properties: Mapping[str, str]
     published_ms: int
-    message_id: str = ""
 
 
 class TopicStanding(NamedTuple):
@@ -192,11 +188,7 @@ class CompactedTopicReader:
 
 def _read(message: Any) -> TopicMessage:
     return TopicMessage(
-        _text(message.partition_key),
-        message.data(),
-        _text(message.properties) or {},
-        message.publish_timestamp(),
-        str(message.message_id()),
+        _text(message.partition_key), message.data(), _text(message.properties) or {}, message.publish_timestamp()
     )
 
 

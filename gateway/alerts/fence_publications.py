@@ -115,12 +115,13 @@ def _reason_word(reason: str) -> str:
 
 
 def _columns(message: TopicMessage) -> dict[str, Any]:
-    """A message as the source `pulsar` has it."""
+    """A message as the source `pulsar` has it, but that where it stands is said by when it was published."""
+    published_at = datetime.fromtimestamp(message.published_ms / 1000, UTC)
     return {
         "key": message.key,
         "value": message.body,
         "properties": [*message.properties.items()],
-        "publish_time": datetime.fromtimestamp(message.published_ms / 1000, UTC),
-        "message_id": message.message_id,
+        "publish_time": published_at,
+        "message_id": f"{published_at:%Y-%m-%dT%H:%M:%SZ}",
         "malformed": None,
     }
