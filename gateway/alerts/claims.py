@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["CLAIM_STEP_S", "GIVEN_S", "MAX_CLAIM_WAIT_S", "RETRY_S", "YIELD_S", "Claims", "PartitionState"]
+__all__ = ["CLAIM_STEP_S", "GIVEN_S", "MAX_CLAIM_WAIT_S", "RETRY_S", "YIELD_S", "ClaimState", "Claims"]
 
 RETRY_S: Final = 1.0
 """How often a partition that somebody else has is tried."""
@@ -25,7 +25,7 @@ GIVEN_S: Final = 4.0
 """One that was given back is not tried again for so long."""
 
 
-class PartitionState(StrEnum):
+class ClaimState(StrEnum):
     """What a process knows of a partition."""
 
     UNKNOWN = "unknown"
@@ -38,7 +38,7 @@ class PartitionState(StrEnum):
 
 @dataclass(slots=True)
 class _Claim:
-    state: PartitionState
+    state: ClaimState
     next_s: float
 
 
@@ -54,11 +54,11 @@ class Claims:
         """These partitions there are; known ones stay as they are."""
         for name in partitions:
             # two that start at once do not go through them in one order
-            self._claims.setdefault(name, _Claim(PartitionState.UNKNOWN, now_s + self._draw() * CLAIM_STEP_S))
+            self._claims.setdefault(name, _Claim(ClaimState.UNKNOWN, now_s + self._draw() * CLAIM_STEP_S))
 
     def due(self, now_s: float) -> str | None:
         """The partition to try now; None: none yet."""
-        waiting = [(one.next_s, name) for name, one in self._claims.items() if one.state != PartitionState.HELD]
+        waiting = [(one.next_s, name) for name, one in self._claims.items() if one.state != ClaimState.HELD]
         if not waiting or now_s < self._resumes_s:
             return None
         next_s, name = min(waiting)
@@ -66,26 +66,26 @@ class Claims:
 
     def on_held(self, name: str, now_s: float) -> None:
         """We got it."""
-        self._claims[name] = _Claim(PartitionState.HELD, now_s)
+        self._claims[name] = _Claim(ClaimState.HELD, now_s)
         self._resumes_s = now_s + self._handicap_s
 
     def on_taken(self, name: str, now_s: float, *, yields: bool = False) -> None:
         """Another process has it. `yields`: there is one that holds fewer than we do."""
         wait_s = RETRY_S + (YIELD_S if yields else self._handicap_s)
-        self._claims[name] = _Claim(PartitionState.TAKEN, now_s + wait_s)
+        self._claims[name] = _Claim(ClaimState.TAKEN, now_s + wait_s)
 
     def on_given(self, name: str, now_s: float) -> None:
         """We gave it to whoever holds fewer: if nobody takes it, it is ours again."""
-        self._claims[name] = _Claim(PartitionState.UNKNOWN, now_s + GIVEN_S)
+        self._claims[name] = _Claim(ClaimState.UNKNOWN, now_s + GIVEN_S)
 
     def on_failed(self, name: str, now_s: float, wait_s: float = RETRY_S) -> None:
         """It could not be tried, or was lost."""
-        self._claims[name] = _Claim(PartitionState.UNKNOWN, now_s + wait_s)
+        self._claims[name] = _Claim(ClaimState.UNKNOWN, now_s + wait_s)
 
-    def of_state(self, state: PartitionState) -> list[str]:
+    def of_state(self, state: ClaimState) -> list[str]:
         """The partitions in a state, sorted."""
         return sorted(name for name, one in self._claims.items() if one.state == state)
 
     @property
     def _handicap_s(self) -> float:
-        return min(CLAIM_STEP_S * len(self.of_state(PartitionState.HELD)), MAX_CLAIM_WAIT_S)
+        return min(CLAIM_STEP_S * len(self.of_state(ClaimState.HELD)), MAX_CLAIM_WAIT_S)

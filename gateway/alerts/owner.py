@@ -13,10 +13,10 @@ from typing import Any, Final
 import pulsar
 import structlog
 
-from gateway.alerts.claims import Claims, PartitionState
+from gateway.alerts.claims import Claims, ClaimState
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.outbox import BATCHING_DELAY_MS, MAX_IN_FLIGHT, Outbox
+from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
 from gateway.alerts.partition import (
     MAX_BYTES,
     MAX_MESSAGES,
@@ -81,7 +81,7 @@ class PartitionOwner:
         """How many alert processes of the region are heard, with this one."""
         return 1 + len(self._presence.others(time.monotonic()))
 
-    def of_state(self, state: PartitionState) -> tuple[str, ...]:
+    def of_state(self, state: ClaimState) -> tuple[str, ...]:
         """The names of the partitions in a state."""
         return tuple(self._claims.of_state(state))
 
@@ -193,13 +193,13 @@ class PartitionOwner:
             rewind_ms=round(settings.rewind_s * 1000),
         )
         backoff = Backoff(0.1, 5.0, random.random)
-        outbox = Outbox(partial(self._producer, tenant), backoff, self._metrics.on_publish_failed)
+        sender = AlertSender(partial(self._producer, tenant), backoff, self._metrics.on_publish_failed)
         return OwnedPartition(
             name,
             common,
             self._client,
             consumer,
-            outbox=outbox,
+            sender=sender,
             rules=self._rules,
             evaluate=self._evaluate,
             metrics=self._metrics,
@@ -210,7 +210,7 @@ class PartitionOwner:
         return self._client.create_producer(
             settings.alerts_topic(tenant),
             send_timeout_millis=round(settings.pulsar.send_timeout_s * 1000),
-            # More than an outbox ever has in flight, so it never blocks.
+            # More than an sender ever has in flight, so it never blocks.
             max_pending_messages=2 * MAX_IN_FLIGHT + 1,
             block_if_queue_full=True,
             batching_enabled=True,

@@ -20,7 +20,7 @@ from gateway.alerts.batch_reading import UnusableBatch, read_batch
 from gateway.alerts.evaluation import FoundEvent, PassedOver
 from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.outbox import Outbox
+from gateway.alerts.alert_sender import AlertSender
 from gateway.alerts.plain_events import plain_columns
 from gateway.alerts.rewinding import RewindEnd, position_of, rewound
 from gateway.alerts.rules import AlertRules
@@ -85,13 +85,13 @@ class OwnedPartition:
         client: Any,
         consumer: Any,
         *,
-        outbox: Outbox,
+        sender: AlertSender,
         rules: Callable[[], AlertRules | None],
         evaluate: Callable[[AlertRules], LiveEvaluation],
         metrics: AlertMetrics,
     ) -> None:
         self.name = name
-        self._settings, self._client, self._consumer, self._outbox = settings, client, consumer, outbox
+        self._settings, self._client, self._consumer, self._sender = settings, client, consumer, sender
         self._rules_now, self._evaluate, self._metrics = rules, evaluate, metrics
         self._order: AckOrder[Any] = AckOrder()
         self._stop = threading.Event()
@@ -112,7 +112,7 @@ class OwnedPartition:
         """Why its alerts may not come; empty when nothing is wrong."""
         if not self.is_rebuilt:
             return f"{self.name}: its state is being rebuilt"
-        return f"{self.name}: {self._outbox.problem}" if self._outbox.problem else ""
+        return f"{self.name}: {self._sender.problem}" if self._sender.problem else ""
 
     @property
     def device_count(self) -> int:
@@ -145,7 +145,7 @@ class OwnedPartition:
         except (pulsar.PulsarException, PulsarUnreachable) as error:
             self.lost_reason = f"{type(error).__name__}: {error}"
         finally:
-            self._outbox.close()
+            self._sender.close()
             _close(self._consumer)
 
     def _turn(self) -> None:
@@ -155,8 +155,8 @@ class OwnedPartition:
         if rules is not None and rules is not self._rules:
             self._rules = rules
             self._live.replace_rules(rules)
-        if self._outbox.is_full or len(self._order) >= MAX_TAKEN:
-            self._outbox.came.wait(_FULL_WAIT_S)
+        if self._sender.is_full or len(self._order) >= MAX_TAKEN:
+            self._sender.came.wait(_FULL_WAIT_S)
             return
         messages = self._received()
         if messages and self._rewound is not None:
@@ -210,7 +210,7 @@ class OwnedPartition:
             found = self._take(part, report=True)
             now_ms = round(time.time() * 1000)
             alerts = [_alert(one, self._settings.region, now_ms) for one in found]
-            self._outbox.add(alerts, self._order.take(part.messages[-1].message_id(), len(alerts)))
+            self._sender.add(alerts, self._order.take(part.messages[-1].message_id(), len(alerts)))
             self._acknowledge()
 
     def _take(self, part: _Part, *, report: bool) -> Sequence[FoundEvent]:
@@ -258,7 +258,7 @@ class OwnedPartition:
                 yield message, None
 
     def _acknowledge(self) -> None:
-        for sent in self._outbox.pump():
+        for sent in self._sender.pump():
             self._order.on_receipt(sent.taken)
             self._metrics.on_published(sent.alert.kind, time.time() - sent.alert.received_ms / 1000)
         position = self._order.pop_done()
@@ -269,7 +269,7 @@ class OwnedPartition:
         ends_s = time.monotonic() + finish_s
         self._acknowledge()
         while len(self._order) and time.monotonic() < ends_s and not self._is_lost():
-            self._outbox.came.wait(_FULL_WAIT_S)
+            self._sender.came.wait(_FULL_WAIT_S)
             self._acknowledge()
 
     def _is_lost(self) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from gateway.alerts.claims import PartitionState
+from gateway.alerts.claims import ClaimState
 from gateway.alerts.config import AlertEndpoint, AlertSettings
 from gateway.alerts.fence_follower import FenceFollower
 from gateway.alerts.metrics import AlertMetrics
@@ -96,7 +96,7 @@ class AlertService:
 
     def _update(self, now_s: float) -> None:
         held, facts, counts = self._owner.held, self._fences.facts, self._metrics.counts
-        unowned = self._owner.of_state(PartitionState.UNKNOWN)
+        unowned = self._owner.of_state(ClaimState.UNKNOWN)
         problem = self._problem(now_s, facts.problem, unowned)
         before_s, before = self._counted
         self._counted = now_s, self._metrics.fixes
@@ -106,7 +106,7 @@ class AlertService:
             "last_error": problem,
             "processes": self._owner.processes,
             "partitions_held": tuple(sorted(one.name for one in held)),
-            "partitions_taken": self._owner.of_state(PartitionState.TAKEN),
+            "partitions_taken": self._owner.of_state(ClaimState.TAKEN),
             "partitions_unowned": unowned,
             "lag_s": max((round(one.lag_s(time.time()), 3) for one in held), default=None),
             "fixes_per_s": round((self._metrics.fixes - before) / max(now_s - before_s, 0.001), 1),

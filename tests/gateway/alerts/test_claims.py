@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts.claims import MAX_CLAIM_WAIT_S, RETRY_S, YIELD_S, Claims, PartitionState
+from gateway.alerts.claims import MAX_CLAIM_WAIT_S, RETRY_S, YIELD_S, Claims, ClaimState
 from gateway.alerts.presence import Presence, decode_presence, encode_presence
 
 TURN_S = 0.05
@@ -76,7 +76,7 @@ class Region:
             one.held.add(partition)
             one.claims.on_held(partition, self.now_s)
             one.presence.on_changed(self.now_s)
-        assert one.claims.of_state(PartitionState.HELD) == sorted(one.held)
+        assert one.claims.of_state(ClaimState.HELD) == sorted(one.held)
 
     @property
     def shares(self) -> list[int]:
@@ -122,7 +122,7 @@ def test_a_partition_that_cannot_be_tried_is_tried_again() -> None:
     claims.on_failed("p", 0.0)
     assert claims.due(RETRY_S - 0.01) is None
     assert claims.due(RETRY_S) == "p"
-    assert claims.of_state(PartitionState.UNKNOWN) == ["p"]
+    assert claims.of_state(ClaimState.UNKNOWN) == ["p"]
 
 
 def test_one_that_has_said_nothing_for_a_while_is_not_there() -> None:

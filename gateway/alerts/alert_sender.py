@@ -15,7 +15,7 @@ from gateway.alerts.ack_order import TakenMessages
 from geo.alerts import Alert, encode_alert
 from runtime.backoff import Backoff
 
-__all__ = ["MAX_IN_FLIGHT", "MAX_WAITING", "Outbox", "Sent"]
+__all__ = ["MAX_IN_FLIGHT", "MAX_WAITING", "AlertSender", "Sent"]
 
 MAX_IN_FLIGHT: Final = 1000
 """So many alerts of a partition are with the client at once."""
@@ -33,7 +33,7 @@ class Sent(NamedTuple):
     result: str = ""
 
 
-class Outbox:
+class AlertSender:
     """The alerts of one partition. `open_producer` opens a producer of their topic.
 
     One thread adds and pumps; results come in threads of the client, and `came` is set when one did.

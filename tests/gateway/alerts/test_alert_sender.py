@@ -10,9 +10,9 @@ import pulsar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.alerts import outbox as module
+from gateway.alerts import alert_sender as module
 from gateway.alerts.ack_order import AckOrder
-from gateway.alerts.outbox import MAX_IN_FLIGHT, Outbox
+from gateway.alerts.alert_sender import MAX_IN_FLIGHT, AlertSender
 from geo.alerts import Alert, decode_alert
 from runtime.backoff import Backoff
 
@@ -59,7 +59,7 @@ class ScriptedProducer:
 @given(st.integers(0, 40), st.randoms(use_true_random=False))
 def test_each_alert_is_said_to_be_persisted_once_and_only_after_its_receipt(count: int, dice: random.Random) -> None:
     producer, now_s, order = ScriptedProducer(), [0.0], AckOrder[int]()
-    box = Outbox(lambda: producer, Backoff(0.1, 1.0, dice.random), clock=lambda: now_s[0])
+    box = AlertSender(lambda: producer, Backoff(0.1, 1.0, dice.random), clock=lambda: now_s[0])
     box.add([alert(number) for number in range(count)], order.take(0, count))
     receipted: set[int] = set()
     persisted: list[int] = []
@@ -80,7 +80,7 @@ def test_each_alert_is_said_to_be_persisted_once_and_only_after_its_receipt(coun
 
 def test_no_more_are_on_their_way_than_the_client_has_room_for() -> None:
     producer, count = ScriptedProducer(), 3 * MAX_IN_FLIGHT
-    box = Outbox(lambda: producer, Backoff(0.1, 1.0, lambda: 0.5), clock=lambda: 0.0)
+    box = AlertSender(lambda: producer, Backoff(0.1, 1.0, lambda: 0.5), clock=lambda: 0.0)
     box.add([alert(number) for number in range(count)], AckOrder[int]().take(0, count))
     persisted = 0
     while persisted < count:
