@@ -1,7 +1,7 @@
 """Which partitions a process tries to get, and when, so that several share them. Pure.
 
-A partition's subscription is exclusive, so whoever tries gets it or hears that it is taken. All processes are alike:
-one that holds some waits a moment for each of them before it takes another, so that those with fewer come first.
+A partition's subscription is exclusive, so whoever tries gets it or hears that it is taken. All processes are alike;
+one that holds more than another waits a moment, so that the other comes first.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["CLAIM_STEP_S", "GIVEN_S", "MAX_CLAIM_WAIT_S", "RETRY_S", "YIELD_S", "ClaimState", "Claims"]
+__all__ = ["GIVEN_S", "RETRY_S", "STEP_S", "YIELD_S", "YIELD_STEP_S", "ClaimState", "Claims"]
 
 RETRY_S: Final = 1.0
 """How often a partition that somebody else has is tried."""
-CLAIM_STEP_S: Final = 0.25
-"""So much longer a process waits for each partition that it holds ..."""
-MAX_CLAIM_WAIT_S: Final = 1.0
-"""... and no longer in all: what nobody else takes is taken within 2 s."""
+STEP_S: Final = 0.1
+"""Between two that are taken; ..."""
+YIELD_STEP_S: Final = 0.5
+"""... while another process holds fewer, so much: it comes first."""
 YIELD_S: Final = 1.5
-"""So much longer waits one that holds more than another: what that one does not take is taken within 4 s."""
+"""So much less often such a process tries what somebody else has."""
 GIVEN_S: Final = 4.0
 """One that was given back is not tried again for so long."""
 
@@ -54,7 +54,7 @@ class Claims:
         """These partitions there are; known ones stay as they are."""
         for name in partitions:
             # two that start at once do not go through them in one order
-            self._claims.setdefault(name, _Claim(ClaimState.UNKNOWN, now_s + self._draw() * CLAIM_STEP_S))
+            self._claims.setdefault(name, _Claim(ClaimState.UNKNOWN, now_s + self._draw() * RETRY_S / 4))
 
     def due(self, now_s: float) -> str | None:
         """The partition to try now; None: none yet."""
@@ -64,15 +64,14 @@ class Claims:
         next_s, name = min(waiting)
         return name if next_s <= now_s else None
 
-    def on_held(self, name: str, now_s: float) -> None:
-        """We got it."""
+    def on_held(self, name: str, now_s: float, *, yields: bool = False) -> None:
+        """We got it. `yields`: there is a process that holds fewer than we do now."""
         self._claims[name] = _Claim(ClaimState.HELD, now_s)
-        self._resumes_s = now_s + self._handicap_s
+        self._resumes_s = now_s + (YIELD_STEP_S if yields else STEP_S)
 
     def on_taken(self, name: str, now_s: float, *, yields: bool = False) -> None:
         """Another process has it. `yields`: there is one that holds fewer than we do."""
-        wait_s = RETRY_S + (YIELD_S if yields else self._handicap_s)
-        self._claims[name] = _Claim(ClaimState.TAKEN, now_s + wait_s)
+        self._claims[name] = _Claim(ClaimState.TAKEN, now_s + RETRY_S + (YIELD_S if yields else 0.0))
 
     def on_given(self, name: str, now_s: float) -> None:
         """We gave it to whoever holds fewer: if nobody takes it, it is ours again."""
@@ -85,7 +84,3 @@ class Claims:
     def of_state(self, state: ClaimState) -> list[str]:
         """The partitions in a state, sorted."""
         return sorted(name for name, one in self._claims.items() if one.state == state)
-
-    @property
-    def _handicap_s(self) -> float:
-        return min(CLAIM_STEP_S * len(self.of_state(ClaimState.HELD)), MAX_CLAIM_WAIT_S)

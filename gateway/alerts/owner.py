@@ -174,8 +174,9 @@ class PartitionOwner:
             _LOG.warning("a partition cannot be claimed", partition=name, problem=str(error))
             return
         self.problem = ""
-        self._claims.on_held(name, time.monotonic())
-        self._presence.on_changed(time.monotonic())
+        now_s = time.monotonic()
+        self._claims.on_held(name, now_s, yields=not self._presence.comes_first(len(self._held) + 1, now_s))
+        self._presence.on_changed(now_s)
         owned = self._owned(name, consumer)
         thread = threading.Thread(
             target=owned.run, args=(self._settings.stop_timeout_s,), name=_short(name), daemon=True
