@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloud_jobs.errors import CloudError
@@ -83,15 +82,9 @@ def parsed(features: Iterable[str]) -> Iterator[Fence | Gate]:
 def parse_fence(body: str) -> Fence | Gate:
     """The fence or gate of a text that is one GeoJSON feature; raises `FenceError`."""
     # most of billing knows of fences and reads none: it does not wait for Shapely and PROJ
-    from geo.spatial.features import read_features  # noqa: PLC0415
-    from geo.spatial.geojson import fence_of  # noqa: PLC0415
+    from geo.spatial.geojson import fence_of_text  # noqa: PLC0415
 
-    features = list(islice(read_features(body), 2))
-    if len(features) != 1 or not body.lstrip().startswith("{"):
-        raise FenceError("it is not one GeoJSON feature")
-    if features[0].fault is None and features[0].value.get("type") != "Feature":
-        raise FenceError("it is not a GeoJSON feature")
-    return fence_of(features[0])
+    return fence_of_text(body)
 
 
 def fences_in(lake: Lake) -> PublishedFences:
