@@ -13,10 +13,10 @@ from typing import Any, Final
 import pulsar
 import structlog
 
+from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
 from gateway.alerts.claims import Claims, ClaimState
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
 from gateway.alerts.partition import (
     MAX_BYTES,
     MAX_MESSAGES,

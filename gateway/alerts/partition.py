@@ -16,12 +16,11 @@ import pulsar
 import structlog
 
 from gateway.alerts.ack_order import AckOrder
+from gateway.alerts.alert_sender import AlertSender
 from gateway.alerts.batch_reading import UnusableBatch, read_batch
 from gateway.alerts.evaluation import FoundEvent, PassedOver
 from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.alert_sender import AlertSender
-from gateway.alerts.plain_events import plain_columns
 from gateway.alerts.rewinding import RewindEnd, position_of, rewound
 from gateway.alerts.rules import AlertRules
 from gateway.errors import PulsarUnreachable, last_line
@@ -218,7 +217,7 @@ class OwnedPartition:
             return ()
         began_s = time.monotonic()
         try:
-            fixes = plain_columns(part.batches)
+            fixes = FixColumns.of(part.batches)
             found: Sequence[FoundEvent] = self._live.take(fixes, round(time.time() * 1000), report=report)
             count = len(fixes)
         except Exception as error:  # noqa: BLE001 - of whatever kind: one batch must not end the alerts of all
@@ -235,7 +234,7 @@ class OwnedPartition:
 
     def _evaluated_alone(self, batch: _ReadBatch, *, report: bool) -> Sequence[FoundEvent]:
         try:
-            return self._live.take(plain_columns([batch]), round(time.time() * 1000), report=report)
+            return self._live.take(FixColumns.of([batch]), round(time.time() * 1000), report=report)
         except Exception as error:  # noqa: BLE001 - as above
             self._metrics.on_passed_over("internal-error")
             name = f"{batch[0]}/{batch[1].header.device}"

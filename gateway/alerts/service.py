@@ -14,10 +14,10 @@ import structlog
 
 from gateway.alerts.claims import ClaimState
 from gateway.alerts.config import AlertEndpoint, AlertSettings
+from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.fence_follower import FenceFollower
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
-from gateway.alerts.plain_events import PlainEvents
 from gateway.alerts.rules import AlertRules
 from gateway.alerts.status import AlertsStatus
 from gateway.errors import AddressTaken, ThreadEnded
@@ -158,8 +158,8 @@ def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> AlertRu
     return AlertRules(fences, gates, settings.tracks, settings.events)
 
 
-def _evaluation(settings: AlertSettings, rules: AlertRules) -> PlainEvents:
-    return PlainEvents(rules, settings.evaluation)
+def _evaluation(settings: AlertSettings, rules: AlertRules) -> LiveEvents:
+    return LiveEvents(rules, settings.evaluation)
 
 
 def _serve(

@@ -23,6 +23,16 @@ class DayEvent(NamedTuple):
     seq: int
 
 
+def facts_of(event: DayEvent) -> tuple[int, int, int, str, str]:
+    """What of an event its id follows from, apart from whose it is and which of several such."""
+    return event.t_ms // DAY_MS, event.epoch, event.seq, event.kind, event.place
+
+
+def event_id(tenant: str, device: str, event: DayEvent, number: int) -> str:
+    """The id of an event that has `number` others of the same facts before it."""
+    return fact_id("event", tenant, device, *facts_of(event), number)
+
+
 def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:
     """Events of one device by their ids, each from facts alone.
 
@@ -30,8 +40,8 @@ def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str
     what is known of an event is looked up by it. `events`: of each fix that ends a segment, all or none.
     """
     in_order = sorted(events)
-    keys = [(one.t_ms // DAY_MS, one.epoch, one.seq, one.kind, one.place) for one in in_order]
-    names = (fact_id("event", tenant, device, *key, number) for key, number in zip(keys, ordinals(keys), strict=True))
+    numbers = ordinals(map(facts_of, in_order))
+    names = (event_id(tenant, device, one, number) for one, number in zip(in_order, numbers, strict=True))
     found = dict(zip(names, in_order, strict=True))
     assert len(found) == len(in_order), "two events have one id"
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
@@ -95,12 +95,24 @@ def _of_gates(tracks: Tracks, gates: GateSet) -> Iterator[_Row]:
 def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_Row]:
     """One event for each stretch of `min_stay_s` or more over the limit in force inside a fence, where it begins.
 
-    Its value is the highest speed. The speed of a segment is the one that its second fix reported, else its length by
-    its time.
+    Its value is the highest speed.
+    """
+    stays = speeding_stays(tracks, fences)
+    lasts = stays.end_ms - stays.start_ms >= min_stay_s * 1000.0
+    columns = (stays.group[lasts], stays.start_ms[lasts], stays.fence[lasts], stays.speed[lasts])
+    for number, t_ms, name, most in zip(*(column.tolist() for column in columns), strict=True):
+        yield number, round(t_ms), "speeding", fences.names[name], round(most, 3)
+
+
+def speeding_stays(tracks: Tracks, fences: FenceSet, earlier: Iterable[Stays] = ()) -> Stays:
+    """The stretches over the limit in force inside each fence; `group` is the device.
+
+    The speed of a segment is the one that its second fix reported, else its length by its time. `earlier`: stretches
+    that end with the first fixes of devices.
     """
     limits = np.array([fence.speed_limit_mps or np.inf for fence in fences.fences])
     if not np.isfinite(limits).any():
-        return
+        return joined_stays([])
     segments = segments_of(tracks)
     ends = tracks.segments()
     speed = tracks.metres[ends] / (segments.end_ms - segments.start_ms) * 1000.0
@@ -118,8 +130,5 @@ def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_
         return Stays(device[segment], fence, segment, start, end, on, on, speed[segment])
 
     # each version has a limit of its own: over the one and then over the next is one stretch
-    stays = joined_stays(over(runs.by_segment()) for runs in runs_by_version(segments, fences))
-    lasts = stays.end_ms - stays.start_ms >= min_stay_s * 1000.0
-    columns = (stays.group[lasts], stays.start_ms[lasts], stays.fence[lasts], stays.speed[lasts])
-    for number, t_ms, name, most in zip(*(column.tolist() for column in columns), strict=True):
-        yield number, round(t_ms), "speeding", fences.names[name], round(most, 3)
+    here = (over(runs.by_segment()) for runs in runs_by_version(segments, fences))
+    return joined_stays(chain(earlier, here))

@@ -151,6 +151,22 @@ class FenceSet:
         """
         yield from in_parts(segments, self._expected(segments), PAIRS_AT_ONCE, self._place)
 
+    def may_change(self, segments: Segments) -> Bools:
+        """Which segments may enter or leave a fence, or be in one that comes into force or goes out of it.
+
+        In the others all stays as it is: the fences that hold the first fix hold all of them, all of their time.
+        """
+        changes = (segments.qx >= 180.0) | (segments.qx <= -180.0) | (segments.px == -180.0)
+        for segment, _ in self.index.edges_near(segments.px, segments.py, segments.qx, segments.qy):
+            changes[segment] = True
+        if not self._schedule.always:
+            rows = np.flatnonzero(~changes)
+            row, fence = self._locate(Spots(segments.px[rows], segments.py[rows]))
+            start_ms, end_ms = segments.start_ms[rows][row], segments.end_ms[rows][row]
+            switches = self._schedule.switches(self._schedule.kind[fence], start_ms, end_ms)
+            changes[rows[row[switches.count > 0]]] = True
+        return np.asarray(changes, dtype=np.bool_)
+
     def _expected(self, segments: Segments) -> Ints:
         """At most how many fences hold each first fix, and the second one where no segment goes on from it."""
         pairs = self._overlap_bound.at(segments.px, segments.py)

@@ -110,6 +110,14 @@ class GateSet:
             order = np.lexsort((gate, t_ms, segment))
             yield Crossings(ends[segment[order]], gate[order], forward[order], t_ms[order])
 
+    def may_cross(self, segments: Segments) -> Bools:
+        """Which segments may cross a gate, in force or not: the others surely do not."""
+        crosses = np.zeros(len(segments), dtype=np.bool_)
+        rows, copies = world_copies(segments)
+        for copy, _ in self._index.edges_near(copies.px, copies.py, copies.qx, copies.qy):
+            crosses[rows[copy]] = True
+        return crosses
+
     def _in_force(self, begin: int, segments: Segments) -> Found | None:
         """The crossings of gates in force, with their times in place of fractions."""
         crossed = self._crossed(segments)

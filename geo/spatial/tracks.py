@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -88,6 +88,29 @@ def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
         gap_breaks=int(np.count_nonzero(same & ~near)),
         speed_breaks=int(np.count_nonzero(fast)),
     )
+
+
+def decided(tracks: Tracks, rules: TrackSettings) -> Tracks:
+    """Without those last fixes of devices of which the next fix may show that they are implausible.
+
+    What is left stays as it is, whatever comes after it.
+    """
+    if rules.max_speed_mps is None or not len(tracks.row):
+        return tracks
+    device, t_ms = tracks.fixes.device[tracks.row], tracks.fixes.t_ms[tracks.row]
+    end = np.flatnonzero(np.append(device[1:] != device[:-1], True))
+    before = np.maximum(end - 1, 0)
+    followed = (end > 0) & (device[before] == device[end])
+    jumped = ~tracks.linked[end] & (t_ms[end] - t_ms[before] <= rules.max_gap_s * 1000.0)
+    # a fix that was left out was reached and left too fast, and so was the one after it
+    left_out = np.flatnonzero(tracks.verdict == Verdict.IMPLAUSIBLE)
+    owner = np.searchsorted(device[end], tracks.fixes.device[left_out])
+    latest = np.full(len(end), np.iinfo(np.int64).min)
+    np.maximum.at(latest, owner, tracks.fixes.t_ms[left_out])
+    undecided = end[followed & (jumped | (latest > t_ms[before]))]
+    keep = np.ones(len(tracks.row), dtype=np.bool_)
+    keep[undecided] = False
+    return replace(tracks, row=tracks.row[keep], linked=tracks.linked[keep], metres=tracks.metres[keep])
 
 
 def _ordered(fixes: Fixes, verdict: NDArray[np.uint8]) -> Ints:
