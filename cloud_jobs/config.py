@@ -21,10 +21,10 @@ from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.topics import TopicName
-from cloud_jobs.reference_trust import ANYBODY, ReferenceTrust
 from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.status_settings import CentreLimits
 from cloud_jobs.usage.config import UsageSettings
+from geo.reference.trust import ANYBODY, ReferenceTrust
 from geo.spatial import TrackSettings
 from identity import SealingKeyError, Unsealer
 from identity.operator_files import read_operators

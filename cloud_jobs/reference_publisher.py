@@ -11,7 +11,7 @@ import pulsar
 
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.reference_files import ReferenceVersion
-from cloud_jobs.reference_messages import NAMESPACE, TOPICS
+from geo.reference.messages import NAMESPACE, TOPICS
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
 from identity.signatures import OperatorKey, Publication, sign_publication
 from identity.tokens import InvalidToken, read_claims

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.access.cli import app as access
+from gateway.alerts.cli import app as alerts
 from gateway.checks import ended_tokens, problems, warnings
 from gateway.config import Drain, GatewaySettings
 from gateway.errors import GatewayError, NoAnswer, last_line
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 add_version_option(app, "fleet-gateway")
 app.add_typer(access, name="access")
+app.add_typer(alerts, name="alerts")
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 

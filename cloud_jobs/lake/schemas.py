@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -374,8 +374,3 @@ WRITTEN_BY: Final = {
     "documents": "waybill bill issue",
 }
 """The command that fills a table."""
-
-
-def publication_order(row: dict[str, Any]) -> str:
-    """By what rows of REFERENCE are sorted into the order in which they were published."""
-    return str(row["publication_id"])

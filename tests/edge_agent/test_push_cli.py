@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.reference_messages import TOPICS, Kind
 from edge_agent.push_cli import app
+from geo.reference.messages import TOPICS, Kind
 from identity import ANY, read_signed_push
 from identity.operator_files import read_operator_key
 from identity.operator_keys import KINDS

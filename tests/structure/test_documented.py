@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
 from gateway.access.config import AccessSettings
+from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
 from gateway.metrics import GatewayMetrics
 from identity.operator_settings import OperatorSettings
@@ -30,6 +31,7 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     AgentSettings: ("edge-agent.md",),
     GatewaySettings: ("gateway.md", "access.md"),
     AccessSettings: ("access.md",),
+    AlertSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
     CloudSettings: ("centre.md", "ingest.md", "spatial-jobs.md"),
 }
