@@ -104,6 +104,7 @@ class CanaryLedger:
         assert number not in self._probes, "a probe is sent once"
         wanted = {hop: set(of_hop) for hop, of_hop in items.items()}
         self._probes[number] = _Probe(number, now_s, {hop: ProbeAtHop(of, len(of)) for hop, of in wanted.items()})
+        # a canary runs for years
         while len(self._probes) > self._most:
             self._probes.popitem(last=False)
 
@@ -132,6 +133,7 @@ class CanaryLedger:
         return sum((self._counts(probe, hop, now_s) for probe in probes), HopCounts())
 
     def _state(self, hop: Hop, now_s: float) -> HopState:
+        # the newest first: what was wrong an hour ago and is right now is right
         for probe in reversed(self._probes.values()):
             at = probe.hops.get(hop)
             if at is None or not at.count:
@@ -171,6 +173,7 @@ class CanaryLedger:
         """Until when a probe has to be whole at a hop; None while it is not whole at the one before."""
         begin_s: float | None = probe.sent_s
         parent = PARENT[hop]
+        # a hop that is not watched passes on the time of the one before it
         while parent is not None and parent not in probe.hops:
             parent = PARENT[parent]
         if parent is not None:

@@ -90,6 +90,7 @@ class LiveEvents:
     def replace_rules(self, rules: AlertRules) -> None:
         """From now on these count; what they say of earlier fixes is the centre's."""
         self._rules = rules
+        # on which side a device counts is decided anew by the next fix, of its whole tail
         self._is_settled[:] = False
 
     def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
@@ -98,6 +99,7 @@ class LiveEvents:
         `report=False` takes the fixes and says nothing: so a process that was started anew reads again what its
         predecessor had read.
         """
+        # what no track has is left out first: it would count as a neighbour of the others
         usable = self._usable(fixes, now_ms)
         slots = self._slots_of(fixes, usable, now_ms)
         rows, received_ms = _in_order(slots, fixes, usable)
@@ -164,6 +166,7 @@ class LiveEvents:
     def _forget(self, least: int) -> None:
         """Those that were heard least recently; some more than asked, as it looks at all."""
         slots = np.fromiter(self._slots.values(), dtype=np.int64, count=len(self._slots))
+        # some more than are needed: each look costs as much as there are devices
         count = min(len(slots), max(least, self._settings.max_devices // _FORGET_SHARE))
         gone = slots[np.argsort(self._heard_ms[slots], kind="stable")[:count]]
         self._tails.forget(gone)
@@ -178,6 +181,7 @@ class LiveEvents:
         """Of which devices nothing follows from their new fixes."""
         last = self._tails.read(slots)
         ends = offsets(self._tails.lengths(slots))[1:] - 1
+        # a device whose side is in doubt, or that is due for something, is looked at whatever it does
         has_tail = self._tails.lengths(slots) > 0
         first = run_starts(rows.owner)
         newest = np.append(first[1:], True)
@@ -214,7 +218,7 @@ class LiveEvents:
         tails = _by_owner(self._tails.read(slots).joined(rows))
         limits = offsets(np.bincount(tails.owner, minlength=len(slots)))
         last = limits[1:] - 1
-        # the last fix but one, or the newest that is old enough; what was judged together is not told apart
+        # the last fix but one, or the newest that is old enough; of what was judged together only the end is known
         may_be = np.arange(len(tails.owner)) < last[tails.owner]
         may_be &= tails.t_ms >= self._judged_ms[slots[tails.owner]]
         may_be &= tails.t_ms <= tails.t_ms[last[tails.owner]] - self._bounds.keep_ms
@@ -237,6 +241,7 @@ class LiveEvents:
         if not len(slots):
             return []
         rows = self._merged(slots, new)
+        # only repeated or too late: the tail is as it was, and so is all that follows from it
         has_news = np.bincount(rows.owner, minlength=len(slots)) > self._tails.lengths(slots)
         slots, rows, received_ms = slots[has_news], _of(rows, has_news), received_ms[has_news]
         if not len(slots):
@@ -286,6 +291,7 @@ class LiveEvents:
             said = self._said.get(slot, {})
             if not events and not said:
                 continue
+            # ids count equal events of one segment: so all of its events are named, said before or not
             named = identified(*self._names[slot], events)
             kept = {one: t_ms for one, t_ms in said.items() if t_ms >= anchor_ms}
             kept |= {one: event.t_ms for one, event in named.items() if event.t_ms >= anchor_ms}

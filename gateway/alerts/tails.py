@@ -58,6 +58,7 @@ class Tails:
         have = len(self._count)
         if slots <= have:
             return
+        # twice as much: devices come one by one, and each time all columns are copied
         more = max(slots, _GROWTH * have) - have
         self._count = np.append(self._count, np.zeros(more, dtype=np.int64))
         self._table = [
@@ -86,6 +87,7 @@ class Tails:
             del self._long[int(slots[at])]
         self._count[slots] = count
         for at in np.flatnonzero(count > IN_TABLE).tolist():
+            # copied: a view would keep the columns of all devices of this call
             self._long[int(slots[at])] = FixRows._make(
                 column.copy() for column in rows.take(slice(first[at], first[at + 1]))
             )

@@ -85,6 +85,7 @@ def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
 
 def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Sequence[SinceByPlace]) -> Visits:
     """Those that last from the beginning of their window on, with the time at which they began."""
+    # a window that begins inside a fence looks to the engine like a track that does
     start_ms = visits.start_ms.copy()
     for row in np.flatnonzero(~visits.entered & (visits.start_ms == begin_ms[visits.device])).tolist():
         start_ms[row] = since[int(visits.device[row])].get(names[int(visits.fence[row])], start_ms[row])
@@ -94,6 +95,7 @@ def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Seq
 def _events(visits: Visits, tracks: Tracks, rows: FixRows, rules: AlertRules, from_ms: Ints) -> list[list[DayEvent]]:
     """The events of each window from a moment on; those before were found when the fix after them came."""
     made = events_of(visits, tracks, rules.fences, rules.gates, rules.events)
+    # at the anchor itself the segment before is not known, and with it not which of several such events it is
     made = [one for one in made if one.t_ms >= from_ms[one.device]]
     ends = end_fixes(tracks, made)
     records = zip(rows.epoch[ends].tolist(), rows.seq[ends].tolist(), strict=True)
@@ -144,6 +146,7 @@ class _Settled:
         may_be &= rows.t_ms[kept] <= rows.t_ms[last[rows.owner[kept]]] - bounds.keep_ms
         anchor = first[:-1].copy()
         np.maximum.at(anchor, rows.owner[kept[may_be]], kept[may_be])
+        # a vehicle that stands on a border for hours is cut rather than kept
         too_long = last - anchor >= bounds.most
         anchor[too_long] = last[too_long] - bounds.most + 1
         at_last, in_doubt = self._at(last), np.ones(count, dtype=np.bool_)
@@ -170,6 +173,7 @@ class _Settled:
 
     def _due_ms(self, last: FixRows, at: Ints) -> Floats:
         """Until when nothing happens at the place of the last fix of each window."""
+        # a fence that comes into force, or goes out of it, moves nobody, and is an event all the same
         due_ms = self.rules.fences.next_switch_ms(last.longitude, last.latitude, last.t_ms, HORIZON_MS)
         mine = self.visit[np.isin(self.visit_at, at[at >= 0])]
         owner, dwell_s = self.visits.device[mine], self.rules.events.dwell_s
@@ -189,6 +193,7 @@ def _between(owner: Ints, t_ms: Ints, visits: Visits) -> tuple[Ints, Ints]:
     if not len(t_ms):
         none = np.zeros(len(visits), dtype=np.int64)
         return none, none
+    # one ascending key for device and time; doubles hold it to the thousandth of a millisecond
     origin = min(float(t_ms.min()), float(visits.start_ms.min(initial=np.inf)))
     span = max(float(t_ms.max()), float(visits.end_ms.max(initial=-np.inf))) - origin + 1.0
     key = owner * span + (t_ms - origin)
