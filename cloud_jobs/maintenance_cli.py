@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -63,6 +64,9 @@ def maintain(
     # imported here: `--help` needs none of it
     from cloud_jobs.lake.erasures import Erasure
     from cloud_jobs.maintenance.job import Maintenance
+    from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
+    from cloud_jobs.metrics.run_metrics import RunMetrics
+    from cloud_jobs.metrics.serving import served_metrics
     from cloud_jobs.run_result import log_to_standard_error
     from runtime.signals import stop_on_signals
 
@@ -71,11 +75,20 @@ def maintain(
         _list_erasures(settings.tables, as_json=as_json)
         return
     asked = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
-    with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
+    metrics = RunMetrics("maintain", settings.status.max_unmaintained_s)
+    counts = MaintenanceMetrics(metrics.registry)
+    served = served_metrics(settings.metrics, "maintain", metrics.registry, metrics.health)
+    with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop, nullcontext() if every is None else served:
         maintenance = Maintenance(settings.tables, settings.maintenance, stop=stop)
 
         def once() -> bool:
-            run = maintenance.run(asked, dry_run=dry_run, once_each=once_each)
+            with metrics.run() as measured:
+                run = maintenance.run(asked, dry_run=dry_run, once_each=once_each)
+                if not dry_run:
+                    counts.take(run)
+                measured.did({})
+                if not run.is_whole:
+                    measured.failed("; ".join(run.all_errors))
             typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
             for error in run.all_errors:
                 typer.echo(f"cloud-jobs: {error}", err=True)

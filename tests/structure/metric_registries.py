@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 
 from prometheus_client.registry import CollectorRegistry
 
+from cloud_jobs.metrics.ingest_metrics import IngestMetrics
+from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
+from cloud_jobs.metrics.run_metrics import RunMetrics
+from cloud_jobs.status.centre_metrics import CentreCollector
 from edge_agent.metrics import AgentCollector
 from gateway.access.metrics import AccessMetrics
 from gateway.metrics import GatewayMetrics
@@ -39,11 +43,21 @@ def _agent() -> CollectorRegistry:
     return registry
 
 
+def _maintenance() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    MaintenanceMetrics(registry)
+    return registry
+
+
 # By the word that follows `waybill_` in the names of a program's metrics.
 REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = {
     "access": lambda: AccessMetrics().registry,
     "agent": _agent,
+    "centre": lambda: CentreCollector(60).registry(),
     "gateway": lambda: GatewayMetrics().registry,
+    "ingest": lambda: IngestMetrics().registry,
+    "jobs": lambda: RunMetrics("usage", 60).registry,
+    "maintain": _maintenance,
     "replication": lambda: ReplicationCollector().registry(),
 }
 

@@ -30,6 +30,7 @@ COUNTED = {
     "problems",
     "records",
     "rows",
+    "runs",
     "seq",
     "statements",
     "streams",
