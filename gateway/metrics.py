@@ -75,6 +75,9 @@ class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._counters = {key: _counter(registry, *about) for key, about in _COUNTERS.items()}
+        # 0 from the start on: the first one is an increase for who alerts on it
+        for reason in RefusalReason:
+            self._counters["batches_refused"].labels(reason)
         self._config_results = _counter(
             registry, "push_results_total", "Outcomes of pushed settings, as devices report them", "outcome"
         )

@@ -9,29 +9,18 @@ from prometheus_client.registry import CollectorRegistry
 
 from gateway.access.status import AccessStatus
 from runtime.mirrored_counter import MirroredCounter
+from telemetry import DeviceChannel
 
 __all__ = ["AccessMetrics"]
 
 _STEP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class AccessMetrics:
-    """Metrics in a registry of their own."""
+class MirroredCounts:
+    """What the registry, the enrolment and the readers of the brokers' logs count for themselves."""
 
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        # what the registry, the enrolment and the readers of logs count for themselves
+    def __init__(self, registry: CollectorRegistry) -> None:
         mirrored = partial(MirroredCounter, registry=registry)
-        self.reloads = counter("waybill_access_reloads_total", "Signals to the broker to read its files")
-        self.sessions_ended = counter("waybill_access_sessions_ended_total", "Sessions taken over so that they end")
-        self.sessions_came_back = counter(
-            "waybill_access_sessions_came_back_total", "Devices found connected again, and ended again"
-        )
-        self.steps_failed = counter("waybill_access_steps_failed_total", "Steps that are done again")
-        self.changes_failed = counter(
-            "waybill_access_changes_failed_total", "Changes that could not be applied, each time that they were tried"
-        )
         self.entries = mirrored(
             "waybill_access_entries_total", "Messages of the registry, by what became of them", ["outcome"]
         )
@@ -45,6 +34,55 @@ class AccessMetrics:
         self.answers_dropped = mirrored(
             "waybill_access_answers_dropped_total",
             "Confirmations and refusals of publications for which there was no room",
+        )
+        self.enrolments = mirrored(
+            "waybill_access_enrolments_total", "Requests for certificates, by what became of them", ["outcome"]
+        )
+        self.connections_refused = mirrored(
+            "waybill_access_connections_refused_total",
+            "Connections that a broker refused, by its log",
+            ["broker", "reason"],
+        )
+        self.publications_refused = mirrored(
+            "waybill_access_publications_refused_total",
+            "Publications that a broker refused, by its log",
+            ["broker", "kind"],
+        )
+
+    def take(self, status: AccessStatus) -> None:
+        """What the status says of this moment."""
+        self.entries.set(status.entries_refused, "refused")
+        self.answers_dropped.set(status.answers_dropped)
+        self.published_again.set(status.entries_published_again)
+        self.entries.set(status.entries_outranked, "outranked")
+        for reason, count in status.entries_refused_by.items():
+            self.entries_refused.set(count, reason)
+        for outcome, count in status.enrolments.items():
+            self.enrolments.set(count, outcome)
+        for broker, refused in status.connections_refused.items():
+            for reason, count in refused.items():
+                self.connections_refused.set(count, broker, reason)
+        for broker, refused in status.publications_refused.items():
+            # 0 from the start on: the first one is an increase for who alerts on it
+            for kind in {*DeviceChannel, *refused}:
+                self.publications_refused.set(refused.get(kind, 0), broker, kind)
+
+
+class AccessMetrics:
+    """Metrics in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.mirrored = MirroredCounts(registry)
+        self.reloads = counter("waybill_access_reloads_total", "Signals to the broker to read its files")
+        self.sessions_ended = counter("waybill_access_sessions_ended_total", "Sessions taken over so that they end")
+        self.sessions_came_back = counter(
+            "waybill_access_sessions_came_back_total", "Devices found connected again, and ended again"
+        )
+        self.steps_failed = counter("waybill_access_steps_failed_total", "Steps that are done again")
+        self.changes_failed = counter(
+            "waybill_access_changes_failed_total", "Changes that could not be applied, each time that they were tried"
         )
         self.lists = counter("waybill_access_lists_total", "Revocation lists of other regions, by outcome", ["outcome"])
         self.step_s = Histogram(
@@ -66,19 +104,6 @@ class AccessMetrics:
             "waybill_access_key_ends_timestamp_seconds", "When the daemon's own key ends, seconds since 1970; 0: never"
         )
         self.registry_up = gauge("waybill_access_registry_up", "1 while the registry is read to its end")
-        self.enrolments = mirrored(
-            "waybill_access_enrolments_total", "Requests for certificates, by what became of them", ["outcome"]
-        )
-        self.connections_refused = mirrored(
-            "waybill_access_connections_refused_total",
-            "Connections that a broker refused, by its log",
-            ["broker", "reason"],
-        )
-        self.publications_refused = mirrored(
-            "waybill_access_publications_refused_total",
-            "Publications that a broker refused, by its log",
-            ["broker", "kind"],
-        )
         self._counted = {
             "reloads": self.reloads,
             "sessions_ended": self.sessions_ended,
@@ -109,17 +134,4 @@ class AccessMetrics:
         self.key_ends.set(status.key_ends_s or 0)
         self.registry_up.set(status.registry_current)
         self.healthy.set(status.healthy)
-        self.entries.set(status.entries_refused, "refused")
-        self.answers_dropped.set(status.answers_dropped)
-        self.published_again.set(status.entries_published_again)
-        self.entries.set(status.entries_outranked, "outranked")
-        for reason, count in status.entries_refused_by.items():
-            self.entries_refused.set(count, reason)
-        for outcome, count in status.enrolments.items():
-            self.enrolments.set(count, outcome)
-        for broker, refused in status.connections_refused.items():
-            for reason, count in refused.items():
-                self.connections_refused.set(count, broker, reason)
-        for broker, refused in status.publications_refused.items():
-            for kind, count in refused.items():
-                self.publications_refused.set(count, broker, kind)
+        self.mirrored.take(status)

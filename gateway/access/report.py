@@ -89,7 +89,7 @@ class AccessReport:
                 **parts.metrics.counts,
             }
         )
-        parts.metrics.entries.set(counts.taken, "taken")
+        parts.metrics.mirrored.entries.set(counts.taken, "taken")
         parts.metrics.take(self.status)
 
     def _problems(self) -> Iterator[str]:
