@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import typer
 from prometheus_client.registry import CollectorRegistry
 
 from cloud_jobs.metrics.ingest_metrics import IngestMetrics
@@ -13,6 +14,7 @@ from gateway.metrics import GatewayMetrics
 from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, AlertingRule, faults, rules, samples
 from tests.deploy.promql import named_in, promtool, template_labels
 from tests.structure.test_documented import anchors
+from tests.structure.test_help import APPS, commands
 
 RULES = {rule.name: rule for rule in rules()}
 MONITORING = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
@@ -68,6 +70,18 @@ def test_each_section_belongs_to_a_rule_and_each_rule_is_in_the_table() -> None:
     assert sorted(listed) == sorted(
         (rule.name, *re.findall(r"runbooks/(\w+)\.md#(\w+)", rule.runbook)[0], rule.severity) for rule in rules()
     )
+
+
+def test_each_command_that_a_runbook_says_is_one() -> None:
+    known = {
+        " ".join((name.split()[0], *path))
+        for name, app in APPS.items()
+        for path, _ in commands(typer.main.get_command(app))
+    }
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "runbooks").glob("*.md"))
+    said = re.findall(r"`((?:waybill|cloud-jobs|fleet-gateway|edge-agent)(?: [a-z][a-z-]*)+)", text)
+    assert len(said) > 20
+    assert sorted({one for one in said if one not in known}) == []
 
 
 def test_each_rule_is_seen_red_and_green() -> None:
