@@ -17,6 +17,7 @@ from cloud_jobs.lake.location import Location, is_object_store, location_fault
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.metrics.config import MetricsSettings
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
@@ -165,6 +166,7 @@ class CloudSettings(Settings):
     maintenance: MaintenanceSettings = MaintenanceSettings()
     spark: SparkSettings = Field(default_factory=SparkSettings)
     status: CentreLimits = CentreLimits()
+    metrics: MetricsSettings = MetricsSettings()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -108,6 +108,7 @@ class CanaryLedger:
         while len(self._probes) > self._most:
             self._probes.popitem(last=False)
 
+    # of a probe from before a restart nothing is known: what shows of it is nobody's fault
     def see(self, number: int, hop: Hop, items: Iterable[Hashable], now_s: float) -> None:
         """Items of a probe have shown at a hop; of a probe that is not kept any more nothing is noted."""
         if (probe := self._probes.get(number)) is not None:
@@ -116,6 +117,7 @@ class CanaryLedger:
 
     def is_wrong(self, number: int, hop: Hop, why: str) -> None:
         """What shows of a probe at a hop is not what it should be; "": it is right after all."""
+        # by the next row it may be right again
         if (probe := self._probes.get(number)) is not None:
             probe.hops[hop].wrong = why
 

@@ -97,7 +97,7 @@ class AccessReport:
                 **parts.metrics.counts,
             }
         )
-        parts.metrics.entries.labels("taken").set(counts.taken)
+        parts.metrics.mirrored.entries.set(counts.taken, "taken")
         parts.metrics.take(self.status)
 
     def _problems(self) -> Iterator[str]:

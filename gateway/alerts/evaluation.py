@@ -110,6 +110,7 @@ class LiveEvents:
         rows = rows._replace(owner=np.searchsorted(mine, rows.owner))
         newest_ms = np.maximum.reduceat(received_ms, np.flatnonzero(run_starts(rows.owner)))
         quiet = self._are_quiet(mine, rows)
+        # most devices, and no more than a look into the index for each
         self._go_on(mine[quiet], _of(rows, quiet))
         found = self._judge(mine[~quiet], _of(rows, ~quiet), newest_ms[~quiet])
         return sorted(self._news(found, now_ms, report=report), key=lambda one: (one.tenant, one.device, one.event))
@@ -226,6 +227,7 @@ class LiveEvents:
         np.maximum.at(anchor, tails.owner[may_be], np.flatnonzero(may_be))
         moved = anchor > limits[:-1]
         self._is_first[slots[moved]] = False
+        # the tail begins behind what was judged now: from here on the visits of its end hold
         if self._since_judged:
             for slot in slots[moved].tolist():
                 if (since := self._since_judged.pop(slot, None)) is not None:

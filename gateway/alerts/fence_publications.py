@@ -98,6 +98,7 @@ class FencePublications:
             several.sort(key=lambda one: publication_order(one.row))
             gone = {one.row["publication_id"] for one in _superseded(several, self._kept_of(row["id"], one))}
             several[:] = [one for one in several if one.row["publication_id"] not in gone]
+            # a compacted topic brings what is gone never again, and the digest would stay for good
             for old in gone:
                 del self._digests[old]
 

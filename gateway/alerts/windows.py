@@ -65,6 +65,7 @@ def judge(
     begin = rows.t_ms[offsets(np.bincount(rows.owner, minlength=count))[:-1]]
     visits = _with_since(find_visits(tracks, rules.fences, rules.events), rules.fences.names, begin, since)
     events = _events(visits, tracks, rows, rules, np.where(is_first, begin, begin + 1))
+    # only now: a visit is settled by all that came after it
     settled = _Settled.of(visits, tracks, rules)
     return settled.tails(rows, count, events, bounds)
 

@@ -71,6 +71,7 @@ def comes_near(index: FenceIndex, px: Floats, py: Floats, qx: Floats, qy: Floats
 
     Of a segment that ends beyond the antimeridian it is not looked at: it may.
     """
+    # the few that wrap are taken for near rather than moved, as the callers then look closely
     near: Bools = (qx < -180.0) | (qx >= 180.0)
     for segment, _ in index.edges_near(px, py, qx, qy):
         near[segment] = True

@@ -50,7 +50,7 @@ class Reporting:
 
     def silent(self) -> tuple[int | None, int | None, float]:
         """How many devices are silent, as the list, the status and the metric say."""
-        shown = self.metrics.registry.get_sample_value("waybill_gateway_devices_silent")
+        shown = self.metrics.registry.get_sample_value("waybill_gateway_silent_devices")
         assert shown is not None
         return self.reporter.holder.silent.count, self.reporter.holder.status.devices_silent, shown
 
@@ -155,7 +155,7 @@ def test_a_registry_that_is_not_read_is_no_health_and_how_long_and_what_it_refus
     value = reporting.metrics.registry.get_sample_value
     assert value("waybill_gateway_registry_up") == 0
     assert value("waybill_gateway_registry_devices") == 7
-    assert value("waybill_gateway_registry_refused", {"reason": "unsigned"}) == 2
+    assert value("waybill_gateway_registry_refused_messages_total", {"reason": "unsigned"}) == 2
     registry.problem, facts["registry_current"] = "", True
     assert reporting.update(1.0).healthy
     assert value("waybill_gateway_registry_up") == 1
