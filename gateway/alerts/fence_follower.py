@@ -153,10 +153,12 @@ class FenceFollower(Generic[Rules]):
                 self._stop.wait(_TURN_S)
                 continue
             self._wait_until_settled()
+            # before the publications are taken: what comes meanwhile makes another round
             self._changed.clear()
             began_s, in_force = time.monotonic(), self._publications.in_force()
             if self._made is not None and _publications_of(self._made[1]) == _publications_of(in_force):
                 continue
+            # the last ones stay in use until these are whole
             rules = self._make(tuple(one.made for one in in_force.held))
             self._made = (rules, in_force)
             _LOG.info("fences in force", count=len(in_force.held), seconds=round(time.monotonic() - began_s, 3))

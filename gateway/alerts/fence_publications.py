@@ -89,6 +89,7 @@ class FencePublications:
         if known is not None:
             return
         judged = judged_publication(row, lambda _, body: usable_fence(body), (FenceError,))
+        # of a hundred thousand fences the texts alone would take as much as their index
         slim = {key: row[key] for key in ("kind", "id", "publication_id", "published_at", "place")}
         one = JudgedPublication(slim, judged.written, judged.usable, judged.reason)
         with self._lock:

@@ -132,6 +132,7 @@ class AlertMetrics:
         self._fences.set(status.fences + status.gates)
         self._fences_up.set(status.fences_current)
         self._fences_refused.set(status.fences_refused)
+        # a gauge: the topic may be read again from its beginning
         for reason, count in status.fence_messages_refused.items():
             self._fence_messages_refused.labels(reason).set(count)
         self._healthy.set(nan if status.healthy is None else status.healthy)

@@ -89,6 +89,7 @@ class AlertService:
                 next_s = now_s + _STATUS_S
                 self._update(now_s)
                 self._log_suppressed()
+            # half of an alert process is none, and systemd starts a whole one
             if self._ended_thread or not server.is_serving:
                 raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
             if not (self._fences.is_running and self._owner.is_running):
