@@ -179,6 +179,51 @@ not happen. `epoch`, `seq`: the fix at its time, or the first one after it. `kin
 backward, speeding. `value`: seconds of the visit (exit, dwell) or the highest speed (speeding). `day`: the UTC day of
 `time`, the partition."""
 
+ALERTS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("region", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("time", _UTC, nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("received_at", _UTC, nullable=False),
+        pa.field("raised_at", _UTC, nullable=False),
+        pa.field("collected_at", _UTC, nullable=False),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
+    ]
+)
+"""What regions said at once, as it came first: each id once. `received_at`, `raised_at`: by the region's clocks.
+`collected_at`: by the centre's; from then on the alert waits for its verdict. `day`: the UTC day of `time`."""
+
+VERDICTS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("revision", pa.int32(), nullable=False),
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("corrective_ids", pa.list_(pa.string()), nullable=False),
+        pa.field("epoch", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("kind", pa.string()),
+        pa.field("place", pa.string()),
+        pa.field("time", _UTC),
+        pa.field("value", pa.float64()),
+        pa.field("day", pa.date32(), nullable=False),
+        pa.field("emitted_at", _UTC, nullable=False),
+        pa.field("commit_number", pa.int64(), nullable=False),
+    ]
+)
+"""What the centre says of alerts, and of events of which no region said anything. Of each id the row with the highest
+revision is in force. The columns from `epoch` to `value` are the event in force; null where it did not happen."""
+
 ENCOUNTERS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -335,6 +380,8 @@ TABLES: Final = {
         USAGE, ("day",), ("tenant", "device", "hour", "zone"), ("tenant", "device", "hour", "commit_number"), _OF_ONE
     ),
     "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
+    "alerts": TableSchema(ALERTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
+    "verdicts": TableSchema(VERDICTS, ("day",), ("device", "id", "revision"), ("device", "commit_number")),
     "encounters": TableSchema(
         ENCOUNTERS, ("day",), ("device_a", "device_b", "start", "id"), ("device_a", "device_b", "commit_number")
     ),
@@ -369,6 +416,7 @@ WRITTEN_BY: Final = {
     **dict.fromkeys(("usage", "reference", "reference_quarantine", "snapshots", "decisions"), "cloud-jobs usage"),
     "geofence_events": "cloud-jobs geofence",
     "encounters": "cloud-jobs proximity",
+    **dict.fromkeys(("alerts", "verdicts"), "cloud-jobs verdicts"),
     "erasures": "cloud-jobs maintain",
     **dict.fromkeys(("rated_lines", "certificates", "closings"), "waybill bill close"),
     "documents": "waybill bill issue",
