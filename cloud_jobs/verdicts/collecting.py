@@ -44,7 +44,8 @@ class CollectedAlerts:
 def collect_alerts(lake: Lake, messages: Iterable[AlertMessage], now: datetime, max_age: timedelta) -> CollectedAlerts:
     """Takes messages into the table in one commit; once it returns they may be acknowledged.
 
-    `max_age`: what happened longer ago is far off, as its records are. Raises CommitConflict if another process collects, too; LakeError.
+    `max_age`: what happened longer ago is far off, as its records are. Raises CommitConflict if another process
+    collects, too; LakeError.
     """
     found, alerts = CollectedAlerts(), dict[str, Alert]()
     for message in messages:
