@@ -21,6 +21,7 @@ class MetricsSettings(Settings):
     usage_port: Port | None = None
     geofence_port: Port | None = None
     proximity_port: Port | None = None
+    verdicts_port: Port | None = None
     maintain_port: Port | None = None
     status_port: Port | None = Field(default=None, description="of `cloud-jobs status --serve`: what the lake says")
 

@@ -15,6 +15,7 @@ from cloud_jobs.metrics.ingest_metrics import IngestMetrics
 from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
 from cloud_jobs.metrics.run_metrics import RunMetrics
 from cloud_jobs.status.centre_metrics import CentreCollector
+from cloud_jobs.verdicts.metrics import VerdictMetrics
 from edge_agent.metrics import AgentCollector
 from gateway.access.metrics import AccessMetrics
 from gateway.alerts.metrics import AlertMetrics
@@ -50,6 +51,12 @@ def _maintenance() -> CollectorRegistry:
     return registry
 
 
+def _verdicts() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    VerdictMetrics(registry, 3600.0)
+    return registry
+
+
 # By the word that follows `waybill_` in the names of a program's metrics.
 REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = {
     "access": lambda: AccessMetrics().registry,
@@ -60,6 +67,7 @@ REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = {
     "ingest": lambda: IngestMetrics().registry,
     "jobs": lambda: RunMetrics("usage", 60).registry,
     "maintain": _maintenance,
+    "verdicts": _verdicts,
     "replication": lambda: ReplicationCollector().registry(),
 }
 

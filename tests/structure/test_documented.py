@@ -31,7 +31,7 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     AccessSettings: ("access.md",),
     AlertSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
-    CloudSettings: ("centre.md", "ingest.md", "spatial-jobs.md"),
+    CloudSettings: ("alerts.md", "centre.md", "ingest.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
 METRIC = re.compile(r"\bwaybill_(?:" + "|".join(REGISTRIES) + r")_\w+")
