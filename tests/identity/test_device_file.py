@@ -158,7 +158,7 @@ def device(**keys: object) -> str:
         (device(by_hand=True), FileFault.WRONG_ENTRY, '`by_hand` goes with state = "active"'),
         (device() * (MAX_DEVICES + 1), FileFault.TOO_MANY, "at most 10,000 devices"),
     ],
-    ids=str,
+    ids=range(12),
 )
 def test_what_is_wrong_with_a_file_is_named_with_its_line(text: str, fault: FileFault, said: str) -> None:
     _, faults = devices_of_toml(text, "f.toml")
