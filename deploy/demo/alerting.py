@@ -41,7 +41,7 @@ def start_alert_processes(stack: LocalStack) -> None:
 class AlertFindings:
     """What became of the alerts. Milliseconds from the batch in its region to the alert, there and read at the centre.
 
-    `verdicts`: in force, by kind. `provisional`: alerts without one. `is_whole`: what was announced is the events in
+    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `is_whole`: what was announced is the events in
     force and the withdrawn ids, which have none in common.
     """
 
@@ -154,7 +154,8 @@ def find_verdicts(lake: Lake, alerts: dict[str, tuple[Alert, int]]) -> AlertFind
         region_ms=_median_and_p99(region_ms),
         centre_ms=_median_and_p99(centre_ms),
         verdicts={kind.value: counts[kind] for kind in VerdictKind},
-        provisional=len(alerts.keys() - verdicts.keys()),
+        # late is said of what the region did not say
+        provisional=sum(1 for name in alerts if verdicts.get(name) in (None, VerdictKind.LATE)),
         is_whole=verdicts.keys() == events.keys() | withdrawn and not events.keys() & withdrawn,
     )
 
