@@ -114,8 +114,8 @@ class CentreStatus:
 
     `ingest_number`, `fence`: of the newest commit of the ingest, counted from 1, and whole, as its writer drew it.
     `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause. `erasures_pending`: declared, and
-    not yet done in all files. `provisional`: None where no alert was ever collected. `errors`: what could not be read, by its name. `token_problem`: that the token of
-    `[access]` has ended or ends soon; "": it does not.
+    not yet done in all files. `provisional`: None where no alert was ever collected. `errors`: what could not be read,
+    by its name. `token_problem`: that the token of `[access]` has ended or ends soon; "": it does not.
     """
 
     now: datetime
