@@ -49,11 +49,12 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
     def once() -> None:
         with runs.run() as measured:
+            began = datetime.now(UTC)
             with settings.location.errors_named():
                 counts = _collect(settings, alerts)
                 run = give_verdicts(lake, given, datetime.now(UTC))
             counts |= _counts(run)
-            metrics.take(counts)
+            metrics.take(counts, began.timestamp())
             try:
                 counts["published"] = _publish(settings)
             finally:

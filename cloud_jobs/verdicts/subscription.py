@@ -82,8 +82,8 @@ class AlertSubscription:
             if found:
                 quiet_since_s = self._clock()
             elif self._clock() - quiet_since_s >= (FIRST_IDLE_S if is_fresh else IDLE_S) or not self._readings:
-                return ReceivedAlerts(messages, True, dict(self._unread))
-        return ReceivedAlerts(messages, False, dict(self._unread))
+                return ReceivedAlerts(messages, True, self._not_read())
+        return ReceivedAlerts(messages, False, self._not_read())
 
     def acknowledge(self) -> None:
         """What was received is committed, and need not come again. What cannot be acknowledged does."""
@@ -101,6 +101,11 @@ class AlertSubscription:
         if client is not None:
             with suppress(pulsar.PulsarException):
                 client.close()
+
+    def _not_read(self) -> dict[str, str]:
+        """Topics of which it is unknown what waits: also while a connection is away that may come back."""
+        away = (one.topic for one in self._readings if not one.consumer.is_connected())
+        return self._unread | dict.fromkeys(away, "the connection to the cluster is lost")
 
     def _ask_again(self) -> bool:
         """What a run that failed did not acknowledge comes again; returns whether there was any."""
