@@ -17,12 +17,17 @@ class EvaluationSettings(Settings):
         default=60.0, ge=0, le=86_400, description="a fix so far ahead of this clock is passed over"
     )
     max_devices: int = Field(
-        default=200_000, ge=1, le=2_000_000, description="the device that was heard longest ago is forgotten for another"
+        default=200_000,
+        ge=1,
+        le=2_000_000,
+        description="the device that was heard longest ago is forgotten for another",
     )
     max_fixes_held: int = Field(
         default=32, ge=4, le=1_000, description="of a device; with more undecided it starts anew"
     )
-    late_fixes: int = Field(default=4, ge=0, le=100, description="so many fixes back a late one is still put in its place")
+    late_fixes: int = Field(
+        default=4, ge=0, le=100, description="so many fixes back a late one is still put in its place"
+    )
     forget_after_s: float = Field(
         default=43_200.0, ge=1, le=864_000, description="a device that is not heard for so long is forgotten"
     )
