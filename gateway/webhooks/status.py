@@ -34,8 +34,9 @@ class WebhookStatus(BaseModel):
 class NotifierStatus(BaseModel):
     """One moment. Counts are since `started_at` (ISO 8601).
 
-    `healthy`: rules and accounts are known to their end, every topic is read, and what no
-    webhook took is in Pulsar; a webhook that takes nothing is shown beside its name. None: it is a standby, and whether the other process is well, it does not know.
+    `healthy`: rules and accounts are known to their end, every topic is read, and what no webhook took is in Pulsar; a
+    webhook that takes nothing is shown beside its name. None: it is a standby, and whether the other process is well,
+    it does not know.
     `last_error`: why it is not. `unwritten`: messages that were given up and are not in Pulsar yet.
     """
 
