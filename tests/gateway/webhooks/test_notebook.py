@@ -29,12 +29,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_was_noted_is_known_after_a_restart(path: Path) -> None:
-    with NotificationBook(path) as book:
-        with book.transaction():
-            book.note_passed("acme/yard", "a", 1000)
-            book.note_passed("acme/yard", "a", 2000)
-            assert book.note_held("acme/yard", held(1))
-            assert not book.note_held("acme/yard", held(1))
+    with NotificationBook(path) as book, book.transaction():
+        book.note_passed("acme/yard", "a", 1000)
+        book.note_passed("acme/yard", "a", 2000)
+        assert book.note_held("acme/yard", held(1))
+        assert not book.note_held("acme/yard", held(1))
     with NotificationBook(path) as book:
         assert "a" in book.history("acme/yard")
         assert book.history("acme/yard").count(1000) == 1
@@ -73,10 +72,9 @@ def test_what_passed_an_hour_ago_is_forgotten_and_a_clock_that_was_ahead_is_no_l
 
 
 def test_of_many_that_were_held_back_some_are_listed_and_all_are_counted(path: Path) -> None:
-    with NotificationBook(path) as book:
-        with book.transaction():
-            for number in range(MAX_HELD + 7):
-                book.note_held("acme/yard", held(number))
+    with NotificationBook(path) as book, book.transaction():
+        for number in range(MAX_HELD + 7):
+            book.note_held("acme/yard", held(number))
     with NotificationBook(path) as book:
         digest = digest_of(RULE, *book.held("acme/yard"))
         content = json.loads(digest.body)["digest"]
@@ -87,7 +85,7 @@ def test_of_many_that_were_held_back_some_are_listed_and_all_are_counted(path: P
 
 def test_a_file_of_another_program_or_version_is_refused_and_named(path: Path) -> None:
     path.write_bytes(b"no database " * 100)
-    with pytest.raises(StateUnusable, match="state.sqlite"), NotificationBook(path):
+    with pytest.raises(StateUnusable, match=r"state\.sqlite"), NotificationBook(path):
         pass
     path.unlink()
     with sqlite3.connect(path) as other:
