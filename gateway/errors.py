@@ -2,12 +2,14 @@
 
 GatewayError
 ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not answer
+│   ├── GuardRefused     it has another password of the access daemon than the daemon
 │   └── SessionNotEnded  it answers, and does not let one session be taken over
 ├── PulsarUnreachable    the regional Pulsar cluster does not give a producer
 ├── EntryNotTaken        what an access daemon published is not taken by its own reader of the registry
 ├── AddressTaken         metrics and status cannot be served at their address
 ├── ClockSetBack         what was forgotten by the clock of before has to be read again
 ├── NoAnswer             no gateway answers at the address of its status
+├── NotForgotten         what an access daemon keeps of a device is not given up
 └── ThreadEnded          a thread of this process ended by itself
 """
 
@@ -30,6 +32,10 @@ class SessionNotEnded(BrokerUnreachable):
     """Of one device: the sessions of others may end."""
 
 
+class GuardRefused(BrokerUnreachable):
+    """No session is ended until the broker reads its password file again."""
+
+
 class PulsarUnreachable(GatewayError):
     """No producer now; it is tried again, and nothing is taken until there is one."""
 
@@ -48,6 +54,10 @@ class ClockSetBack(GatewayError):
 
 class NoAnswer(GatewayError):
     """The status of a gateway cannot be read."""
+
+
+class NotForgotten(GatewayError):
+    """Nothing was changed in what the daemon keeps."""
 
 
 class ThreadEnded(GatewayError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from gateway.registry_settings import RegistrySettings
@@ -18,9 +19,9 @@ _TAKEN = frozenset({DeviceState.EXPECTED, DeviceState.ACTIVE})
 class RegistryCheck:
     """Follows the registry in a thread, and answers by a look into a dictionary."""
 
-    def __init__(self, settings: RegistrySettings) -> None:
-        """Raises SettingsError."""
-        registry = DeviceRegistry(kept_of_entry, settings.max_devices)
+    def __init__(self, settings: RegistrySettings, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970. Raises SettingsError."""
+        registry = DeviceRegistry(kept_of_entry, settings.max_devices, clock)
         self._operators = operators = settings.followed()
         self.reader = RegistryReader(
             settings.service_url,

@@ -16,10 +16,12 @@ class RegistrySettings(RegistryTrust):
     """The region's own cluster: the registry is replicated to every one.
 
     `unknown_devices`: what a gateway does with a device that the registry does not have. `key`: with which an access
-    daemon signs what it enrols; a gateway needs none.
+    daemon signs what it enrols; a gateway needs none. `admin_url`: of the same cluster, with whose clock an access
+    daemon compares its own; a gateway asks it nothing.
     """
 
     service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
+    admin_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/?$")] | None = None
     access: PulsarAccess = PulsarAccess()
     key: Path | None = None
     unknown_devices: Literal["refuse", "take"] = "refuse"
@@ -31,6 +33,8 @@ def open_registry(settings: RegistrySettings) -> Iterator[tuple[str, str]]:
     access = settings.access
     if not settings.service_url.startswith("pulsar+ssl://"):
         yield "service_url", "the device registry is read in plain text: use pulsar+ssl:// with registry.access.tls_ca"
+    if settings.admin_url is not None and not settings.admin_url.startswith("https://"):
+        yield "admin_url", "the token travels in plain text: use https:// with registry.access.tls_ca"
     if not (access.token or access.token_file or access.tls_certificate):
         yield "access.token_file", "Pulsar is shown nothing: set it, or registry.access.tls_certificate and tls_key"
     if settings.unsigned:

@@ -17,6 +17,7 @@ __all__ = [
     "PROPERTY",
     "RANDOM_BITS",
     "drawn_at",
+    "drawn_ms",
     "is_far_ahead",
     "is_publication_id",
     "next_publication_id",
@@ -63,13 +64,17 @@ def is_publication_id(text: str | None) -> bool:
 
 def is_far_ahead(publication_id: str, now_ms: float) -> bool:
     """Whether the time of an id is more than five minutes after a moment."""
-    return UUID(publication_id).int >> 80 > now_ms + MAX_AHEAD_MS
+    return drawn_ms(publication_id) > now_ms + MAX_AHEAD_MS
+
+
+def drawn_ms(publication_id: str) -> int:
+    """The time of an id, in milliseconds since 1970."""
+    return UUID(publication_id).int >> 80
 
 
 def drawn_at(publication_id: str) -> datetime:
     """The time of an id. One that no calendar has is the last that it has."""
-    ms = UUID(publication_id).int >> 80
-    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
+    return _EPOCH + timedelta(milliseconds=min(drawn_ms(publication_id), _LAST_MS))
 
 
 def _order_of(made: UUID) -> int:

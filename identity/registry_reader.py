@@ -6,6 +6,7 @@ may not connect: a registry that is full still locks out. What finds no room is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import structlog
 
+from identity.ahead_entries import AheadEntries
 from identity.precedence import Precedence
+from identity.publication_id import MAX_AHEAD_MS, drawn_ms
 from identity.registry_messages import (
+    AHEAD,
     DEVICES_TOPIC,
     NO_ROOM,
     CheckSigned,
@@ -80,16 +84,22 @@ class RegistryCounts:
 
 
 class DeviceRegistry(Generic[T]):
-    """What holds of each device, as `keep` has it. One thread takes, any may look. `clock`: seconds since 1970."""
+    """What holds of each device, as `keep` has it. One thread takes, any may look. `clock`: seconds since 1970.
+
+    `ahead`: entries that are dated ahead of that clock, and signed by who may: they are read again when they are not.
+    """
 
     def __init__(
         self,
         keep: Callable[[DevicePublication, TopicMessage], T],
         max_devices: int = MAX_DEVICES,
         clock: Callable[[], float] = time.time,
+        ahead: AheadEntries | None = None,
     ) -> None:
         self._keep, self.max_devices, self._clock = keep, max_devices, clock
         self._held: dict[str, _Held[T]] = {}
+        self._barred: dict[str, Precedence] = {}
+        self.ahead = AheadEntries() if ahead is None else ahead
         self.counts = RegistryCounts()
         self.last_refused = ""
 
@@ -98,9 +108,11 @@ class DeviceRegistry(Generic[T]):
 
     @property
     def problem(self) -> str:
-        """That entries found no room, which lasts until a start with more of it; empty while all did."""
+        """That entries found no room, which lasts until a start with more of it, or wait; empty while all are known."""
         refused = self.counts.refused_by[NO_ROOM]
-        return f"{refused} entries found no room: registry.max_devices is {self.max_devices}" if refused else ""
+        if refused:
+            return f"{refused} entries found no room: registry.max_devices is {self.max_devices}"
+        return self.ahead.problem
 
     def get(self, name: str) -> T | None:
         """What is kept of a device; None: it is not known."""
@@ -112,6 +124,10 @@ class DeviceRegistry(Generic[T]):
         held = self._held.get(name)
         return None if held is None else held.precedence
 
+    def names(self) -> set[str]:
+        """Every device that is known."""
+        return set(self._held)
+
     def all(self) -> dict[str, T]:
         """What is kept of every device, by name."""
         return {name: held.kept for name, held in self._held.items()}
@@ -122,9 +138,26 @@ class DeviceRegistry(Generic[T]):
             made = read_entry(message.key, message.body, message.properties, self._clock() * 1000, check_signed)
         except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
             refused = error if isinstance(error, EntryRefused) else EntryRefused(message.key or "", repr(error)[:200])
+            if refused.reason == AHEAD:
+                self._note_ahead(message, check_signed)
             return self._refuse(refused)
+        return self.hold(made, message)
+
+    def bar(self, name: str, rank: Precedence) -> None:
+        """From here on nothing of lower rank is taken of a device, though what has this rank is not held."""
+        self._barred[name] = rank
+
+    def take_due(self) -> bool:
+        """Whether our clock has come so far that something is ahead of it no more; asked by who reads the topic."""
+        return self.ahead.take_due(self._clock() * 1000)
+
+    def hold(self, made: DevicePublication, message: TopicMessage) -> BecameOfMessage:
+        """What became of a publication that is right, and its message: whichever holds is decided by rank alone."""
         name, rank = made.entry.name, made.precedence
-        held = self._held.get(name)
+        held, barred = self._held.get(name), self._barred.get(name)
+        if barred is not None and rank < barred:
+            self.counts.outranked += 1
+            return Outranked(made)
         if held is not None and rank <= held.precedence:
             if rank == held.precedence:
                 return Repeated(made)
@@ -135,8 +168,19 @@ class DeviceRegistry(Generic[T]):
         if held is None and len(self._held) >= room:
             return self._refuse(EntryRefused(name, f"{len(self._held)} devices are remembered already", NO_ROOM))
         self._held[name] = _Held(rank, self._keep(made, message))
+        self._barred.pop(name, None)
+        self.ahead.settle(name, rank)
         self.counts.taken += 1
         return Taken(made, held is None)
+
+    def _note_ahead(self, message: TopicMessage, check_signed: CheckSigned | None) -> None:
+        try:
+            made = read_entry(message.key, message.body, message.properties, math.inf, check_signed)
+        except Exception:  # noqa: BLE001 - it is wrong in another point too, or its own dates contradict each other
+            return
+        held, dated_ms = self._held.get(made.entry.name), drawn_ms(made.publication_id)
+        if held is None or held.precedence < made.precedence:
+            self.ahead.note(made.entry.name, made.precedence, dated_ms, dated_ms - MAX_AHEAD_MS)
 
     def _refuse(self, refused: EntryRefused) -> EntryRefused:
         self.counts.refused_by[refused.reason] += 1
@@ -158,16 +202,30 @@ class RegistryReader(Generic[T]):
         on_message: Callable[[TopicMessage, BecameOfMessage], object] = lambda _, __: None,
         on_standing: Callable[[TopicStanding], object] = lambda _: None,
         is_compacted: bool = True,
+        on_begin: Callable[[], object] = lambda: None,
         starts_anew: Callable[[], bool] = lambda: False,
+        loss_look_s: float = math.inf,
         names: frozenset[str] | None = None,
     ) -> None:
-        """`names`: of which devices alone messages are taken; None: of all."""
+        """`names`: of which devices alone messages are taken; None: of all.
+
+        It reads again when `starts_anew` says so, and when what was ahead of our clock is not any more.
+        """
         self.registry, self._names = registry, names
         self.others: dict[str, None] = {}
         """Devices of which messages came that were not taken, the first so many: what somebody may have meant."""
         self._check_signed, self._on_message = check_signed, on_message
         self.reader = CompactedTopicReader(
-            service_url, access, topic, self._take, on_standing, is_compacted=is_compacted, starts_anew=starts_anew
+            service_url,
+            access,
+            topic,
+            self._take,
+            on_standing,
+            is_compacted=is_compacted,
+            on_begin=on_begin,
+            # Both are asked: each may have something to do.
+            starts_anew=lambda: any([starts_anew(), registry.take_due()]),
+            loss_look_s=loss_look_s,
         )
 
     @property

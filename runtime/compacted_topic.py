@@ -7,6 +7,7 @@ stays, and `standing` says since when nothing could be.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 import time
@@ -63,8 +64,10 @@ class CompactedTopicReader:
 
     With `is_compacted=False` it reads all that is still there of each key, not only the last. `starts_anew` is asked
     twice a second whether everything is to be read again: what its owner could not take before may be right now.
+    `on_begin` hears each time that it is read from the beginning. So it is too where it has become empty, for which is
+    looked every `loss_look_s` seconds.
 
-    Both are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
+    All are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
     no message ends a reader. A reader whose thread has ended or hangs is not current, whatever it read. `start` begins.
     """
 
@@ -78,17 +81,21 @@ class CompactedTopicReader:
         *,
         backoff_max_s: float = 5.0,
         is_compacted: bool = True,
+        on_begin: Callable[[], object] = lambda: None,
         starts_anew: Callable[[], bool] = lambda: False,
+        loss_look_s: float = math.inf,
     ) -> None:
-        self._starts_anew = starts_anew
+        self._on_begin, self._starts_anew = on_begin, starts_anew
         self.topic, self._is_compacted = topic, is_compacted
         self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
+        self._access = access
         self._on_message, self._on_standing = on_message, on_standing
         self._backoff = Backoff(0.1, backoff_max_s, random.random)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reads {topic.rpartition('/')[2]}", daemon=True)
         self._last: Any = None
         self._turned_s = self._turned_at_s = 0.0
+        self._loss_look_s, self._loss_look_at_s = loss_look_s, time.monotonic() + loss_look_s
         self._noted = TopicStanding(unreachable_since_s=time.time(), problem="not connected yet")
 
     def start(self) -> None:
@@ -125,12 +132,16 @@ class CompactedTopicReader:
             try:
                 self._follow(pulsar)
             except Exception as error:  # noqa: BLE001 - of many kinds, and none of them is the last word
-                self._note_lost(f"{type(error).__name__}: {error}", access_refusal(error))
+                # Who shows a token that has ended is not answered, which says nothing: what it says itself is said.
+                why = self._access.token_problem(time.time())
+                self._note_lost(why or f"{type(error).__name__}: {error}", access_refusal(error))
                 self._stop.wait(self._backoff.take_delay_s())
 
     def _follow(self, pulsar: Any) -> None:
         client: Any = self._open()
         try:
+            if self._last is None:
+                self._on_begin()
             start = pulsar.MessageId.earliest if self._last is None else self._last
             # Whose thing it is says the cluster: a reader of ours leaves no subscription behind.
             reader = client.create_reader(
@@ -138,7 +149,7 @@ class CompactedTopicReader:
             )
             self._backoff.reset()
             while not self._stop.is_set():
-                if self._starts_anew():
+                if self._starts_anew() or self._has_lost_all(pulsar, client):
                     self._last = None
                     # What it has read it may judge otherwise now: it is at the end when it comes there again.
                     self._noted = self._noted._replace(is_current=False, problem="it is read again from the beginning")
@@ -147,6 +158,19 @@ class CompactedTopicReader:
         finally:
             with contextlib.suppress(pulsar.PulsarException):
                 client.close()
+
+    def _has_lost_all(self, pulsar: Any, client: Any) -> bool:
+        """Whether nothing is there any more of what was read, as after the topic was deleted."""
+        now_s = time.monotonic()
+        if self._last is None or not self._noted.is_current or now_s < self._loss_look_at_s:
+            return False
+        self._loss_look_at_s = now_s + self._loss_look_s
+        start = pulsar.MessageId.earliest
+        another = client.create_reader(self.topic, start, is_read_compacted=self._is_compacted, receiver_queue_size=1)
+        try:
+            return not another.has_message_available()
+        finally:
+            another.close()
 
     def _look(self, pulsar: Any, reader: Any) -> None:
         self._turned_s, self._turned_at_s = time.monotonic(), time.time()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 import structlog
@@ -20,7 +20,7 @@ from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
 from gateway.access.publisher import AccessPublisher
 from gateway.access.revocation import RevocationList
-from gateway.errors import BrokerUnreachable, SessionNotEnded
+from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
 
 __all__ = ["StepRunner"]
 
@@ -84,14 +84,15 @@ class StepRunner:
 
     def publish_list_again(self) -> None:
         """The region's own list, behind one on the topic that does not hold: compaction keeps the last."""
-        if (own := self.own_list.current) is not None and own.certificate_pem:
+        if (own := self.own_list.current) is not None and self.own_list.is_ours and own.certificate_pem:
             self._publisher.publish_list(own)
 
     def look(self, names: list[str]) -> list[str]:
         """Those of these devices that are there again; their sessions are ended once more."""
-        again = [name for name in names if self._guard.was_there(name)]
+        with self._password_is_read():
+            again = [name for name in names if self._guard.was_there(name)]
         for name in again:
-            self._guard.end(name)
+            self._end(name)
             self._metrics.sessions_came_back.inc()
             _LOG.warning("a device that may not connect had a session again, and it was ended", device=name)
         return again
@@ -101,11 +102,11 @@ class StepRunner:
         with contextlib.suppress(BrokerUnreachable):
             for name in names:
                 with contextlib.suppress(SessionNotEnded):
-                    self._guard.end(name)
+                    self._end(name)
 
     def _is_ended(self, name: str) -> bool:
         try:
-            self._guard.end(name)
+            self._end(name)
         except SessionNotEnded as error:
             # Of this one alone: those of the others end.
             _LOG.error("a session is not ended", device=name, problem=str(error))
@@ -113,9 +114,23 @@ class StepRunner:
         self._metrics.sessions_ended.inc()
         return True
 
+    def _end(self, name: str) -> None:
+        with self._password_is_read():
+            self._guard.end(name)
+
+    @contextlib.contextmanager
+    def _password_is_read(self) -> Iterator[None]:
+        """A broker that has another password reads its files again with the next step, ours among them."""
+        try:
+            yield
+        except GuardRefused:
+            self._reloaded = None
+            raise
+
     def _reload(self) -> None:
         # Forgotten first: a signal that fails is sent again, though the files are written by then.
         self._reloaded = None
+        self._files.write_password(self._guard.secret)
         reloaded = self._files.reload()
         self._guard.await_reload()
         self._reloaded = reloaded

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
@@ -13,7 +17,7 @@ from identity.broker_rules import broker_rules, rules_version
 from identity.names import PrincipalKind, principal
 from runtime.durable_file import replace_durably
 
-__all__ = ["BrokerFiles", "drawn_secret", "open_guard"]
+__all__ = ["BrokerFiles", "drawn_secret"]
 
 _READABLE_BY_GROUP = 0o640
 
@@ -23,6 +27,7 @@ class BrokerFiles:
 
     def __init__(self, settings: GuardedBroker, region: str, gateways: tuple[str, ...]) -> None:
         self._settings, self._region, self._gateways = settings, region, gateways
+        self.guard_name = principal(PrincipalKind.ACCESS, region)
         self.rules_version = rules_version(_read(settings.rules_file).decode(errors="replace"))
 
     @property
@@ -48,6 +53,25 @@ class BrokerFiles:
         replace_durably(path, content, mode=_READABLE_BY_GROUP)
         return True
 
+    def write_password(self, secret: str) -> bool:
+        """Make the guard's password this secret; whether it was another. Raises OSError."""
+        from identity.claims import broker_password, is_broker_password, password_file  # noqa: PLC0415 - seldom used
+
+        path, begin = self._settings.password_file, f"{self.guard_name}:"
+        lines = _read(path).decode(errors="replace").splitlines()
+        # By the hash: that there is one says nothing of whose it is, once the secret's file was lost or restored.
+        if any(line.startswith(begin) and is_broker_password(secret, line.removeprefix(begin)) for line in lines):
+            return False
+        hashes = {self.guard_name: broker_password(secret, secrets.token_bytes(12))}
+        replace_durably(path, password_file(hashes), mode=_READABLE_BY_GROUP)
+        return True
+
+    def open_guard(self) -> SessionGuard:
+        """The guard of this broker; its secret and password are made where there are none. Raises OSError."""
+        secret = drawn_secret(self._settings.guard_secret_file)
+        self.write_password(secret)
+        return SessionGuard(self._settings.guard_socket, self.guard_name, secret)
+
     def process(self) -> BrokerProcess:
         """The broker's process. Raises BrokerUnreachable."""
         return running_broker(self._settings)
@@ -61,24 +85,24 @@ class BrokerFiles:
 
 
 def drawn_secret(path: Path) -> str:
-    """The secret of a file, which is made where there is none. Raises OSError."""
-    secret = _read(path).decode(errors="replace").strip()
-    if not secret:
-        secret = secrets.token_urlsafe(32)
-        replace_durably(path, secret.encode(), mode=0o600)
+    """The secret of a file, which is made where there is none; the same for all who ask at once. Raises OSError."""
+    with _alone_in(path.parent):
+        secret = _read(path).decode(errors="replace").strip()
+        if not secret:
+            secret = secrets.token_urlsafe(32)
+            replace_durably(path, secret.encode(), mode=0o600)
     return secret
 
 
-def open_guard(settings: GuardedBroker, region: str) -> SessionGuard:
-    """The guard of a broker; its secret and the password file are made where there are none. Raises OSError."""
-    from identity.claims import broker_password, password_file  # noqa: PLC0415 - made once
-
-    user, path = principal(PrincipalKind.ACCESS, region), settings.guard_secret_file
-    secret = drawn_secret(path)
-    if f"{user}:" not in _read(settings.password_file).decode(errors="replace"):
-        line = {user: broker_password(secret, secrets.token_bytes(12))}
-        replace_durably(settings.password_file, password_file(line), mode=_READABLE_BY_GROUP)
-    return SessionGuard(settings.guard_socket, user, secret)
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """No other process is in such a block for the same folder. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,9 +16,10 @@ from identity.authority_folder import IssuedCertificate
 from runtime.broker_settings import unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import TlsSettings, certificate_faults, unusable_tls_files
+from runtime.token_watch import token_faults, tokens_ending
 from settings import SettingsError
 
-__all__ = ["problems", "warnings"]
+__all__ = ["ended_tokens", "problems", "warnings"]
 
 _WORD = "or say insecure = true at the top"
 
@@ -35,11 +37,20 @@ def problems(settings: AccessSettings) -> list[str]:
 
 def warnings(settings: AccessSettings, now: datetime) -> list[str]:
     """What runs, and is probably not meant: keys are followed, so one that is not trusted now may be soon."""
-    try:
+    found = []
+    if settings.registry.admin_url is None:
+        found.append("registry.admin_url: it is not set, so this machine's clock is compared with nobody's")
+    # What cannot be read is a problem.
+    with contextlib.suppress(IdentityError, SettingsError):
         key = AccessKey(settings.registry, settings.region, settings.registry.followed())
-        return [f"registry.key: {problem}"] if (problem := key.problem(now)) else []
-    except (IdentityError, SettingsError):
-        return []  # a problem
+        if problem := key.problem(now):
+            found.append(f"registry.key: {problem}")
+    return [*found, *tokens_ending({"registry.access": settings.registry.access}, now.timestamp())]
+
+
+def ended_tokens(settings: AccessSettings, now: datetime) -> list[str]:
+    """Tokens that no cluster takes now. The daemon runs all the same: it reads their file again."""
+    return token_faults({"registry.access": settings.registry.access}, now.timestamp())
 
 
 def _open(settings: AccessSettings) -> Iterator[str]:

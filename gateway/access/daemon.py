@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cryptography import x509
 
 from gateway.access.access_key import AccessKey
 from gateway.access.apply import StepRunner
-from gateway.access.broker import BrokerFiles, open_guard
+from gateway.access.broker import BrokerFiles
 from gateway.access.broker_conf import write_broker_conf
 from gateway.access.broker_logs import BrokerLogs
+from gateway.access.clock_watch import ClockWatch
 from gateway.access.config import AccessSettings
 from gateway.access.core import AccessCore
 from gateway.access.displaced import Displaced
@@ -29,18 +30,20 @@ from gateway.access.publisher import AccessPublisher
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.access.report import AccessReport, ReportedParts
 from gateway.access.revocation import LISTS_TOPIC
-from gateway.access.seen_entries import SeenEntries
+from gateway.access.seen_entries import SEEN_FILE, SeenEntries
 from gateway.errors import AddressTaken, ThreadEnded
 from identity.publication_id import PROPERTY
-from identity.registry_messages import DevicePublication, EntryRefused
+from identity.registry_messages import CheckSigned, DevicePublication, EntryRefused
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage
+from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.status_server import StatusServer, json_answer, metrics_answer
+from runtime.token_watch import TokenWatch
 
 __all__ = ["AccessDaemon"]
 
-_SEEN = "seen-entries.sqlite"
-"""In the folder of the region's authority, which is the daemon's alone."""
+
+LOSS_LOOK_S: Final = 60.0
+"""How often it is looked whether the registry's topic has lost everything while it is followed."""
 
 
 class _Kept(NamedTuple):
@@ -58,39 +61,34 @@ class AccessDaemon:
         self._own = own = OwnList(settings.authority, files.lists)
         issued, root = IssuedReader(own.folder), x509.load_pem_x509_certificate(own.folder.root_pem)
         reading, operators = settings.registry, settings.registry.followed()
-        key = AccessKey(reading, settings.region, operators)
-        self._seen = SeenEntries(own.folder.folder / _SEEN)
-        guard = open_guard(settings.broker, settings.region)
-        registry = DeviceRegistry(_keep, reading.max_devices)
+        key, guard = AccessKey(reading, settings.region, operators), files.open_guard()
+        self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
+        registry = DeviceRegistry(_keep, reading.max_devices, clock)
+        self._watch = ClockWatch(reading.admin_url, reading.access)
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
         displaced = Displaced(lambda: self._reader.standing.is_current)
         self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
-        self._enrolment = RegionEnrolment(settings, own.folder, key, clock) if settings.enrolment is not None else None
+        self._enrolment = self._made_enrolment(key)
+        intake = ListIntake(core, own, root, metrics)
         self._loop = AccessLoop(
             core,
             StepRunner(files, guard, self._publisher, metrics, own_list=own, clock=clock),
-            ListIntake(core, own, root, metrics),
+            intake,
             issued,
             metrics,
             settling=Settling(settings.settle_ms / 1000),
             looks=SessionLooks(settings.look_after_s),
             enrolment=self._enrolment,
+            may_begin=lambda: self._watch.is_good,
             on_tick=lambda: self.report.make(),  # noqa: PLW0108 - it is made of the loop
             clock=clock,
         )
         self._begin(core)
-        self._reader = RegistryReader(
-            reading.service_url,
-            reading.access,
-            registry,
-            check_signed=check_signed,
-            starts_anew=self._look,
-            on_message=self._on_entry,
-            on_standing=self._loop.put,
-        )
+        self._reader = self._registry_reader(registry, check_signed)
         self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._loop.put)
+        self._threads = (self._reader.reader, self._lists, self._publisher, self._watch)
         self.report = AccessReport(
             ReportedParts(
                 region=settings.region,
@@ -99,16 +97,40 @@ class AccessDaemon:
                 loop=self._loop,
                 reader=self._reader,
                 lists=self._lists,
+                intake=intake,
+                issued=issued,
                 operators=operators,
                 key=key,
                 publisher=self._publisher,
                 seen=self._seen,
-                displaced=displaced,
+                held=held,
+                clock_watch=self._watch,
+                tokens=TokenWatch([reading.access], clock),
                 enrolment=self._enrolment,
                 logs=BrokerLogs(settings),
                 metrics=metrics,
             ),
             clock,
+        )
+
+    def _made_enrolment(self, key: AccessKey) -> RegionEnrolment | None:
+        if self._settings.enrolment is None:
+            return None
+        return RegionEnrolment(self._settings, self._own.folder, key, self._clock, doubt=self._doubt)
+
+    def _registry_reader(
+        self, registry: DeviceRegistry[_Kept], check_signed: CheckSigned | None
+    ) -> RegistryReader[_Kept]:
+        return RegistryReader(
+            self._settings.registry.service_url,
+            self._settings.registry.access,
+            registry,
+            check_signed=check_signed,
+            on_begin=self._held.on_begin,
+            starts_anew=self._look,
+            loss_look_s=LOSS_LOOK_S,
+            on_message=self._on_entry,
+            on_standing=self._on_standing,
         )
 
     def _begin(self, core: AccessCore) -> None:
@@ -129,9 +151,11 @@ class AccessDaemon:
         write_broker_conf(self._settings)
         if not self._settings.broker.rules_file.exists():
             self._files.write_rules(frozenset())
-        if self._own.issuer not in self._files.lists:
-            own = self._own.update({}, datetime.fromtimestamp(self._clock(), UTC))
-            self._files.write_lists([own, *self._files.lists.values()])
+        # With one by another key the broker starts, and refuses whatever our authority has signed.
+        if not self._own.is_ours:
+            own = self._own.update(None, datetime.fromtimestamp(self._clock(), UTC))
+            others = [one for issuer, one in self._files.lists.items() if issuer != own.issuer]
+            self._files.write_lists([own, *others])
         if self._enrolment is not None:
             self._enrolment.prepare()
 
@@ -141,12 +165,12 @@ class AccessDaemon:
         self.prepare()
         with self._serve() as server, self._seen:
             self._restore()
-            for thread in (self._reader, self._lists, self._publisher):
+            for thread in self._threads:
                 thread.start()
             try:
                 while not stop.is_set():
                     self._loop.turn()
-                    if not (self._reader.reader.is_running and self._lists.is_running and self._publisher.is_running):
+                    if not all(thread.is_running for thread in self._threads):
                         raise ThreadEnded("a thread of the access daemon ended")
                     if self._enrolment is not None and self._enrolment.has_ended:
                         raise ThreadEnded("the thread that enrols devices ended")
@@ -156,7 +180,7 @@ class AccessDaemon:
                 if self._enrolment is not None:
                     self._enrolment.close()
                 # What stays is right: a device that was closed stays closed without us.
-                for thread in (self._reader, self._lists, self._publisher):
+                for thread in self._threads:
                     thread.close()
 
     def _restore(self) -> None:
@@ -170,7 +194,18 @@ class AccessDaemon:
         for publication in self._held.restore_late():
             self._hear(publication)
         is_other = self._operators is not None and self._operators.look()
+        if is_other:
+            for publication in self._held.look_at_doubtful():
+                self._hear(publication)
         return self._seen.take_missed() or is_other
+
+    def _on_standing(self, standing: TopicStanding) -> None:
+        self._held.on_standing(standing)
+        self._loop.put(standing)
+
+    def _doubt(self, name: str) -> str:
+        """Why no certificate is signed for a device now."""
+        return self._held.doubt(name) if self._watch.is_good else self._watch.problem
 
     def _on_entry(self, message: TopicMessage, became: BecameOfMessage) -> None:
         if isinstance(became, Taken):

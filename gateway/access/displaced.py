@@ -15,10 +15,12 @@ from typing import Final, NamedTuple
 from identity.errors import SignatureFault
 from identity.registry_messages import AHEAD
 
-__all__ = ["OUTRANKED", "Displaced"]
+__all__ = ["MISSING", "OUTRANKED", "Displaced"]
 
 OUTRANKED: Final = "outranked"
 """The reason where an older message came last; else it is that for which the last one is refused."""
+MISSING: Final = "missing"
+"""The reason where the topic has lost every message of a device."""
 MAX_REMEMBERED: Final = 100_000
 """Devices of which is known how often they were published again: of more, those of the latest time."""
 FORGET_S: Final = 7200.0
@@ -157,10 +159,13 @@ class Displaced:
 
 
 def _pauses(reason: str) -> _Pauses:
-    if reason == OUTRANKED:
+    if reason in {OUTRANKED, MISSING}:
         return _OF_OUTRANKED
     return _OF_ARGUABLE if reason in _ARGUABLE else _OF_REFUSED
 
 
 def _is_named(sent: _Sent) -> bool:
+    # It is counted by who knows what is missing: no other message came.
+    if sent.reason == MISSING:
+        return False
     return sent.times >= (1 if sent.reason in _ARGUABLE else _NAMED_AFTER)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.errors import BrokerUnreachable, SessionNotEnded
+from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
 
 __all__ = ["SessionGuard"]
 
@@ -25,6 +25,8 @@ _USER, _PASSWORD, _CLEAN_START = 0x80, 0x40, 0x02
 _KEEPALIVE_S: Final = 10
 _NOBODY: Final = "nobody@guard"
 """A client id that nobody has: names of principals begin with their kind, those of devices have a slash."""
+_NOT_US: Final = (0x86, 0x87)
+"""Bad user name or password, not authorised (MQTT 5, 3.2.2.2)."""
 _MAX_ANSWER: Final = 1024
 _MAX_PATH_BYTES: Final = 107
 """What `sun_path` holds (unix(7))."""
@@ -35,6 +37,11 @@ class SessionGuard:
 
     def __init__(self, path: Path, user: str, secret: str) -> None:
         self._path, self._user, self._secret = path, user, secret
+
+    @property
+    def secret(self) -> str:
+        """What it shows to the broker."""
+        return self._secret
 
     def end(self, client_id: str) -> None:
         """End the session of a client, and forget it; harmless if there is none. Raises BrokerUnreachable."""
@@ -59,12 +66,23 @@ class SessionGuard:
                     connection.connect(path)
                 connection.sendall(self._packet(client_id, clean_start=clean_start))
                 answer = connection.recv(_MAX_ANSWER)
+                # First what it says: who is refused has no connection any more.
+                had_session = self._had_session(answer)
                 # A session without an expiry ends with its connection: nothing of ours stays behind.
-                connection.sendall(_DISCONNECT)
+                with contextlib.suppress(OSError):
+                    connection.sendall(_DISCONNECT)
+                return had_session
         except OSError as error:
             raise BrokerUnreachable(f"the broker's socket {self._path}: {error}") from error
+
+    def _had_session(self, answer: bytes) -> bool:
         if len(answer) < 4 or answer[0] != _CONNACK:
             raise SessionNotEnded(f"the broker's socket {self._path} answers {answer[:8]!r}")
+        if answer[3] in _NOT_US:
+            raise GuardRefused(
+                f"the broker refuses {self._user} at {self._path} (reason {answer[3]:#x}): what it has read of"
+                " broker.password_file is not the password in broker.guard_secret_file"
+            )
         if answer[3]:
             raise SessionNotEnded(f"the broker refuses {self._user} at {self._path}: reason {answer[3]:#x}")
         return bool(answer[2] & 1)

@@ -1,20 +1,23 @@
-"""What holds of each device, as it was published: kept, and published again where another message came after it."""
+"""What holds of each device, as it was published: kept, and published again where another message came after it.
+
+What was taken once is not given up for something of lower rank, whatever the clock says today and whichever keys are
+trusted. What cannot be judged now is named, and looked at again.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
 
-from gateway.access.displaced import OUTRANKED, Displaced
+from gateway.access.displaced import MISSING, OUTRANKED, Displaced
+from gateway.access.kept_entries import IN_DOUBT, DoubtfulEntries, judge_kept, rank_of
 from gateway.access.seen_entries import SeenEntries, SeenUnreadable
-from identity.precedence import Precedence
-from identity.registry_messages import ENTRY_PROPERTIES, CheckSigned, DevicePublication, EntryRefused, read_entry
+from identity.registry_messages import ENTRY_PROPERTIES, CheckSigned, DevicePublication, EntryRefused
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, Taken
-from runtime.compacted_topic import TopicMessage
+from runtime.compacted_topic import TopicMessage, TopicStanding
 
 __all__ = ["HeldEntries"]
 
@@ -24,8 +27,8 @@ _LOG = structlog.get_logger("access")
 class HeldEntries:
     """What the registry in memory holds, as messages on disk. Its reader calls `take`, any thread `message`.
 
-    Published again is what the registry holds, whole, and never what is older than that: where the disk has not got it,
-    nothing is.
+    Published again is what the registry holds, whole, and never what is older than that or than what waits for our
+    clock: where the disk has not got it, nothing is.
     """
 
     def __init__(
@@ -36,11 +39,29 @@ class HeldEntries:
         check_signed: CheckSigned | None,
     ) -> None:
         self._registry, self._seen, self._check_signed = registry, seen, check_signed
+        self._doubtful = DoubtfulEntries()
+        self._to_come: set[str] = set()
+        self._missing: set[str] = set()
         self.displaced = displaced
 
+    @property
+    def problem(self) -> str:
+        """Of what is held: what the topic has not got, and what no key of today is trusted for; "" if all is well."""
+        missing = len(self._missing)
+        lost = f"registry: {missing} devices are known here and not on the topic; they are published again"
+        return "; ".join(filter(None, (lost if missing else "", self._doubtful.problem)))
+
+    def doubt(self, name: str) -> str:
+        """Why nothing is to be made of the entry that holds of a device; "" if it is the newest for all we know."""
+        rank = self._registry.precedence(name)
+        if rank is not None and self._registry.ahead.outranks(name, rank):
+            return f"a later entry of {name} is dated ahead of this machine's clock"
+        return f"the last entry of {name} is by a key that is not trusted now" if name in self._doubtful else ""
+
     def restore(self) -> Iterator[DevicePublication]:
-        """What was taken before the last end, and holds: the topic may have an older entry by now."""
-        return self._seen.restore(self._registry, self._check_signed)
+        """What was taken before the last end, and holds: the topic may have an older entry by now, or none."""
+        for message in self._seen.all():
+            yield from self._judge_again(message)
 
     def restore_late(self) -> Iterator[DevicePublication]:
         """The same where the file can be opened only now, for whoever has read the topic already."""
@@ -49,13 +70,35 @@ class HeldEntries:
                 self.displaced.note(publication.entry.name, OUTRANKED)
                 yield publication
 
+    def look_at_doubtful(self) -> Iterator[DevicePublication]:
+        """Other keys are trusted than before: what holds now that was in doubt, though the topic may have lost it."""
+        for name in self._doubtful.names():
+            with contextlib.suppress(SeenUnreadable):
+                if (message := self._seen.message(name)) is not None:
+                    yield from self._judge_again(message)
+
+    def on_begin(self) -> None:
+        """The topic is read from its beginning: all that is known is to come."""
+        self._to_come = self._registry.names()
+
+    def on_standing(self, standing: TopicStanding) -> None:
+        """How far the topic is read. What did not come by its end is not there any more: it is published again."""
+        if standing.is_current:
+            missing, self._to_come = self._to_come, set()
+            if missing:
+                _LOG.error("the topic has lost devices that are known here", devices=len(missing))
+            for name in missing:
+                self.displaced.note(name, MISSING)
+            self._missing |= missing
+
     def take(self, message: TopicMessage, became: BecameOfMessage) -> None:
         """What became of the last message of the topic. A message of a device that is not known displaces nothing."""
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
         message = _without_others(message)
+        self._to_come.discard(name)
         if isinstance(became, Taken):
             self._seen.keep(message)
-            self.displaced.settle(name, is_new=True)
+            self._is_there(name, is_new=True)
             return
         if isinstance(became, Outranked):
             _LOG.warning("an older entry came after a newer one, which holds", device=name)
@@ -66,19 +109,44 @@ class HeldEntries:
             # On a disk that was full when it came first it may be missing.
             if not self._has(name, message):
                 self._seen.keep(message)
-            self.displaced.settle(name)
+            self._is_there(name)
 
     def message(self, name: str) -> TopicMessage | None:
         """The message that holds of a device; None: none does, or it is not on disk. Raises SeenUnreadable."""
         rank, message = self._registry.precedence(name), self._seen.message(name)
-        is_it = message is not None and rank is not None and _rank(message) == rank
-        return _without_others(message) if is_it and message is not None else None
+        if message is None or rank is None or rank_of(message) != rank or self._registry.ahead.outranks(name, rank):
+            return None
+        return _without_others(message)
+
+    def _judge_again(self, message: TopicMessage) -> Iterator[DevicePublication]:
+        try:
+            kept = judge_kept(message, self._check_signed)
+        except EntryRefused:
+            self._seen.note_damaged(message.key or "")
+            return
+        self._doubtful.put(kept)
+        publication = kept.publication
+        # By keys of before nobody is let in, and nobody who is locked out comes back.
+        if kept.doubt and publication.entry.may_connect:
+            self._registry.bar(publication.entry.name, publication.precedence)
+        elif isinstance(self._registry.hold(publication, message), Taken):
+            yield publication
+
+    def _is_there(self, name: str, *, is_new: bool = False) -> None:
+        """The last message of a device is the one that holds, and somebody signed it who is trusted now."""
+        self._missing.discard(name)
+        self._doubtful.settle(name)
+        self.displaced.settle(name, is_new=is_new)
 
     def _take_refused(self, name: str, message: TopicMessage, reason: str) -> None:
+        is_kept = self._has(name, message)
+        if is_kept and reason in IN_DOUBT:
+            self._doubtful.put(judge_kept(message, self._check_signed))
         if self._registry.precedence(name) is None:
             return
         # The same one, whole: it holds, and its key is trusted no more.
-        if self._has(name, message):
+        if is_kept:
+            self._missing.discard(name)
             self.displaced.settle(name)
         else:
             self.displaced.note(name, reason)
@@ -89,14 +157,6 @@ class HeldEntries:
             kept = self._seen.message(name)
             return kept is not None and _content(_without_others(kept)) == _content(message)
         return False
-
-
-def _rank(message: TopicMessage) -> Precedence | None:
-    try:
-        # It was taken: our clock is asked no more.
-        return read_entry(message.key, message.body, message.properties, math.inf).precedence
-    except EntryRefused:
-        return None
 
 
 def _without_others(message: TopicMessage) -> TopicMessage:

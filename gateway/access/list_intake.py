@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 from cryptography import x509
 
@@ -13,6 +15,8 @@ from runtime.compacted_topic import TopicMessage
 
 __all__ = ["ListIntake"]
 
+MAX_PAUSE_TICKS: Final = 3600
+"""Between two answers to lists by another key, at most: who signs these may answer ours."""
 _LOG = structlog.get_logger("access")
 
 
@@ -23,6 +27,18 @@ class ListIntake:
         self._core, self._own, self._root, self._metrics = core, own, root, metrics
         self._ahead: dict[str, RevocationList] = {}
         self._is_displaced = False
+        self._of_other_key: RevocationList | None = None
+        self._pause_ticks, self._wait_ticks = 1, 0
+
+    @property
+    def problem(self) -> str:
+        """That lists of our authority's name come by another key, again and again; "" where none waits."""
+        if (found := self._of_other_key) is None:
+            return ""
+        return (
+            f"revocation list {found.number} of {found.issuer!r} is signed by another key than ours, and so were some"
+            " before: end the access daemon that runs with a former authority of this region"
+        )
 
     def take(self, message: TopicMessage, now_s: float) -> None:
         """A message of the topic."""
@@ -46,7 +62,11 @@ class ListIntake:
         self._metrics.lists.labels("taken" if self._core.on_list(found, now_s) else "held already").inc()
 
     def take_due(self, now_s: float) -> None:
-        """Those that waited for their time, and have it."""
+        """Those that waited for their time, and have it. Called each second."""
+        self._wait_ticks = max(self._wait_ticks - 1, 0)
+        waiting, self._of_other_key = self._of_other_key, None
+        if waiting is not None:
+            self._take_own(waiting, now_s)
         for issuer in [one.issuer for one in self._ahead.values() if one.this_update.timestamp() <= now_s]:
             self._core.on_list(self._ahead.pop(issuer), now_s)
 
@@ -56,8 +76,17 @@ class ListIntake:
         return is_displaced
 
     def _take_own(self, found: RevocationList, now_s: float) -> None:
-        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one.
+        is_ours = self._own.is_by_us(found)
+        # Two daemons of one name would answer each other for good: the next list by another key waits longer.
+        if not is_ours and self._wait_ticks:
+            self._of_other_key = found
+            return
+        # Our own comes back from the topic; one that is later than ours shows that our disk is an older one, and one by
+        # another key that our authority was made anew: the core takes its serials, and the next step signs them.
         if self._own.follow(found):
             self._core.on_own_list(found, now_s)
+            if not is_ours:
+                _LOG.warning("a list by another key of our authority is followed", number=found.number)
+                self._wait_ticks, self._pause_ticks = self._pause_ticks, min(self._pause_ticks * 4, MAX_PAUSE_TICKS)
         elif self._own.current is not None and self._own.current.is_later(found):
             self._is_displaced = True

@@ -42,7 +42,10 @@ AccessEvent = DevicePublication | TopicStanding | TopicMessage
 
 
 class AccessLoop:
-    """`turn` again and again; `put` from any thread. `on_tick` is called each second, whatever went wrong."""
+    """`turn` again and again; `put` from any thread. `on_tick` is called each second, whatever went wrong.
+
+    Until `may_begin`, once the registry was read, the broker keeps what it has.
+    """
 
     def __init__(
         self,
@@ -55,15 +58,18 @@ class AccessLoop:
         settling: Settling,
         looks: SessionLooks,
         enrolment: RegionEnrolment | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
         on_tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core, self._runner, self._lists, self._issued = core, runner, lists, issued
         self._metrics, self._enrolment, self._on_tick = metrics, enrolment, on_tick
+        self._may_begin, self._was_read = may_begin, False
         self._clock, self._monotonic = clock, monotonic
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
         self._settling, self._looks = settling, looks
+        self._is_issued_due = False
         self._retry_at_s = self._tick_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
         # By what they are of: as many as there are devices and lists.
@@ -146,10 +152,23 @@ class AccessLoop:
         self._count_changes()
         if not self._settling.is_settled(self._monotonic()):
             return None
+        self._read_issued_before_step()
         step = self._core.take_step(self._clock())
         if step is not None:
             self._settling.reset()
         return step
+
+    def _read_issued_before_step(self) -> None:
+        """Once for all that is locked out by a step: a certificate may have been signed a moment ago."""
+        if not self._is_issued_due:
+            return
+        try:
+            self.read_issued(self._clock())
+        except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
+            _LOG.error("what was issued cannot be read before a step", problem=_text(error))
+        self._is_issued_due = False
+        # They are in this step.
+        self._count_changes()
 
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()
@@ -167,12 +186,15 @@ class AccessLoop:
     def _apply(self, event: AccessEvent, now_s: float) -> None:
         if isinstance(event, DevicePublication):
             self._core.on_device(event)
-            # Looked at before the step: a certificate may have been signed a moment ago.
-            if not event.entry.may_connect:
-                self.read_issued(now_s)
+            self._is_issued_due |= not event.entry.may_connect
         elif isinstance(event, TopicMessage):
             self._lists.take(event, now_s)
         elif event.was_current:
+            self._was_read = True
+            self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        if self._was_read and self._may_begin():
             self._core.on_ready()
             self.read_issued(now_s)
             if self._enrolment is not None:
@@ -189,6 +211,8 @@ class AccessLoop:
                 # Behind the others: each has its turn.
                 self._failed[_name_of(event)] = self._failed.pop(_name_of(event))
                 self.take(event)
+            if not self._core.is_ready:
+                self._begin(now_s)
             self.read_issued(now_s)
             self._runner.renew()
             self._lists.take_due(now_s)

@@ -1,4 +1,8 @@
-"""The revocation list of the region's own authority: made anew when it changes, and long before it ends."""
+"""The revocation list of the region's own authority: made anew when it changes, and long before it ends.
+
+A region's authority may be made anew, when its key was lost: it has the same name and another key. The lists of the one
+before have numbers that ours must follow and serials that stay revoked; a broker that has one refuses all that we sign.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +17,46 @@ __all__ = ["OwnList"]
 
 
 class OwnList:
-    """The newest list of an authority; `former`: what is on disk, which every new one has to follow."""
+    """The newest list by the authority's name; `former`: what is on disk, which every new one has to follow.
+
+    `is_ours`: it is signed by the present key. Another is for numbers and serials alone, and the next list is due.
+    """
 
     def __init__(self, place: AuthorityPlace, former: Mapping[str, RevocationList]) -> None:
         """Raises AuthorityFolderError."""
         self.folder = AuthorityFolder.open(place.folder, place.key)
         self._life = timedelta(days=place.list_lifetime_days)
         self._renew = self._life - timedelta(days=place.renew_after_days)
-        self.current = former.get(self.issuer)
+        self.current: RevocationList | None = None
+        self.is_ours = False
+        if (found := former.get(self.issuer)) is not None:
+            self._keep(found)
 
     @property
     def issuer(self) -> str:
         """The authority's name."""
         return self.folder.authority.name
 
+    def is_by_us(self, found: RevocationList) -> bool:
+        """Whether the authority's present key signed it."""
+        return found.is_signed_by(self.folder.authority)
+
     def follow(self, other: RevocationList) -> bool:
-        """A list of this authority was published; whether it is later than ours: our disk is an older one."""
-        is_later = other.is_later(self.current)
-        if is_later:
-            self.current = other
-        return is_later
+        """A list of our name was published; whether the next of ours has to follow it.
+
+        One of ours that is later: our disk is an older one. One by another key that ours is not later than.
+        """
+        current = self.current
+        must_follow = other.is_later(current) or not (
+            current is None or current.is_later(other) or self.is_by_us(other)
+        )
+        if must_follow:
+            self._keep(other)
+        return must_follow
 
     def is_due(self, now: datetime) -> bool:
         """Whether it is time for a new list, also with the same certificates."""
-        current = self.current
+        current = self.current if self.is_ours else None
         # One of a clock that was ahead locks out everybody: it is replaced as soon as the clock is right.
         return current is None or current.this_update > now or current.next_update - now < self._renew
 
@@ -49,5 +69,9 @@ class OwnList:
         if current is None or self.is_due(now) or current.serials != revoked.keys() or not current.certificate_pem:
             # Whatever the entry says: nothing was revoked later than now.
             entries = [revoked[serial]._replace(at=min(revoked[serial].at, now)) for serial in sorted(revoked)]
-            self.current = current = next_list(self.folder.authority, entries, current, now=now, life=self._life)
+            current = next_list(self.folder.authority, entries, current, now=now, life=self._life)
+            self.current, self.is_ours = current, True
         return current
+
+    def _keep(self, found: RevocationList) -> None:
+        self.current, self.is_ours = found, self.is_by_us(found)

@@ -19,7 +19,7 @@ from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.errors import last_line
-from identity import AuthorityFolder, PrincipalKind, principal
+from identity import AuthorityFolder, IdentityError, PrincipalKind, principal
 from identity.claims import broker_password, is_broker_password
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication
@@ -48,13 +48,18 @@ class RegionEnrolment:
         key: AccessKey,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        doubt: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`clock`: by which tokens end; `monotonic`: by which what is to be done waits, however the former is set."""
+        """`clock`: by which tokens end; `monotonic`: by which what is to be done waits, however the former is set.
+
+        `doubt`: why nothing is to be made of the entry of a device now; "" if there is no reason.
+        """
         assert daemon.enrolment is not None
         region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
         self._region, self._settings, self._clock, self._monotonic = region, settings, clock, monotonic
         self._secret = drawn_secret(settings.secret_file)
-        self._name, self._key = name_at_enrolment(region, self._secret), key
+        self._name, self._key, self._doubt = name_at_enrolment(region, self._secret), key, doubt
         self._book = EntryBook(region)
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
@@ -166,6 +171,9 @@ class RegionEnrolment:
         return entry.region == self._region and entry.claim is not None and entry.claim.is_token
 
     def _check(self, entry: DeviceEntry, now: datetime) -> None:
+        # What would be published comes behind an entry that may hold against it, and compaction keeps the last.
+        if why := self._doubt(entry.name):
+            raise IdentityError(why)
         self._key.check(entry, self._book.warrant(entry.name), now)
 
     def _hash_in_file(self) -> str:

@@ -12,8 +12,11 @@ from typing import Any
 from gateway.access.access_key import AccessKey
 from gateway.access.broker import BrokerFiles
 from gateway.access.broker_logs import BrokerLogs
+from gateway.access.clock_watch import ClockWatch
 from gateway.access.core import AccessCore
-from gateway.access.displaced import Displaced
+from gateway.access.held_entries import HeldEntries
+from gateway.access.issued import IssuedReader
+from gateway.access.list_intake import ListIntake
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
 from gateway.access.publisher import AccessPublisher
@@ -23,6 +26,7 @@ from gateway.access.status import AccessStatus, RefusedEnrolment
 from identity.followed_operators import FollowedOperators
 from identity.registry_reader import RegistryReader
 from runtime.compacted_topic import CompactedTopicReader
+from runtime.token_watch import TokenWatch
 
 __all__ = ["AccessReport", "ReportedParts"]
 
@@ -37,11 +41,15 @@ class ReportedParts:
     loop: AccessLoop
     reader: RegistryReader[Any]
     lists: CompactedTopicReader
+    intake: ListIntake
+    issued: IssuedReader
     operators: FollowedOperators | None
     key: AccessKey
     publisher: AccessPublisher
     seen: SeenEntries
-    displaced: Displaced
+    held: HeldEntries
+    clock_watch: ClockWatch
+    tokens: TokenWatch
     enrolment: RegionEnrolment | None
     logs: BrokerLogs
     metrics: AccessMetrics
@@ -81,7 +89,7 @@ class AccessReport:
                 "list_bytes": parts.publisher.list_bytes,
                 "devices_left_open": parts.core.left_open,
                 "answers_dropped": parts.publisher.dropped + parts.core.confirmations_dropped,
-                "entries_published_again": parts.displaced.published.total(),
+                "entries_published_again": parts.held.displaced.published.total(),
                 "last_entry_refused": registry.last_refused,
                 "enrolments": dict(enrolment.outcomes) if enrolment else {},
                 "enrolments_refused": [RefusedEnrolment.of(one) for one in (enrolment.refusals if enrolment else ())],
@@ -89,7 +97,7 @@ class AccessReport:
                 **parts.metrics.counts,
             }
         )
-        parts.metrics.entries.labels("taken").set(counts.taken)
+        parts.metrics.mirrored.entries.set(counts.taken, "taken")
         parts.metrics.take(self.status)
 
     def _problems(self) -> Iterator[str]:
@@ -98,18 +106,24 @@ class AccessReport:
         standing, lists = parts.reader.standing, parts.lists.standing
         found = (
             parts.loop.problem,
+            parts.tokens.ended,
+            parts.clock_watch.problem,
             "" if standing.is_current else f"registry: {standing.problem}",
             "" if lists.is_current else f"revocation lists: {lists.problem}",
             parts.operators.problem if parts.operators is not None else "",
             parts.loop.not_applied,
+            parts.issued.problem,
             standing.last_unhandled,
             parts.reader.registry.problem,
             parts.core.problem,
             lists.last_unhandled,
+            parts.intake.problem,
             parts.key.problem(datetime.fromtimestamp(self._clock(), UTC)),
             parts.publisher.problem,
             parts.seen.problem,
-            parts.displaced.problem,
+            parts.held.problem,
+            parts.held.displaced.problem,
             "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
+            parts.tokens.ending,
         )
         return (one for one in found if one)

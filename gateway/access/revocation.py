@@ -67,6 +67,10 @@ class RevocationList(NamedTuple):
         """Whether it holds against another one of its issuer: by their numbers, since a clock may have been wrong."""
         return other is None or (self.number, self.this_update) > (other.number, other.this_update)
 
+    def is_signed_by(self, authority: Authority) -> bool:
+        """Whether its key signed this. An authority that was made anew has another, and the name of the one before."""
+        return x509.load_pem_x509_crl(self.pem).is_signature_valid(authority.key.public)
+
 
 def read_list_message(key: str | None, body: bytes, root: x509.Certificate) -> RevocationList:
     """A list that another region published. Raises ListRefused, and nothing else."""

@@ -1,7 +1,8 @@
 """The newest entry of each device that a daemon has taken, on disk: after a restart it goes back to no older one.
 
 Whoever may write to the registry's topic can publish an older signed message again, and compaction keeps that one. A
-daemon that has seen the newer one holds to it, and publishes it again.
+daemon that has seen the newer one holds to it, and publishes it again. So one of lower rank never takes the place of
+what is kept, whatever clock or key it was judged by.
 
 What the disk does not take now, or does not give (locked, full, no right), is tried again, and named until it is done:
 what was taken meanwhile is kept in memory. A file that is damaged is moved away, what can be read of it is taken over,
@@ -19,18 +20,18 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import structlog
 
-from identity.errors import SignatureFault
-from identity.registry_messages import NO_ENTRY, CheckSigned, DevicePublication, EntryRefused
-from identity.registry_reader import DeviceRegistry, Taken
+from gateway.access.kept_entries import rank_of
 from runtime.compacted_topic import TopicMessage
 
-__all__ = ["SeenEntries", "SeenUnreadable"]
+__all__ = ["SEEN_FILE", "SeenEntries", "SeenUnreadable"]
 
 _LOG = structlog.get_logger("access")
+SEEN_FILE: Final = "seen-entries.sqlite"
+"""In the folder of the region's authority, which is the daemon's alone."""
 MAX_WAITING: Final = 100_000
 """Messages in memory that the disk has not taken; after more the topic is read again once it takes them."""
 _AT_ONCE: Final = 1000
@@ -47,6 +48,7 @@ CREATE TABLE IF NOT EXISTS entries (
 _REPLACE: Final = "REPLACE INTO entries (name, body, properties, published_ms) VALUES (?, ?, ?, ?)"
 _ALL: Final = "SELECT name, body, properties, published_ms FROM entries"
 _BY_NAME: Final = "SELECT name, body, properties, published_ms FROM entries WHERE name = ?"
+_FORGET: Final = "DELETE FROM entries WHERE name = ?"
 _FROM_BOTH_ENDS: Final = (
     "SELECT name, body, properties, published_ms FROM entries ORDER BY name",
     "SELECT name, body, properties, published_ms FROM entries ORDER BY name DESC",
@@ -58,7 +60,7 @@ class SeenUnreadable(Exception):
 
 
 class SeenEntries:
-    """Messages of the registry by the names of their devices, as signed. `restore` first; then one thread keeps.
+    """Messages of the registry by the names of their devices, as signed. Read `all` first; then one thread keeps.
 
     Any thread may ask. What the disk does not take is a `problem`; the registry is followed all the same.
     """
@@ -99,38 +101,49 @@ class SeenEntries:
             found.append(f"{damaged[0]} {what}; see `waybill device list`, then remove the file")
         return "; ".join(found)
 
-    def restore(self, registry: DeviceRegistry[Any], check_signed: CheckSigned | None) -> Iterator[DevicePublication]:
-        """Has a registry take them; returns those that it took: what nobody is trusted for any more is none."""
-        for message in self._readable():
-            became = registry.take(message, check_signed)
-            if isinstance(became, Taken):
-                # It holds against what came while the file could not be read.
-                with self._lock:
-                    self._waiting.pop(became.publication.entry.name, None)
-                yield became.publication
-            elif isinstance(became, EntryRefused) and became.reason in {NO_ENTRY, SignatureFault.ALTERED}:
-                self._unreadable.add(message.key or "")
+    def all(self) -> Iterator[TopicMessage]:
+        """What the file has of every device. What cannot be read now is a problem, and the end of it."""
+        with contextlib.suppress(SeenUnreadable):
+            yield from self._messages(_ALL)
+
+    def note_damaged(self, name: str) -> None:
+        """What is kept of this device is no entry: a problem until it is kept again."""
+        self._unreadable.add(name)
 
     def message(self, name: str) -> TopicMessage | None:
         """The newest message of `tenant/device` that is kept; None: there is none. Raises SeenUnreadable."""
         with self._lock:
-            return self._waiting.get(name) or next(iter([*self._messages(_BY_NAME, name)]), None)
+            waiting = self._waiting.get(name)
+            if waiting is not None and (self._fault or self._database is None):
+                return waiting
+            kept = next(iter([*self._messages(_BY_NAME, name)]), None)
+            return waiting if waiting is not None and (kept is None or _may_replace(waiting, kept)) else kept
 
     def keep(self, message: TopicMessage) -> None:
-        """A message that was taken, in place of the former one of its device."""
+        """A message that was taken, in place of the former one of its device, unless that ranks above it."""
         name = message.key or ""
         with self._lock:
             if name not in self._waiting and len(self._waiting) >= MAX_WAITING:
                 self._has_missed = True
                 return
-            is_first = not self._waiting
-            self._waiting[name] = message
+            is_first, waiting = not self._waiting, self._waiting.get(name)
+            if waiting is None or _may_replace(message, waiting):
+                self._waiting[name] = message
             # Behind those that wait, and not each after the time that a locked file takes.
             if is_first and self._database is not None:
                 self._write_waiting()
 
+    def forget(self, name: str) -> None:
+        """Give up what is kept of a device. Raises SeenUnreadable."""
+        if self._database is None:
+            raise SeenUnreadable(self._fault)
+        try:
+            self._database.execute(_FORGET, (name,))
+        except sqlite3.Error as error:
+            raise SeenUnreadable(str(error)) from error
+
     def look(self) -> bool:
-        """Try again what failed, from time to time; whether the file could be opened only now: `restore` it."""
+        """Try again what failed, from time to time; whether the file could be opened only now: read `all`."""
         with self._lock:
             if not (self._fault or self._waiting) or self._monotonic() < self._retry_at_s:
                 return False
@@ -153,7 +166,8 @@ class SeenEntries:
         try:
             self._database.execute("BEGIN")
             with self._database:
-                self._database.executemany(_REPLACE, map(_row, messages))
+                # What ranks above them came before a file that could not be read, or by other keys than today's.
+                self._database.executemany(_REPLACE, map(_row, filter(self._is_newest, messages)))
         except sqlite3.Error as error:
             self._failed(error)
             return
@@ -162,20 +176,22 @@ class SeenEntries:
             del self._waiting[message.key or ""]
             self._unreadable.discard(message.key or "")
 
-    def _readable(self) -> Iterator[TopicMessage]:
-        # What cannot be read now is a fault, and looked at again.
-        with contextlib.suppress(SeenUnreadable):
-            yield from self._messages(_ALL)
+    def _is_newest(self, message: TopicMessage) -> bool:
+        """Whether a message may take the place of what is on disk. Raises sqlite3.Error."""
+        assert self._database is not None, "it is open"
+        row = self._database.execute(_BY_NAME, (message.key,)).fetchone()
+        kept = None if row is None else _message(*row)
+        return kept is None or _may_replace(message, kept)
 
     def _messages(self, query: str, *parameters: str) -> Iterator[TopicMessage]:
         if self._database is None:
             raise SeenUnreadable(self._fault)
         try:
-            for name, body, properties, published_ms in self._database.execute(query, parameters):
-                try:
-                    yield TopicMessage(name, body, dict(json.loads(properties)), published_ms)
-                except (ValueError, TypeError, RecursionError):
-                    self._unreadable.add(str(name))
+            for row in self._database.execute(query, parameters):
+                if (message := _message(*row)) is None:
+                    self._unreadable.add(str(row[0]))
+                else:
+                    yield message
         except sqlite3.Error as error:
             self._failed(error)
             raise SeenUnreadable(str(error)) from error
@@ -261,6 +277,19 @@ def _rows_left(damaged: Path) -> Iterator[tuple[str, bytes, str, int]]:
             for row in database.execute(query):
                 if [type(value) for value in row] == [str, bytes, str, int]:
                     yield row
+
+
+def _message(name: str, body: bytes, properties: str, published_ms: int) -> TopicMessage | None:
+    """A row as a message; None: it is damaged."""
+    try:
+        return TopicMessage(name, body, dict(json.loads(properties)), published_ms)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _may_replace(message: TopicMessage, kept: TopicMessage) -> bool:
+    rank, kept_rank = rank_of(message), rank_of(kept)
+    return kept_rank is None or (rank is not None and rank >= kept_rank)
 
 
 def _row(message: TopicMessage) -> tuple[str | None, bytes, str, int]:

@@ -49,6 +49,7 @@ class AckOrder(Generic[Position]):
     def pop_done(self) -> Position | None:
         """The last position up to which everything is done, and was not before; None: there is none."""
         position: Position | None = None
+        # only from the front: an acknowledgement is of everything before it, too
         while self._taken and not self._taken[0].unreceipted:
             position = self._taken.popleft().position
         return position

@@ -117,6 +117,7 @@ class AlertSender:
 
     def _is_persisted(self, one: Sent) -> bool:
         if one.result:
+            # first again: its batch holds up the acknowledgement of all that came after it
             self._waiting.appendleft(one._replace(result=""))
             self._note_failed(one.result)
             return False

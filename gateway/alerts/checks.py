@@ -43,6 +43,7 @@ def _open(settings: AlertSettings) -> Iterator[str]:
     """What lets others in, or read along: allowed by the word `insecure` alone."""
     word = "or say insecure = true at the top"
     access = settings.pulsar.access
+    # alerts say where vehicles are, as batches do
     if not settings.pulsar.is_encrypted:
         yield f"pulsar.service_url: batches and alerts travel in plain text: use pulsar+ssl://, {word}"
     if not (access.token or access.token_file or access.tls_certificate):

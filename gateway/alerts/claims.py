@@ -58,6 +58,7 @@ class Claims:
 
     def due(self, now_s: float) -> str | None:
         """The partition to try now; None: none yet."""
+        # the one that has waited longest: a partition that fails again and again keeps no other one waiting
         waiting = [(one.next_s, name) for name, one in self._claims.items() if one.state != ClaimState.HELD]
         if not waiting or now_s < self._resumes_s:
             return None

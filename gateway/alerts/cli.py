@@ -43,6 +43,7 @@ def run(*, config: ConfigOption) -> None:
         log = structlog.get_logger("alerts")
         for problem in warnings(settings, config):
             log.warning("configuration", problem=problem)
+        # Shapely and PROJ take a second, and `check-config` needs neither
         from gateway.alerts.service import AlertService
 
         try:

@@ -23,11 +23,8 @@ class EvaluationSettings(Settings):
         description="the device that was heard longest ago is forgotten for another",
     )
     max_fixes_held: int = Field(
-        default=32, ge=4, le=1_000, description="of a device; with more undecided it starts anew"
+        default=64, ge=8, le=1_000, description="of a device of which it is not settled on which side of a border it is"
     )
-    late_fixes: int = Field(
-        default=4, ge=0, le=100, description="so many fixes back a late one is still put in its place"
-    )
-    forget_after_s: float = Field(
-        default=43_200.0, ge=1, le=864_000, description="a device that is not heard for so long is forgotten"
+    keep_s: float = Field(
+        default=5.0, ge=0, le=600, description="a fix that is older than the newest by less is still put in its place"
     )

@@ -21,16 +21,23 @@ class AlertMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self._fixes = Counter("waybill_alerts_fixes", "Fixes evaluated", registry=registry)
-        self._published = Counter("waybill_alerts_published", "Alerts that Pulsar has", ["kind"], registry=registry)
+        self._fixes = Counter("waybill_alerts_fixes_total", "Fixes evaluated", registry=registry)
+        self._published = Counter(
+            "waybill_alerts_published_total", "Alerts that Pulsar has", ["kind"], registry=registry
+        )
         self._passed_over = Counter(
-            "waybill_alerts_passed_over", "Messages of batches that gave no fixes", ["reason"], registry=registry
+            "waybill_alerts_passed_over_total", "Messages of batches that gave no fixes", ["reason"], registry=registry
         )
         self._fixes_passed_over = Counter(
-            "waybill_alerts_fixes_passed_over", "Fixes, events and devices left out", ["reason"], registry=registry
+            "waybill_alerts_fixes_passed_over_total",
+            "Fixes, events and devices left out",
+            ["reason"],
+            registry=registry,
         )
-        self._failures = Counter("waybill_alerts_publish_failures", "Sends that failed, repeated", registry=registry)
-        self._lost = Counter("waybill_alerts_partitions_lost", "Partitions given up unasked", registry=registry)
+        self._failures = Counter(
+            "waybill_alerts_publish_failures_total", "Sends that failed, repeated", registry=registry
+        )
+        self._lost = Counter("waybill_alerts_partitions_lost_total", "Partitions given up unasked", registry=registry)
         self._evaluation_s = Histogram(
             "waybill_alerts_evaluation_seconds", "One evaluation of fixes", buckets=_EVALUATION_S, registry=registry
         )
@@ -43,22 +50,22 @@ class AlertMetrics:
         self._rebuild_s = Histogram(
             "waybill_alerts_rebuild_seconds", "State of a partition made anew", buckets=_REBUILD_S, registry=registry
         )
-        self._held = Gauge("waybill_alerts_partitions_held", "Partitions of this process", registry=registry)
+        self._held = Gauge("waybill_alerts_held_partitions", "Partitions of this process", registry=registry)
         self._unowned = Gauge(
-            "waybill_alerts_partitions_unowned", "Partitions of which no owner is known", registry=registry
+            "waybill_alerts_unowned_partitions", "Partitions of which no owner is known", registry=registry
         )
         self._lag_s = Gauge(
             "waybill_alerts_lag_seconds", "Age of the newest batch read; NaN: unknown", registry=registry
         )
-        self._waiting = Gauge("waybill_alerts_waiting", "Alerts without Pulsar's receipt", registry=registry)
+        self._waiting = Gauge("waybill_alerts_waiting_alerts", "Alerts without Pulsar's receipt", registry=registry)
         self._devices = Gauge("waybill_alerts_devices", "Devices of which something is held", registry=registry)
         self._fences = Gauge("waybill_alerts_fences", "Versions of fences and gates in force", registry=registry)
         self._fences_up = Gauge("waybill_alerts_fences_up", "1 while fences are read to their end", registry=registry)
         self._fences_refused = Gauge(
-            "waybill_alerts_fences_refused", "Publications of fences that cannot be used", registry=registry
+            "waybill_alerts_refused_fences", "Publications of fences that cannot be used", registry=registry
         )
         self._fence_messages_refused = Gauge(
-            "waybill_alerts_fence_messages_refused",
+            "waybill_alerts_refused_fence_messages",
             "Messages of the fences' topic that are no publications",
             ["reason"],
             registry=registry,
@@ -125,6 +132,7 @@ class AlertMetrics:
         self._fences.set(status.fences + status.gates)
         self._fences_up.set(status.fences_current)
         self._fences_refused.set(status.fences_refused)
+        # a gauge: the topic may be read again from its beginning
         for reason, count in status.fence_messages_refused.items():
             self._fence_messages_refused.labels(reason).set(count)
         self._healthy.set(nan if status.healthy is None else status.healthy)

@@ -13,15 +13,15 @@ from typing import Any, Final
 import pulsar
 import structlog
 
+from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
 from gateway.alerts.claims import Claims, ClaimState
 from gateway.alerts.config import AlertSettings
+from gateway.alerts.evaluation import LiveEvents
+from gateway.alerts.evaluation_part import MAX_MESSAGES
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
 from gateway.alerts.partition import (
     MAX_BYTES,
-    MAX_MESSAGES,
     RECEIVER_QUEUE,
-    LiveEvaluation,
     OwnedPartition,
     PartitionSettings,
 )
@@ -51,7 +51,7 @@ class PartitionOwner:
         self,
         settings: AlertSettings,
         rules: Callable[[], AlertRules | None],
-        evaluate: Callable[[AlertRules], LiveEvaluation],
+        evaluate: Callable[[AlertRules], LiveEvents],
         metrics: AlertMetrics,
     ) -> None:
         """Raises SealingKeyError, PulsarAccessError."""
@@ -224,6 +224,7 @@ class PartitionOwner:
             if thread.is_alive():
                 continue
             del self._held[name]
+            # given away, and not lost: nothing is wrong with it
             if name in self._given and not owned.lost_reason:
                 self._given.discard(name)
                 self._claims.on_given(name, time.monotonic())

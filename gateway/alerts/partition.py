@@ -10,60 +10,37 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple
 
 import pulsar
 import structlog
 
 from gateway.alerts.ack_order import AckOrder
+from gateway.alerts.alert_sender import AlertSender
 from gateway.alerts.batch_reading import UnusableBatch, read_batch
-from gateway.alerts.evaluation import FoundEvent, PassedOver
+from gateway.alerts.evaluation import FoundEvent, LiveEvents
+from gateway.alerts.evaluation_part import EvaluationPart, ReadBatch, alert_of, parts_of
 from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.alert_sender import AlertSender
-from gateway.alerts.plain_events import plain_columns
 from gateway.alerts.rewinding import RewindEnd, position_of, rewound
 from gateway.alerts.rules import AlertRules
 from gateway.errors import PulsarUnreachable, last_line
-from geo.alerts import Alert
-from geo.spatial import Kind
 from identity import Unsealer
-from telemetry.columns import RecordColumns
 
-__all__ = ["LiveEvaluation", "OwnedPartition", "PartitionSettings"]
+__all__ = ["OwnedPartition", "PartitionSettings"]
 
 FIRST_WAIT_MS: Final = 300
 """So long a new owner waits for a message that was left: if there is none, it goes on behind the last one."""
 RECEIVE_MS: Final = 250
-MAX_MESSAGES: Final = 2000
 MAX_BYTES: Final = 4 << 20
 """What is read in one window, at most."""
 RECEIVER_QUEUE: Final = 500
-MAX_RECORDS: Final = 50_000
-MAX_CONTENT: Final = 32 << 20
-"""So many, and so many bytes of them, are held at once, however much a batch unpacks to."""
 MAX_TAKEN: Final = 10_000
 """While so many groups of messages wait for receipts, no more are read."""
 LOST_AFTER_S: Final = 2.0
 """A subscription that is not connected for so long is given up: another process may have the partition."""
 _FULL_WAIT_S: Final = 0.05
 _LOG = structlog.get_logger("alerts")
-
-
-class LiveEvaluation(Protocol):
-    """What finds events in the fixes of a partition, as `LiveEvents` does."""
-
-    passed_over: PassedOver
-
-    @property
-    def device_count(self) -> int:
-        """Of how many devices something is held."""
-
-    def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
-        """What is new; nothing where it is not to be reported."""
-
-    def replace_rules(self, rules: AlertRules) -> None:
-        """From now on these count."""
 
 
 class PartitionSettings(NamedTuple):
@@ -87,7 +64,7 @@ class OwnedPartition:
         *,
         sender: AlertSender,
         rules: Callable[[], AlertRules | None],
-        evaluate: Callable[[AlertRules], LiveEvaluation],
+        evaluate: Callable[[AlertRules], LiveEvents],
         metrics: AlertMetrics,
     ) -> None:
         self.name = name
@@ -136,6 +113,7 @@ class OwnedPartition:
     def run(self, finish_s: float) -> None:
         """Serves until it is stopped, then for at most `finish_s` until all is receipted; or until it is lost."""
         try:
+            # before the state is made: the first message that was left says up to where it is made
             first = self._received()
             if self._rebuild(first):
                 self._handle(first)
@@ -143,6 +121,7 @@ class OwnedPartition:
                 self._turn()
             self._finish(finish_s)
         except (pulsar.PulsarException, PulsarUnreachable) as error:
+            # of the cluster: the partition is given up, and whoever gets it makes its state anew
             self.lost_reason = f"{type(error).__name__}: {error}"
         finally:
             self._sender.close()
@@ -173,6 +152,7 @@ class OwnedPartition:
         except pulsar.Timeout:
             self.newest_ms = None
             return []
+        # An idle partition costs a wake-up four times a second, and not one for each window.
         return [first, *self._consumer.batch_receive()]
 
     def _rebuild(self, messages: Sequence[Any]) -> bool:
@@ -181,17 +161,19 @@ class OwnedPartition:
         Whether it is whole: it is not where this is stopped.
         """
         began_s, self.is_rebuilt = time.monotonic(), False
+        # anew, not on top: what was known of these devices may be of a time in which somebody else had the partition
         self._live = self._evaluate(self._rules)
         if messages:
             end = RewindEnd(position_of(messages[0].message_id()), included=False)
             until_ms = messages[0].publish_timestamp()
         else:
+            # Nothing is left, or it has not come yet: where the first message shows that, all is done again.
             end = RewindEnd(position_of(self._consumer.get_last_message_id()), included=True)
             until_ms = round(time.time() * 1000)
             self._rewound = end
         since_ms = max(until_ms - self._settings.rewind_ms, 0)
         count = 0
-        for part in _parts(self._read(rewound(self._client, self.name, since_ms, end))):
+        for part in parts_of(self._read(rewound(self._client, self.name, since_ms, end))):
             if self._stop.is_set():
                 return False
             self.turned_s = time.monotonic()
@@ -205,20 +187,21 @@ class OwnedPartition:
         return True
 
     def _handle(self, messages: Iterable[Any]) -> None:
-        for part in _parts(self._read(messages)):
+        for part in parts_of(self._read(messages)):
             self.newest_ms = part.messages[-1].publish_timestamp()
             found = self._take(part, report=True)
             now_ms = round(time.time() * 1000)
-            alerts = [_alert(one, self._settings.region, now_ms) for one in found]
+            alerts = [alert_of(one, self._settings.region, now_ms) for one in found]
+            # also without alerts: it is acknowledged in its order
             self._sender.add(alerts, self._order.take(part.messages[-1].message_id(), len(alerts)))
             self._acknowledge()
 
-    def _take(self, part: _Part, *, report: bool) -> Sequence[FoundEvent]:
+    def _take(self, part: EvaluationPart, *, report: bool) -> Sequence[FoundEvent]:
         if not part.batches:
             return ()
         began_s = time.monotonic()
         try:
-            fixes = plain_columns(part.batches)
+            fixes = FixColumns.of(part.batches)
             found: Sequence[FoundEvent] = self._live.take(fixes, round(time.time() * 1000), report=report)
             count = len(fixes)
         except Exception as error:  # noqa: BLE001 - of whatever kind: one batch must not end the alerts of all
@@ -233,16 +216,16 @@ class OwnedPartition:
             )
         return found
 
-    def _evaluated_alone(self, batch: _ReadBatch, *, report: bool) -> Sequence[FoundEvent]:
+    def _evaluated_alone(self, batch: ReadBatch, *, report: bool) -> Sequence[FoundEvent]:
         try:
-            return self._live.take(plain_columns([batch]), round(time.time() * 1000), report=report)
+            return self._live.take(FixColumns.of([batch]), round(time.time() * 1000), report=report)
         except Exception as error:  # noqa: BLE001 - as above
             self._metrics.on_passed_over("internal-error")
             name = f"{batch[0]}/{batch[1].header.device}"
             _LOG.error("a batch is passed over", partition=self.name, device=name, problem=last_line(error))
             return ()
 
-    def _read(self, messages: Iterable[Any]) -> Iterator[tuple[Any, _ReadBatch | None]]:
+    def _read(self, messages: Iterable[Any]) -> Iterator[tuple[Any, ReadBatch | None]]:
         """Each message, and what is in it; None where it is passed over."""
         settings = self._settings
         for message in messages:
@@ -261,6 +244,7 @@ class OwnedPartition:
         for sent in self._sender.pump():
             self._order.on_receipt(sent.taken)
             self._metrics.on_published(sent.alert.kind, time.time() - sent.alert.received_ms / 1000)
+        # The client sends it within 100 ms, and by itself: one that is lost is a repetition, no loss.
         position = self._order.pop_done()
         if position is not None:
             self._consumer.acknowledge_cumulative(position)
@@ -283,51 +267,6 @@ class OwnedPartition:
             return False
         self.lost_reason = "the subscription is not connected"
         return True
-
-
-_ReadBatch = tuple[str, RecordColumns, int]
-"""A batch with its tenant, and when the region's cluster had it (ms since 1970)."""
-
-
-class _Part(NamedTuple):
-    """Messages that are evaluated together, and the batches with records in them."""
-
-    messages: list[Any]
-    batches: list[_ReadBatch]
-
-
-def _parts(read: Iterable[tuple[Any, _ReadBatch | None]]) -> Iterator[_Part]:
-    """Messages in groups of at most about MAX_RECORDS records and MAX_CONTENT bytes of them."""
-    part, records, size = _Part([], []), 0, 0
-    for message, batch in read:
-        part.messages.append(message)
-        if batch is not None and len(batch[1].seq):
-            part.batches.append(batch)
-            records += len(batch[1].seq)
-            size += batch[1].size
-        if records >= MAX_RECORDS or size >= MAX_CONTENT or len(part.messages) >= MAX_MESSAGES:
-            yield part
-            part, records, size = _Part([], []), 0, 0
-    if part.messages:
-        yield part
-
-
-def _alert(found: FoundEvent, region: str, now_ms: int) -> Alert:
-    event = found.event
-    return Alert(
-        id=found.id,
-        tenant=found.tenant,
-        device=found.device,
-        region=region,
-        epoch=event.epoch,
-        seq=event.seq,
-        kind=cast("Kind", event.kind),
-        place=event.place,
-        t_ms=event.t_ms,
-        value=event.value,
-        received_ms=found.received_ms,
-        raised_ms=now_ms,
-    )
 
 
 def _properties(message: Any) -> dict[str, str]:

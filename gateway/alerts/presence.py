@@ -39,6 +39,7 @@ class Presence:
 
     def others(self, now_s: float) -> list[int]:
         """How many partitions each of the others holds that is there."""
+        # whoever was killed says nothing more, and must not be waited for
         self._heard = {name: one for name, one in self._heard.items() if now_s - one[0] < PRESENT_S}
         return [held for _, held in self._heard.values()]
 

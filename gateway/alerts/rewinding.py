@@ -50,6 +50,7 @@ def rewound(client: Any, partition: str, since_ms: int, end: RewindEnd) -> Itera
     reader = client.create_reader(partition, pulsar.MessageId.earliest, receiver_queue_size=_RECEIVER_QUEUE)
     try:
         reader.seek(since_ms)
+        # seek is by when a message was published, and inclusive: too much is read rather than too little
         silences = 0
         while reader.has_message_available():
             try:

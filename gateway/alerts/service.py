@@ -14,10 +14,10 @@ import structlog
 
 from gateway.alerts.claims import ClaimState
 from gateway.alerts.config import AlertEndpoint, AlertSettings
+from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.fence_follower import FenceFollower
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
-from gateway.alerts.plain_events import PlainEvents
 from gateway.alerts.rules import AlertRules
 from gateway.alerts.status import AlertsStatus
 from gateway.errors import AddressTaken, ThreadEnded
@@ -89,6 +89,7 @@ class AlertService:
                 next_s = now_s + _STATUS_S
                 self._update(now_s)
                 self._log_suppressed()
+            # half of an alert process is none, and systemd starts a whole one
             if self._ended_thread or not server.is_serving:
                 raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
             if not (self._fences.is_running and self._owner.is_running):
@@ -158,8 +159,8 @@ def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> AlertRu
     return AlertRules(fences, gates, settings.tracks, settings.events)
 
 
-def _evaluation(settings: AlertSettings, rules: AlertRules) -> PlainEvents:
-    return PlainEvents(rules, settings.evaluation)
+def _evaluation(settings: AlertSettings, rules: AlertRules) -> LiveEvents:
+    return LiveEvents(rules, settings.evaluation)
 
 
 def _serve(

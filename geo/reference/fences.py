@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from geo.reference.in_force import RefusedVersion, Usable, versions_in_force
@@ -53,12 +52,6 @@ def usable_fence(body: str) -> Usable[Fence | Gate]:
 def parse_fence(body: str) -> Fence | Gate:
     """The fence or gate of a text that is one GeoJSON feature; raises `FenceError`."""
     # most of billing knows of fences and reads none: it does not wait for Shapely and PROJ
-    from geo.spatial.features import read_features  # noqa: PLC0415
-    from geo.spatial.geojson import fence_of  # noqa: PLC0415
+    from geo.spatial.geojson import fence_of_text  # noqa: PLC0415
 
-    features = list(islice(read_features(body), 2))
-    if len(features) != 1 or not body.lstrip().startswith("{"):
-        raise FenceError("it is not one GeoJSON feature")
-    if features[0].fault is None and features[0].value.get("type") != "Feature":
-        raise FenceError("it is not a GeoJSON feature")
-    return fence_of(features[0])
+    return fence_of_text(body)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
-from gateway.registry_check import judge
+from gateway.registry_check import RegistryCheck, judge
+from gateway.registry_settings import RegistrySettings
 from gateway.validation import BatchRules, Refusal, Sender, validate_batch
-from identity.registry import DeviceState
+from identity.publication_id import PROPERTY, next_publication_id
+from identity.registry import DeviceEntry, DeviceState, revoke
+from identity.registry_messages import entry_body
+from runtime import compacted_topic
 from telemetry import Header, RefusalReason
 from tests.gateway.strategies import batch
+from tests.identity.registry_strategies import MOMENT, active, change
+from tests.waiting import wait_until
 
 BUS = Sender("acme", "bus-1")
 ALL = {f"acme/{state.value}": state for state in DeviceState}
@@ -42,3 +51,78 @@ def test_a_batch_of_a_device_that_is_not_active_is_refused_whatever_is_in_it() -
     assert verdict.reason is RefusalReason.DEVICE_NOT_ACTIVE
     free = BatchRules(max_batch_bytes=1 << 20)
     assert isinstance(validate_batch(free, Sender("fleet", "d1"), batch("d1", 1, 3)), Header)
+
+
+class Entry:
+    """A message of the registry's topic, as a client gives it."""
+
+    def __init__(self, entry: DeviceEntry, at_s: float) -> None:
+        self._entry, self._at_ms = entry, int(at_s * 1000)
+
+    def message_id(self) -> int:
+        return self._at_ms
+
+    def partition_key(self) -> str:
+        return self._entry.name
+
+    def data(self) -> bytes:
+        return entry_body(self._entry)
+
+    def properties(self) -> dict[str, str]:
+        return {PROPERTY: next_publication_id(None, self._at_ms, 7)}
+
+    def publish_timestamp(self) -> int:
+        return self._at_ms
+
+
+class Cluster:
+    """A client and its readers: each begins with all messages."""
+
+    def __init__(self, *messages: Entry) -> None:
+        self._all, self._left, self.readers = messages, list[Entry](), 0
+
+    def __call__(self, *_: Any, **__: Any) -> Cluster:
+        return self
+
+    def create_reader(self, *_: Any, **__: Any) -> Cluster:
+        self._left, self.readers = [*self._all], self.readers + 1
+        return self
+
+    def is_connected(self) -> bool:
+        return True
+
+    def has_message_available(self) -> bool:
+        return bool(self._left)
+
+    def read_next(self, _: int) -> Entry:
+        if not self._left:
+            import pulsar  # noqa: PLC0415
+
+            threading.Event().wait(0.01)
+            raise pulsar.Timeout
+        return self._left.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_gateway_that_starts_with_its_clock_behind_is_not_healthy_and_reads_again_when_it_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, behind_s = MOMENT.timestamp(), [400.0]
+    cluster = Cluster(Entry(active(), now_s - 200), Entry(revoke(active(), change()), now_s))
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
+    check = RegistryCheck(
+        RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True), lambda: now_s - behind_s[0]
+    )
+    check.reader.start()
+    try:
+        wait_until(lambda: check.reader.standing.is_current, 10)
+        assert check.refusal_of(BUS) is None
+        assert "ahead of this machine's clock" in check.problem
+        assert "acme/bus-1" in check.problem
+        behind_s[0] = 0.0
+        wait_until(lambda: check.refusal_of(BUS) is not None and check.reader.standing.is_current, 10)
+        assert (check.problem, cluster.readers) == ("", 2)
+    finally:
+        check.reader.close()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
 from runtime import compacted_topic
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage
 from runtime.pulsar_client import AccessRefusal, PulsarAccess
+from tests.tokens import token_file
 from tests.waiting import wait_until
 
 
@@ -77,6 +80,22 @@ def follow(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, handle: Any) -> Co
     return reader
 
 
+def test_whose_token_has_ended_is_said_and_not_that_nobody_answered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def silent(*_: Any, **__: Any) -> None:
+        raise pulsar.Timeout("TimeOut")
+
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", silent)
+    access = PulsarAccess(token_file=token_file(tmp_path, "access-eu", ends_in_s=-1))
+    reader = CompactedTopicReader("pulsar://nowhere", access, "a", lambda _: None)
+    reader.start()
+    wait_until(lambda: "token of access-eu in" in reader.standing.problem, 10)
+    token_file(tmp_path, "access-eu", ends_in_s=86_400)
+    wait_until(lambda: "TimeOut" in reader.standing.problem, 10)
+    reader.close()
+
+
 def test_a_message_that_cannot_be_handled_is_counted_and_the_next_one_is_read(
     monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
 ) -> None:
@@ -92,10 +111,32 @@ def test_a_message_that_cannot_be_handled_is_counted_and_the_next_one_is_read(
     reader.close()
 
 
+def test_a_topic_that_has_become_empty_is_read_from_its_beginning_again(
+    monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
+) -> None:
+    begun, cluster = list[int](), Cluster(2)
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
+    reader = CompactedTopicReader(
+        "pulsar://nowhere",
+        PulsarAccess(),
+        "a",
+        lambda message: taken.append(message.key),
+        on_begin=lambda: begun.append(len(taken)),
+        loss_look_s=0.05,
+    )
+    reader.start()
+    wait_until(lambda: len(begun) == 2 and reader.standing.is_current, 10)
+    assert (begun, taken) == ([0, 2], ["0", "1"])
+    looks = len(cluster.starts)
+    wait_until(lambda: not reader.standing.problem, 1)
+    assert len(cluster.starts) == looks == 3, "of a topic that has nothing nothing is lost: two readers, and one look"
+    reader.close()
+
+
 def test_everything_is_read_again_when_its_owner_asks_for_it(
     monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
 ) -> None:
-    asked = threading.Event()
+    asked, begun = threading.Event(), list[int]()
 
     def starts_anew() -> bool:
         if not asked.is_set():
@@ -107,13 +148,19 @@ def test_everything_is_read_again_when_its_owner_asks_for_it(
     cluster = Cluster(2)
     monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
     reader = CompactedTopicReader(
-        "pulsar://nowhere", PulsarAccess(), "a", lambda message: taken.append(message.key), starts_anew=starts_anew
+        "pulsar://nowhere",
+        PulsarAccess(),
+        "a",
+        lambda message: taken.append(message.key),
+        on_begin=lambda: begun.append(len(taken)),
+        starts_anew=starts_anew,
     )
     reader.start()
     wait_until(lambda: reader.standing.is_current, 10)
     asked.set()
     wait_until(lambda: taken == ["0", "1", "0", "1", "2"], 10)
     assert cluster.starts[0] == cluster.starts[1], "from the beginning, and not behind what was read"
+    assert begun == [0, 2]
     assert reader.standing.is_current
     reader.close()
 

@@ -80,8 +80,11 @@ class AccessRegion:
         self.daemon: subprocess.Popen[bytes] | None = None
         self.device_key = KeyPair.generate()
 
-    def start_broker(self) -> None:
+    def prepare(self) -> None:
         self._command("prepare").wait(60)
+
+    def start_broker(self) -> None:
+        self.prepare()
         conf = self.folder / "mosquitto.conf"
         conf.write_text(conf_text(self._lines()))
         self.socket.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.local import PulsarCluster
+from identity import AuthorityFolder
 from identity.device_cli import app
 from identity.operator_files import operators_toml, read_operator_key, trust_operator, write_operator
 from identity.registry import DeviceEntry, resume, revoke, suspend
@@ -65,17 +67,31 @@ def operator_files(tmp_path_factory: pytest.TempPathFactory) -> OperatorFiles:
     return OperatorFiles(folder / "anna.key", operators_file(folder / "operators.toml", anna, *daemons))
 
 
+class RegionMaker(NamedTuple):
+    root: AuthorityFolder
+    service_url: str
+    admin_url: str
+    operators: OperatorFiles
+
+    def make(self, name: str, folder: Path) -> AccessRegion:
+        folder.mkdir()
+        # By whose clock the daemons are right.
+        trust = f'admin_url = "{self.admin_url}"\noperators = "{self.operators.trusted}"\n'
+        trust += f'key = "{self.operators.key.parent}/access@{name}.key"'
+        return AccessRegion(name, folder, self.root, self.service_url, trust)
+
+
 @pytest.fixture(scope="module")
-def regions(
+def region_maker(
     pulsar: PulsarCluster, operator_files: OperatorFiles, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[AccessRegion]]:
+) -> RegionMaker:
+    return RegionMaker(new_root(tmp_path_factory.mktemp("root")), pulsar.service_url, pulsar.admin_url, operator_files)
+
+
+@pytest.fixture(scope="module")
+def regions(region_maker: RegionMaker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AccessRegion]]:
     folder = tmp_path_factory.mktemp("regions")
-    root = new_root(folder / "root")
-    trust = f'operators = "{operator_files.trusted}"\nkey = "{operator_files.key.parent}/access@'
-    made = [
-        AccessRegion(name, _made(folder / name), root, pulsar.service_url, f'{trust}{name}.key"')
-        for name in ("eu", "us")
-    ]
+    made = [region_maker.make(name, folder / name) for name in ("eu", "us")]
     try:
         for region in made:
             region.start_broker()
@@ -94,11 +110,6 @@ def publish(pulsar: PulsarCluster, operator_files: OperatorFiles) -> Iterator[Ca
     sign = signed_by(read_operator_key(operator_files.key))
     with RegistryPublisher(pulsar.service_url, PulsarAccess(), sign=sign) as publisher:
         yield publisher.publish
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def _none() -> NoReturn:
@@ -211,6 +222,53 @@ def test_a_broker_that_was_started_again_refuses_what_was_revoked(
     wait_until(lambda: (us.status() or _none()).healthy, 20)
 
 
+def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
+    regions: list[AccessRegion], pulsar: PulsarCluster, publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, _ = regions
+    context = eu.certificate("acme", "kept")
+    publish(revoke(active("acme", "kept"), change()))
+    wait_until(lambda: eu.is_refused(context), 10)
+    eu.kill_daemon()
+    topic = DEVICES_TOPIC.replace("://", "/")
+    httpx.delete(f"{pulsar.admin_url}/admin/v2/{topic}?force=true", timeout=30).raise_for_status()
+    # Healthy only once the topic has it.
+    eu.start_daemon()
+    last: dict[str | None, str] = {}
+    reader = CompactedTopicReader(
+        pulsar.service_url,
+        PulsarAccess(),
+        DEVICES_TOPIC,
+        lambda message: last.update({message.key: json.loads(message.body)["state"]}),
+    )
+    reader.start()
+    wait_until(lambda: last.get("acme/kept") == "revoked", 20)
+    reader.close()
+    assert eu.is_refused(context)
+
+
+def test_sessions_are_ended_though_the_guard_s_secret_was_lost_or_drawn_beside_the_daemon(
+    regions: list[AccessRegion], publish: Callable[[DeviceEntry], str]
+) -> None:
+    eu, _ = regions
+    secret = eu.folder / "secret"
+    session = eu.connect(eu.certificate("acme", "unguarded"))
+    eu.kill_daemon()
+    secret.unlink()
+    eu.start_daemon()
+    publish(revoke(active("acme", "unguarded"), change()))
+    assert has_ended(session)
+    # Another password is written, and read by the broker, beside the daemon that runs.
+    session = eu.connect(eu.certificate("acme", "beside"))
+    secret.unlink()
+    eu.prepare()
+    assert eu.broker is not None
+    eu.broker.send_signal(signal.SIGHUP)
+    publish(revoke(active("acme", "beside"), change()))
+    assert has_ended(session)
+    wait_until(lambda: (eu.status() or _none()).healthy, 20)
+
+
 @pytest.fixture
 def device_command(
     pulsar: PulsarCluster, regions: list[AccessRegion], operator_files: OperatorFiles, tmp_path: Path
@@ -289,3 +347,24 @@ def test_a_moved_device_is_locked_out_under_its_old_name_and_comes_under_its_new
     assert has_ended(session)
     wait_until(lambda: eu.is_refused(before), 10)
     assert not eu.is_refused(eu.certificate("zeta", "sold"))
+
+
+def test_devices_of_an_authority_that_was_made_anew_get_in_everywhere_and_those_of_the_former_one_nowhere(
+    regions: list[AccessRegion], region_maker: RegionMaker, tmp_path: Path
+) -> None:
+    eu, former = regions
+    before = former.certificate("acme", "kept")
+    wait_until(lambda: not eu.is_refused(before), 10)
+    former.stop()
+    present = region_maker.make(former.name, tmp_path / former.name)
+    try:
+        present.start_broker()
+        present.start_daemon()
+        context = present.certificate("acme", "kept")
+        wait_until(lambda: not present.is_refused(context), 20)
+        wait_until(lambda: not eu.is_refused(context), 20)
+        assert present.is_refused(before)
+        assert eu.is_refused(before)
+        wait_until(lambda: (present.status() or _none()).healthy, 20)
+    finally:
+        present.stop()

@@ -216,5 +216,5 @@ def test_the_commands_check_the_settings_and_show_the_process(
     code, text = said("status")
     assert (code, "partitions held" in text) == (0, True)
     metrics = httpx.get(f"http://127.0.0.1:{process.endpoint.port}/metrics").text
-    assert "waybill_alerts_partitions_held 2.0" in metrics
+    assert "waybill_alerts_held_partitions 2.0" in metrics
     assert "waybill_alerts_healthy 1.0" in metrics

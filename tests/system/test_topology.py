@@ -87,7 +87,8 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
         if link["problem"]
     }
     assert done.exit_code == 1
-    assert set(bad) == {(name, "eu", "hq") for name in ("fleet/access", "fleet/reference", "fleet/telemetry-eu")}
+    cut = ("fleet/access", "fleet/alerts-eu", "fleet/reference", "fleet/telemetry-eu")
+    assert set(bad) == {(name, "eu", "hq") for name in cut}
     assert bad["fleet/telemetry-eu", "eu", "hq"]["backlog"] > 0
     wait_until(lambda: _connected(stack), 60)
 

@@ -1,16 +1,19 @@
-"""The broker's process: it gets a signal only once it handles it."""
+"""The broker's process, which gets a signal only once it handles it, and its password, which is the guard's."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from gateway.access.broker import BrokerFiles
+from gateway.access.broker import BrokerFiles, drawn_secret
 from gateway.access.config import GuardedBroker
 from gateway.errors import BrokerUnreachable
+from identity.claims import is_broker_password
 
 _IGNORES_NOTHING = "import sys; print(flush=True); sys.stdin.read()"
 _HANDLES = "import signal, sys; signal.signal(signal.SIGHUP, lambda *_: None); " + _IGNORES_NOTHING
@@ -39,3 +42,40 @@ def test_a_broker_that_is_still_starting_gets_no_signal_that_would_end_it(
             files(tmp_path, process.pid, "mosquitto").reload()
         assert process.poll() is None
         process.stdin.close() if process.stdin else None
+
+
+def is_password_of_secret(folder: Path) -> bool:
+    ((user, password),) = (line.split(":", 1) for line in (folder / "password_file").read_text().splitlines())
+    return user == "access@eu" and is_broker_password((folder / "guard_secret_file").read_text(), password)
+
+
+@pytest.mark.parametrize("lost", ["guard_secret_file", "password_file"])
+def test_the_broker_has_the_password_of_the_guard_whichever_file_was_lost(tmp_path: Path, lost: str) -> None:
+    broker = files(tmp_path, 2, "mosquitto")
+    broker.open_guard()
+    assert is_password_of_secret(tmp_path)
+    (tmp_path / lost).unlink()
+    broker.open_guard()
+    assert is_password_of_secret(tmp_path)
+
+
+def test_a_password_that_is_right_is_not_written_again(tmp_path: Path) -> None:
+    broker = files(tmp_path, 2, "mosquitto")
+    secret = broker.open_guard().secret
+    assert not broker.write_password(secret)
+    assert broker.write_password("another")
+
+
+@pytest.mark.parametrize("is_blank", [False, True])
+def test_all_who_draw_a_secret_at_once_have_the_same(tmp_path: Path, *, is_blank: bool) -> None:
+    path, begin = tmp_path / "secret", Barrier(8)
+    if is_blank:
+        path.write_text("\n")
+
+    def draw(_: int) -> str:
+        begin.wait(10)
+        return drawn_secret(path)
+
+    with ThreadPoolExecutor(8) as threads:
+        drawn = {*threads.map(draw, range(8))}
+    assert drawn == {path.read_text()}

@@ -9,9 +9,13 @@ import pytest
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.core import AccessCore
+from gateway.access.list_intake import MAX_PAUSE_TICKS, ListIntake
+from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
+from gateway.access.revocation import RevocationList, lists_in
 from identity import AuthorityFolder, Revoked
 from identity.registry import EnrolledCertificate, enrol, resume, revoke, suspend
+from runtime.compacted_topic import TopicMessage
 from tests.identity.registry_strategies import MOMENT, active, change, expected, published
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -88,3 +92,75 @@ def test_a_later_list_of_ours_revokes_nobody_whom_the_registry_lets_in(own: OwnL
     made.on_issued("acme/bus-1", 5, AT_S + 1000, AT_S)
     made.on_own_list(former, AT_S)
     assert 6 in serials(made)
+
+
+class MadeAnew:
+    """A region whose authority was made anew under the same root: `former` is what is left of the one before."""
+
+    def __init__(self, folder: Path, former: dict[str, RevocationList] | None = None) -> None:
+        root = AuthorityFolder.create_root(folder / "root", "root", now=NOW, lifetime=3000 * DAY)
+        for name in ("before", "present"):
+            AuthorityFolder.create_regional(folder / name, root, "eu", now=NOW, lifetime=2000 * DAY)
+        self.before = OwnList(AuthorityPlace(folder=folder / "before"), {})
+        self.own = OwnList(AuthorityPlace(folder=folder / "present"), former or {})
+        self.core = AccessCore(self.own.issuer)
+        self.intake = ListIntake(self.core, self.own, root.authority.certificate, AccessMetrics())
+
+    def hear(self, found: RevocationList) -> None:
+        self.intake.take(TopicMessage(found.issuer, found.message, {}, 0), NOW.timestamp())
+
+    def is_by_present_key(self, found: RevocationList) -> bool:
+        return found.is_signed_by(self.own.folder.authority)
+
+
+def test_a_list_by_the_key_of_a_former_authority_gives_number_and_serials_and_is_signed_anew(tmp_path: Path) -> None:
+    region = MadeAnew(tmp_path)
+    for serial in range(5, 9):
+        left = region.before.update({serial: Revoked(serial, NOW)}, NOW)
+    region.hear(left)
+    # The tick comes before the registry was read to its end, a step behind it.
+    assert region.own.is_due(NOW)
+    region.core.on_ready()
+    step = region.core.take_step(NOW.timestamp())
+    assert step is not None
+    made = region.own.update(step.revoked, NOW)
+    assert made.serials == left.serials
+    assert made.number == left.number + 1
+    assert region.is_by_present_key(made)
+    assert made.is_later(left)
+    assert made.certificate_pem != left.certificate_pem
+    assert not region.own.is_due(NOW)
+
+
+def test_a_list_by_another_key_that_is_as_late_as_ours_is_followed_too(tmp_path: Path) -> None:
+    region = MadeAnew(tmp_path)
+    ours, left = region.own.update({}, NOW), region.before.update({}, NOW)
+    assert not left.is_later(ours)
+    region.hear(left)
+    assert region.own.update(None, NOW).number == left.number + 1
+
+
+def test_a_list_by_another_key_that_is_left_on_disk_is_signed_anew_at_once(tmp_path: Path) -> None:
+    left = MadeAnew(tmp_path / "first").before.update({5: Revoked(5, NOW)}, NOW)
+    region = MadeAnew(tmp_path / "second", lists_in(left.pem))
+    assert region.own.is_due(NOW)
+    made = region.own.update(None, NOW)
+    assert made.serials == {5}
+    assert made.number == left.number + 1
+    assert region.is_by_present_key(made)
+
+
+def test_two_daemons_of_one_region_with_two_keys_answer_each_other_less_and_less_and_say_so(tmp_path: Path) -> None:
+    region = MadeAnew(tmp_path)
+    region.own.update({}, NOW)
+    answers = 0
+    for _ in range(MAX_PAUSE_TICKS):
+        assert region.own.current is not None
+        if region.is_by_present_key(region.own.current):
+            region.before.follow(region.own.current)
+            region.hear(region.before.update(None, NOW))
+        region.intake.take_due(NOW.timestamp())
+        answers += region.own.is_due(NOW)
+        region.own.update(None, NOW)
+    assert 3 < answers < 10
+    assert "is signed by another key than ours" in region.intake.problem

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.access import seen_entries as module
+from gateway.access.displaced import Displaced
 from gateway.access.entry_book import EntryBook
+from gateway.access.held_entries import HeldEntries
 from gateway.access.seen_entries import SeenEntries
 from identity.operator_keys import OperatorKeys
 from identity.registry import DeviceEntry, DeviceState, enrol, expect_again, renew, resume, revoke, suspend
@@ -33,14 +35,15 @@ class Process:
         self.book = EntryBook("eu")
         check = check_by(keys)
         with SeenEntries(path) as seen:
-            self.restored = [made.entry for made in seen.restore(self.registry, check)]
+            held = HeldEntries(self.registry, seen, Displaced(lambda: True), check)
+            self.restored = [made.entry for made in held.restore()]
             for entry in self.restored:
                 self.book.take(entry)
             self.became = [self._take(message, seen, check) for message in messages]
             self.published_again = [
                 seen.message(one.publication.entry.name) for one in self.became if isinstance(one, Outranked)
             ]
-            self.problem = seen.problem
+            self.problem = "; ".join(filter(None, (seen.problem, held.problem)))
 
     def _take(self, message: TopicMessage, seen: SeenEntries, check: object) -> object:
         became = self.registry.take(message, check)  # type: ignore[arg-type]
@@ -199,10 +202,9 @@ def test_what_found_no_room_in_memory_either_has_the_topic_read_again(
 
 
 def test_a_disk_that_takes_nothing_is_a_problem_and_stops_nothing(tmp_path: Path) -> None:
-    registry: DeviceRegistry[DeviceEntry] = DeviceRegistry(lambda made, _: made.entry)
     with SeenEntries(tmp_path / "seen") as seen:
         assert seen._database is not None
         seen._database.execute("DROP TABLE entries")
         seen.keep(signed(active()))
         assert "no such table" in seen.problem
-        assert list(seen.restore(registry, None)) == []
+        assert list(seen.all()) == []

@@ -1,0 +1,46 @@
+"""The hops of a canary: where its records, and what follows from them, are looked for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["PARENT", "Hop"]
+
+
+class Hop(StrEnum):
+    """A place at which what was sent has to show, in the order in which people read them."""
+
+    REGION = "region"
+    """The regional cluster's topic: the agent, the broker and a gateway work."""
+    ACKNOWLEDGED = "acknowledged"
+    """The agent has the acknowledgement."""
+    ALERT = "alert"
+    """The region's alerts, as they are read at the centre."""
+    CENTRE = "centre"
+    """The same topic at the centre: replication works."""
+    TABLE = "table"
+    """The records: the ingest works."""
+    COVERAGE = "coverage"
+    """The coverage: the centre knows that it has them."""
+    EVENT = "event"
+    """The final events at fences."""
+    USAGE = "usage"
+    """The metered quantities."""
+    RATED = "rated"
+    """What the canary account owes for them."""
+
+
+# a tree, not a chain: an alert does not wait for the ingest
+PARENT: Final = {
+    Hop.REGION: None,
+    Hop.ACKNOWLEDGED: Hop.REGION,
+    Hop.ALERT: Hop.REGION,
+    Hop.CENTRE: Hop.REGION,
+    Hop.TABLE: Hop.CENTRE,
+    Hop.COVERAGE: Hop.TABLE,
+    Hop.EVENT: Hop.TABLE,
+    Hop.USAGE: Hop.TABLE,
+    Hop.RATED: Hop.USAGE,
+}
+"""The hop before each: what has not come there cannot come here, and is not this one's fault."""
