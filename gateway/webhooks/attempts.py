@@ -9,10 +9,10 @@ from gateway.webhooks.config import RetrySettings
 from gateway.webhooks.http_outcome import HttpOutcome
 from runtime.backoff import Backoff
 
-__all__ = ["NextStep", "next_step"]
+__all__ = ["RetryStep", "next_step"]
 
 
-class NextStep(NamedTuple):
+class RetryStep(NamedTuple):
     """What becomes of a delivery after an attempt: `wait_s` until the next one; None: it has ended, with `reason`."""
 
     wait_s: float | None
@@ -21,18 +21,18 @@ class NextStep(NamedTuple):
 
 def next_step(
     outcome: HttpOutcome, attempts: int, age_s: float, retry: RetrySettings, random: Callable[[], float]
-) -> NextStep:
+) -> RetryStep:
     """What follows on the attempt of that number (from 1) of a delivery that is `age_s` old.
 
     It waits for exponentially longer, with jitter, or as long as the server asks for; it is given up when the number
     of attempts is reached, or the next one would come after `max_age_s`.
     """
     if outcome.is_final:
-        return NextStep(None, outcome.reason)
+        return RetryStep(None, outcome.reason)
     if attempts >= retry.max_attempts:
-        return NextStep(None, "exhausted")
+        return RetryStep(None, "exhausted")
     wait_s = Backoff(retry.backoff_first_s, retry.backoff_max_s, random).delay_s(attempts)
     wait_s = max(wait_s, outcome.pause_s or 0.0)
     if age_s + wait_s > retry.max_age_s:
-        return NextStep(None, "expired")
-    return NextStep(wait_s, outcome.reason)
+        return RetryStep(None, "expired")
+    return RetryStep(wait_s, outcome.reason)

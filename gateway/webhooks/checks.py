@@ -57,7 +57,7 @@ def _open(settings: NotifierSettings) -> Iterator[str]:
     if not (access.token or access.token_file or access.tls_certificate):
         yield f"pulsar.access.token_file: Pulsar is shown nothing: set it, or tls_certificate and tls_key, {word}"
     if settings.rules.unsigned:
-        yield f"rules.unsigned: anybody who publishes there is told of alerts: set rules.operators, {word}"
+        yield f"rules.unsigned: anybody who publishes there gets alerts: set rules.operators, {word}"
     for name, webhook in settings.webhooks.items():
         if webhook.url.startswith("http:"):
             yield f"webhooks.{name}.url: messages travel in plain text: use https://, {word}"

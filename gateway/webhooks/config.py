@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, model_validator
 
+from gateway.webhooks.reachable import is_address, is_reachable
 from geo.alerts.rule import WebhookName
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
@@ -29,6 +30,7 @@ AccountPattern = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*
 MAX_TENANTS = 64
 MAX_REGIONS = 64
 MAX_WEBHOOKS = 200
+MAX_NETWORKS = 100
 
 
 def _url(text: str) -> str:
@@ -65,18 +67,28 @@ class WebhookSettings(Settings):
     """One endpoint. `secret_file`: `whsec_` and base64, one secret a line; it is read again when it changes.
 
     `accounts`: whose rules may name it: ids, or beginnings of ids and a `*`. `ca`: PEM of the authorities that signed
-    its certificate, where those of the machine did not. `parallel`: requests at once. `queue_messages`: what waits for
+    its certificate, where those of the machine did not. `networks`: whose addresses are reached although they are not
+    public (`10.1.0.0/16`). `parallel`: requests at once. `queue_messages`: what waits for
     it; what finds no room goes to the undelivered messages.
     """
 
     url: Annotated[str, StringConstraints(max_length=2000), AfterValidator(_url)]
     secret_file: Path
-    accounts: Annotated[tuple[AccountPattern, ...], Field(min_length=1, max_length=1000)] = ("*",)
+    accounts: Annotated[tuple[AccountPattern, ...], Field(min_length=1, max_length=1000)]
     ca: Path | None = None
+    networks: Annotated[tuple[IPvAnyNetwork, ...], Field(max_length=MAX_NETWORKS)] = ()
     parallel: int = Field(default=4, ge=1, le=64)
     queue_messages: int = Field(default=1000, ge=1, le=100_000)
     times: PostTimes = PostTimes()
     retry: RetrySettings = RetrySettings()
+
+    @model_validator(mode="after")
+    def _is_reachable(self) -> Self:
+        # a name is judged when it is asked: its owner may change what it stands for
+        host = urlsplit(self.url).hostname or ""
+        if is_address(host) and not is_reachable(host, self.networks):
+            raise ValueError(f"url: {host} is no public address: name its network in networks if it is meant")
+        return self
 
     def is_for(self, account: str) -> bool:
         """Whether rules of an account may name it."""

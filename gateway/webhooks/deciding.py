@@ -9,12 +9,12 @@ from typing import Final
 
 from geo.alerts import AlertRule
 
-__all__ = ["HOUR_MS", "Decision", "RuleHistory", "decide"]
+__all__ = ["HOUR_MS", "PassDecision", "RuleHistory", "decide"]
 
 HOUR_MS: Final = 3_600_000
 
 
-class Decision(StrEnum):
+class PassDecision(StrEnum):
     """What becomes of a message by one rule."""
 
     SEND = "send"
@@ -53,15 +53,15 @@ class RuleHistory:
             self._in_order = deque((key, min(at_ms, now_ms)) for key, at_ms in self._in_order)
 
 
-def decide(rule: AlertRule, history: RuleHistory, key: str, now_ms: int) -> Decision:
+def decide(rule: AlertRule, history: RuleHistory, key: str, now_ms: int) -> PassDecision:
     """What becomes of a message by a rule, now.
 
     One that passed before passes again, whatever the time is: it comes again because nobody knows whether it arrived.
     """
     if key in history:
-        return Decision.SEND
+        return PassDecision.SEND
     if rule.is_quiet_at(now_ms):
-        return Decision.QUIET
+        return PassDecision.QUIET
     if rule.max_per_hour is not None and history.count(now_ms) >= rule.max_per_hour:
-        return Decision.LIMIT
-    return Decision.SEND
+        return PassDecision.LIMIT
+    return PassDecision.SEND

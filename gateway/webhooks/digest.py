@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.webhooks.deciding import HOUR_MS, Decision
+from gateway.webhooks.deciding import HOUR_MS, PassDecision
 from geo.alerts import AlertRule
 
 __all__ = ["MAX_HELD", "Digest", "HeldBack", "digest_of", "is_digest_due"]
@@ -46,7 +46,7 @@ def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> boo
     held back: at most one summary an hour."""
     if not held or rule.is_quiet_at(now_ms):
         return False
-    limited = [one.at_ms for one in held if one.decision == Decision.LIMIT]
+    limited = [one.at_ms for one in held if one.decision == PassDecision.LIMIT]
     # a clock that was set back does not keep a summary for longer than an hour
     return not limited or not min(limited) <= now_ms < min(limited) + HOUR_MS
 

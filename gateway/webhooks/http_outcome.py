@@ -16,7 +16,8 @@ _AGAIN: Final = frozenset({408, 425, 429})
 class HttpOutcome(NamedTuple):
     """One attempt. `is_final`: taken, or refused for good; else it is tried again, `pause_s` from now at the earliest.
 
-    `reason`: `delivered`, `refused`, `redirected`, `failed`, `timeout` or `unreachable`; `detail`: in words.
+    `reason`: `delivered`, `refused`, `redirected`, `failed`, `timeout`, `unreachable` or `forbidden`; `detail`:
+    in words.
     """
 
     is_final: bool

@@ -1,5 +1,7 @@
 """One POST to one server: bounded in time and size, whatever the server does. No redirects, and no proxy.
 
+The connection goes to an address that `reachable` allows, the one that was looked at: the name is not asked again.
+
 Each attempt has a connection of its own. The time of all of it is bounded: a server that sends a byte now and then gets
 no longer than one that sends none.
 """
@@ -11,13 +13,15 @@ import io
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.webhooks.config import PostTimes
+from gateway.webhooks.errors import AddressForbidden
 from gateway.webhooks.http_outcome import HttpOutcome, outcome_of_status
+from gateway.webhooks.reachable import Network, is_reachable
 from settings import one_line
 
 __all__ = ["MAX_ANSWER_BYTES", "post"]
@@ -29,33 +33,44 @@ _SEND_BYTES: Final = 64 << 10
 
 
 def post(
-    url: str, headers: Mapping[str, str], body: bytes, times: PostTimes, context: ssl.SSLContext | None
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    times: PostTimes,
+    context: ssl.SSLContext | None,
+    *,
+    networks: Iterable[Network] = (),
 ) -> HttpOutcome:
     """What became of it. Raises nothing: whatever a server or the way to it does is an outcome.
 
-    `context`: how the server's certificate is checked, for https.
+    `context`: how the server's certificate is checked, for https. `networks`: whose addresses are reached although
+    they are not public.
     """
     ends_s = time.monotonic() + times.total_s
     try:
-        with _connected(url, times, ends_s, context) as connection:
+        with _connected(url, times, ends_s, context, networks) as connection:
             _send(connection, _request(url, headers, body), ends_s)
             return _answer(connection, times, ends_s)
     except TimeoutError:
         return HttpOutcome(False, "timeout", f"no answer within {times.total_s:g} s, or {times.read_s:g} s of silence")
     except ssl.SSLError as error:
         return HttpOutcome(False, "unreachable", one_line(f"TLS: {error.reason or error}", 200))
+    except AddressForbidden as error:
+        return HttpOutcome(False, "forbidden", one_line(str(error), 300))
     except (OSError, UnicodeError) as error:
         return HttpOutcome(False, "unreachable", one_line(str(error) or type(error).__name__, 200))
     except (http.client.HTTPException, ValueError) as error:
         return HttpOutcome(False, "failed", one_line(f"what answers is no HTTP: {type(error).__name__}", 200))
 
 
-def _connected(url: str, times: PostTimes, ends_s: float, context: ssl.SSLContext | None) -> socket.socket:
-    """A connection, with TLS for https. Raises OSError, TimeoutError too."""
+def _connected(
+    url: str, times: PostTimes, ends_s: float, context: ssl.SSLContext | None, networks: Iterable[Network]
+) -> socket.socket:
+    """A connection, with TLS for https. Raises AddressForbidden; OSError, TimeoutError too."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     until_s = min(ends_s, time.monotonic() + times.connect_s)
-    connection = _tcp(host, parts.port or _PORTS[parts.scheme], until_s)
+    connection = _tcp(host, parts.port or _PORTS[parts.scheme], until_s, networks)
     if parts.scheme != "https":
         return connection
     assert context is not None, "https is never spoken without a context"
@@ -68,10 +83,14 @@ def _connected(url: str, times: PostTimes, ends_s: float, context: ssl.SSLContex
         raise
 
 
-def _tcp(host: str, port: int, until_s: float) -> socket.socket:
-    """A connection to the first address of a host that takes one, all of it until a moment."""
+def _tcp(host: str, port: int, until_s: float, networks: Iterable[Network]) -> socket.socket:
+    """A connection to the first address of a host that may be reached and takes one, all of it until a moment."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    reachable = [one for one in found if is_reachable(str(one[4][0]), networks)]
+    if found and not reachable:
+        raise AddressForbidden(host, str(found[0][4][0]))
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in reachable:
         connection = socket.socket(family, kind, protocol)
         try:
             connection.settimeout(_left_s(until_s))

@@ -21,7 +21,7 @@ class WebhookMetrics:
         self.registry = registry = CollectorRegistry()
         self._read = Counter("waybill_webhooks_messages", "Alerts and verdicts read", ["kind"], registry=registry)
         self._passed_over = Counter(
-            "waybill_webhooks_passed_over", "Messages that nobody is told of", ["reason"], registry=registry
+            "waybill_webhooks_passed_over", "Messages that go to nobody", ["reason"], registry=registry
         )
         self._held_back = Counter(
             "waybill_webhooks_held_back", "Messages that a rule held back", ["reason"], registry=registry
@@ -57,7 +57,7 @@ class WebhookMetrics:
         self._read.labels("verdict" if is_verdict else "alert").inc()
 
     def on_passed_over(self, reason: str) -> None:
-        """Nobody is told of a message."""
+        """A message goes to nobody."""
         self._passed_over.labels(reason).inc()
 
     def on_held_back(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What is told: an alert or a verdict, as a message of its topic, with the facts that rules go by. Pure."""
+"""What is sent: an alert or a verdict, as a message of its topic, with the facts that rules go by. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is done with each message: decided by the rules, noted, sent to its webhooks, and acknowledged at last.
 
-One thread calls everything here. What lanes and the writer hear comes as events, which it takes in its own turn.
+One thread calls everything here. What queues and the writer hear comes as events, which it takes in its own turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 
 from gateway.webhooks.account_devices import AccountDevices
 from gateway.webhooks.config import WebhookSettings
-from gateway.webhooks.deciding import Decision, decide
+from gateway.webhooks.deciding import PassDecision, decide
 from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
 from gateway.webhooks.digest import Digest, HeldBack, digest_of, is_digest_due
 from gateway.webhooks.intake import TakenMessage
@@ -25,7 +25,7 @@ from gateway.webhooks.notification import Notification, alert_notification, body
 from gateway.webhooks.open_messages import OpenMessages
 from gateway.webhooks.rule_book import RuleBook, routes
 from gateway.webhooks.undelivered_writer import UndeliveredWriter
-from gateway.webhooks.webhook_lane import WebhookLane
+from gateway.webhooks.webhook_queue import WebhookQueue
 from geo.alerts import AlertRule, MalformedAlert
 
 __all__ = ["GoingBy", "Notifier"]
@@ -42,12 +42,12 @@ class GoingBy(NamedTuple):
 
 
 class Notifier:
-    """`lanes`: the webhooks of the settings. `clock`: seconds since 1970; `monotonic`: of ages."""
+    """`queues`: the webhooks of the settings. `clock`: seconds since 1970; `monotonic`: of ages."""
 
     def __init__(
         self,
         webhooks: Mapping[str, WebhookSettings],
-        lanes: Mapping[str, WebhookLane],
+        queues: Mapping[str, WebhookQueue],
         writer: UndeliveredWriter,
         book: NotificationBook,
         metrics: WebhookMetrics,
@@ -55,13 +55,13 @@ class Notifier:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._webhooks, self._lanes, self._writer, self._book = webhooks, lanes, writer, book
+        self._webhooks, self._queues, self._writer, self._book = webhooks, queues, writer, book
         self._metrics, self._clock, self._monotonic = metrics, clock, monotonic
         self.open = OpenMessages()
         self._numbers = count()
         self._on_way: set[str] = set()
         self.ended: deque[EndedDelivery] = deque()
-        """What lanes say that ended; `append` is their only use of it."""
+        """What queues say that ended; `append` is their only use of it."""
         self.written: deque[EndedDelivery] = deque()
         """What the writer says that Pulsar has."""
         self._forget_s = 0.0
@@ -79,7 +79,7 @@ class Notifier:
                 self._begin(message, deliveries)
 
     def settle(self) -> None:
-        """Takes what lanes and the writer have said meanwhile."""
+        """Takes what queues and the writer have said meanwhile."""
         done: list[EndedDelivery] = []
         while self.ended:
             ended = self.ended.popleft()
@@ -146,7 +146,7 @@ class Notifier:
 
     def _passes(self, rule: AlertRule, notification: Notification, now_ms: int) -> bool:
         key, decision = notification.key, decide(rule, self._book.history(rule.id), notification.key, now_ms)
-        if decision is Decision.SEND:
+        if decision is PassDecision.SEND:
             if rule.max_per_hour is not None or rule.quiet is not None:
                 self._book.note_passed(rule.id, key, now_ms)
             return True
@@ -165,13 +165,13 @@ class Notifier:
 
     def _send(self, delivery: WebhookDelivery) -> None:
         delivery.taken_s = self._monotonic()
-        lane, settings = self._lanes.get(delivery.webhook), self._webhooks.get(delivery.webhook)
-        if lane is None or settings is None:
+        waiting, settings = self._queues.get(delivery.webhook), self._webhooks.get(delivery.webhook)
+        if waiting is None or settings is None:
             return self._refuse(delivery, "unknown-webhook", "the settings have no webhook of this name")
         accounts = {rule.partition("/")[0] for rule in delivery.rules}
         if others := sorted(one for one in accounts if not settings.is_for(one)):
             return self._refuse(delivery, "other-account", f"the webhook is not for account {others[0]}")
-        if not lane.add(delivery):
+        if not waiting.add(delivery):
             self._refuse(delivery, "queue-full", f"{settings.queue_messages} messages wait for it already")
         return None
 

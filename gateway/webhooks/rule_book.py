@@ -58,7 +58,8 @@ def routes(notification: Notification, rules: RuleBook, accounts: AccountDevices
 
     Whose the device is counts at the time of the event: who has it later does not hear of it. The rules are those in
     force when it was said, so that what comes again after a crash goes the same ways. The verdict of a withdrawn alert
-    that does not say what was withdrawn is for every rule of the account: who was told something must hear of it.
+    that does not say what was withdrawn is for every rule of the account: who heard of something must hear that it is
+    not so.
     """
     found = defaultdict[str, list[AlertRule]](list)
     owners = accounts.accounts_of(notification.tenant, notification.device, notification.t_ms)

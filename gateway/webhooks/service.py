@@ -29,7 +29,7 @@ from gateway.webhooks.rule_book import RuleBook
 from gateway.webhooks.signed_post import SignedPost
 from gateway.webhooks.status import NotifierStatus, WebhookStatus
 from gateway.webhooks.undelivered_writer import UndeliveredWriter
-from gateway.webhooks.webhook_lane import WebhookLane
+from gateway.webhooks.webhook_queue import WebhookQueue
 from geo.alerts import UnusableRule, usable_rule
 from identity.followed_operators import FollowedOperators
 from runtime.pulsar_client import open_pulsar_client
@@ -90,8 +90,8 @@ class NotifierService:
         )
         self._writer = UndeliveredWriter(open_client, settings.undelivered_topic, self._on_written)
         self._posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
-        self._lanes = {
-            name: WebhookLane(
+        self._queues = {
+            name: WebhookQueue(
                 name,
                 one,
                 self._posts[name],
@@ -102,7 +102,7 @@ class NotifierService:
         }
         self._intake = AlertIntake(open_client, source.subscription, alert_topics(settings), self._may_read)
         self._book = NotificationBook(settings.state_file)
-        self._notifier = Notifier(settings.webhooks, self._lanes, self._writer, self._book, self._metrics)
+        self._notifier = Notifier(settings.webhooks, self._queues, self._writer, self._book, self._metrics)
         self._stop, self._ended_thread = threading.Event(), ""
         self._began_s = self._turned_s = time.monotonic()
         self._first = NotifierStatus(pid=os.getpid(), started_at=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -150,7 +150,7 @@ class NotifierService:
 
     @property
     def _parts(self) -> tuple[_Part, ...]:
-        return (self._rules, self._accounts, self._writer, *self._lanes.values(), self._intake)
+        return (self._rules, self._accounts, self._writer, *self._queues.values(), self._intake)
 
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
@@ -182,9 +182,9 @@ class NotifierService:
     def _close(self) -> None:
         ends_s = time.monotonic() + self._settings.stop_timeout_s
         self._intake.stop()
-        for lane in self._lanes.values():
-            lane.stop()
-        late = [lane.name for lane in self._lanes.values() if not lane.join(ends_s)]
+        for one in self._queues.values():
+            one.stop()
+        late = [one.name for one in self._queues.values() if not one.join(ends_s)]
         if late:
             _LOG.warning("requests in flight are given up; their messages come again", webhooks=late)
         self._notifier.settle()
@@ -197,7 +197,7 @@ class NotifierService:
     def _update(self, now_s: float) -> None:
         rules, accounts = self._rules.reference_facts, self._accounts.reference_facts
         unread, is_standby = self._intake.problems, self._intake.is_standby
-        webhooks = tuple(self._webhook_status(name) for name in sorted(self._lanes))
+        webhooks = tuple(self._webhook_status(name) for name in sorted(self._queues))
         problem = self._problem(now_s, rules.problem or accounts.problem)
         by = self._going_by()
         known: dict[str, object] = {
@@ -221,7 +221,7 @@ class NotifierService:
         self._status = status
 
     def _webhook_status(self, name: str) -> WebhookStatus:
-        facts = self._lanes[name].facts
+        facts = self._queues[name].facts
         return WebhookStatus(
             name=name,
             waiting=facts.waiting + facts.in_flight,

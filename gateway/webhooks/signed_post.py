@@ -25,7 +25,7 @@ class SignedPost:
         self._settings, self._clock = settings, clock
         self.secret = SecretFile(settings.secret_file)
         self._context = context_of(settings)
-        self._agent = f"waybill/{version('waybill')}"
+        self._agent = f"Waybill/{version('waybill')}"
 
     def __call__(self, delivery: WebhookDelivery) -> HttpOutcome:
         """What became of it. The time is that of this attempt, so whoever checks may refuse what is old."""
@@ -38,7 +38,8 @@ class SignedPost:
             "webhook-timestamp": str(timestamp_s),
             "webhook-signature": signature_header(self.secret(), delivery.key, timestamp_s, delivery.body),
         }
-        return post(self._settings.url, headers, delivery.body, self._settings.times, self._context)
+        one = self._settings
+        return post(one.url, headers, delivery.body, one.times, self._context, networks=one.networks)
 
 
 def context_of(settings: WebhookSettings) -> ssl.SSLContext | None:

@@ -2,7 +2,7 @@
 
 from geo.alerts.alert import Alert, decode_alert, encode_alert
 from geo.alerts.errors import AlertError, MalformedAlert, UnusableRule
-from geo.alerts.rule import AlertRule, RuleStage, usable_rule
+from geo.alerts.rule import AlertRule, RuleMessages, usable_rule
 from geo.alerts.verdict import AlertVerdict, FinalEvent, VerdictKind, decode_verdict, encode_verdict
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "AlertVerdict",
     "FinalEvent",
     "MalformedAlert",
-    "RuleStage",
+    "RuleMessages",
     "UnusableRule",
     "VerdictKind",
     "decode_alert",

@@ -15,7 +15,7 @@ from geo.spatial.ids import id_fault
 from geo.spatial.weekly import Weekly
 from settings import Settings
 
-__all__ = ["AlertRule", "RuleStage", "matches_place", "usable_rule"]
+__all__ = ["AlertRule", "RuleMessages", "matches_place", "usable_rule"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 MAX_PLACES: Final = 1000
@@ -24,10 +24,10 @@ _MAX_REASONS: Final = 5
 _NAME: Final = r"[a-z0-9][a-z0-9._-]{0,62}"
 
 
-class RuleStage(StrEnum):
-    """Of which stage an account hears."""
+class RuleMessages(StrEnum):
+    """Which messages an account gets."""
 
-    PROVISIONAL = "provisional"
+    ALERTS = "alerts"
     """Alerts, at once, as a region says them."""
     VERDICTS = "verdicts"
     """What the centre says of them, and of what no region saw."""
@@ -58,7 +58,7 @@ class AlertRule(Settings):
     id: Annotated[str, StringConstraints(pattern=rf"^{_NAME}/{_NAME}$")]
     effective_from: Moment
     webhook: WebhookName
-    stage: RuleStage = RuleStage.BOTH
+    messages: RuleMessages = RuleMessages.BOTH
     kinds: Annotated[tuple[Kind, ...], Field(max_length=len(KINDS))] = ()
     places: Annotated[tuple[PlacePattern, ...], Field(max_length=MAX_PLACES)] = ()
     max_per_hour: Annotated[int, Field(ge=1, le=MAX_PER_HOUR, strict=True)] | None = None
@@ -81,8 +81,8 @@ class AlertRule(Settings):
         return self.id.partition("/")[0]
 
     def hears(self, *, is_verdict: bool) -> bool:
-        """Whether messages of a stage are for it."""
-        return self.stage in {RuleStage.BOTH, RuleStage.VERDICTS if is_verdict else RuleStage.PROVISIONAL}
+        """Whether alerts, or verdicts, are for it."""
+        return self.messages in {RuleMessages.BOTH, RuleMessages.VERDICTS if is_verdict else RuleMessages.ALERTS}
 
     def matches(self, kind: str, place: str) -> bool:
         """Whether an event is one of those of which it hears."""

@@ -128,6 +128,7 @@ class NotifierProcess:
         self.config = folder / "notifier.toml"
         parts = "".join(
             f'[webhooks.{hook}]\nurl = "{url}"\nsecret_file = "{secret}"\n'
+            'networks = ["127.0.0.0/8"]\naccounts = ["acme"]\n'
             "times = { connect_s = 2, read_s = 2, total_s = 3 }\n"
             "retry = { backoff_first_s = 0.1, backoff_max_s = 0.5, max_attempts = 4 }\n"
             for hook, url in webhooks.items()

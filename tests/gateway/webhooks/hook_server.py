@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 from gateway.webhooks.config import PostTimes, RetrySettings, WebhookSettings
 
 SECRET = b"0123456789abcdef0123456789abcdef"
+LOOPBACK = IPv4Network("127.0.0.0/8")
 SECRET_TEXT = f"whsec_{base64.b64encode(SECRET).decode()}\n"
 
 
@@ -77,7 +79,11 @@ def drips(data: bytes, every_s: float = 0.05) -> Behaviour:
 
 def hangs(until: threading.Event) -> Behaviour:
     """It says nothing."""
-    return lambda _, __: until.wait(60) and None
+
+    def behave(_: socket.socket, __: Request) -> None:
+        until.wait(60)
+
+    return behave
 
 
 @dataclass
@@ -121,6 +127,8 @@ class HookServer:
         plain = {
             "times": PostTimes(connect_s=1, read_s=0.5, total_s=1),
             "retry": RetrySettings(backoff_first_s=0.02, backoff_max_s=0.1, max_attempts=5),
+            "networks": (LOOPBACK,),
+            "accounts": ("*",),
         }
         return WebhookSettings(url=self.url + path, secret_file=secret, **(plain | more))
 

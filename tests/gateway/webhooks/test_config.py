@@ -26,6 +26,8 @@ unsigned = true
 [webhooks.ops]
 url = "http://127.0.0.1:9/hook"
 secret_file = "{folder}/secret"
+networks = ["127.0.0.0/8"]
+accounts = ["*"]
 """
 
 
@@ -49,7 +51,7 @@ def settings(folder: Path, more: str = "") -> NotifierSettings:
 )
 def test_what_is_no_url_is_refused(url: str, said: str) -> None:
     with pytest.raises(ValueError, match="url") as refused:
-        WebhookSettings(url=url, secret_file=Path("x"))
+        WebhookSettings(url=url, secret_file=Path("x"), accounts=("acme",))
     assert said in str(refused.value)
 
 
@@ -103,3 +105,13 @@ def test_rules_are_signed_or_said_not_to_be(tmp_path: Path) -> None:
     text = TEXT.format(folder=tmp_path, more="")
     with pytest.raises(SettingsError, match="operators"):
         parse(NotifierSettings, text.replace("unsigned = true", ""), "notifier.toml")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://169.254.169.254/", "https://10.0.0.1/", "https://[::1]:8443/x", "http://0.0.0.0/"]
+)
+def test_an_address_that_is_not_public_is_refused_unless_its_network_is_named(url: str) -> None:
+    with pytest.raises(ValueError, match="no public address"):
+        WebhookSettings(url=url, secret_file=Path("x"), accounts=("acme",))
+    networks = ("169.254.169.254/32", "10.0.0.0/8", "::1/128", "0.0.0.0/32")
+    assert WebhookSettings(url=url, secret_file=Path("x"), accounts=("acme",), networks=networks).url == url

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.webhooks.deciding import HOUR_MS, Decision
+from gateway.webhooks.deciding import HOUR_MS, PassDecision
 from gateway.webhooks.digest import MAX_HELD, MAX_LISTED, HeldBack, digest_of, is_digest_due
 from gateway.webhooks.errors import StateUnusable
 from gateway.webhooks.notebook import NotificationBook
@@ -19,7 +19,7 @@ NIGHT = {"timezone": "UTC", "windows": [{"days": ["thu"], "from": "00:00", "unti
 QUIET = RULE.model_copy(update={"quiet": type(RULE).model_validate(RULE.model_dump() | {"quiet": NIGHT}).quiet})
 
 
-def held(number: int, at_ms: int = 1000, decision: Decision = Decision.QUIET) -> HeldBack:
+def held(number: int, at_ms: int = 1000, decision: PassDecision = PassDecision.QUIET) -> HeldBack:
     return HeldBack(f"{number:04}/provisional", at_ms, decision, "acme", "bus-1", "enter", "yard", 500)
 
 
@@ -51,9 +51,13 @@ def test_what_was_noted_is_known_after_a_restart(path: Path) -> None:
 
 
 def test_a_transaction_that_fails_leaves_nothing_on_disk(path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), NotificationBook(path) as book, book.transaction():
-        book.note_passed("acme/yard", "a", 1000)
-        raise ZeroDivisionError
+    def fails(book: NotificationBook) -> None:
+        with book.transaction():
+            book.note_passed("acme/yard", "a", 1000)
+            raise ZeroDivisionError
+
+    with NotificationBook(path) as book, pytest.raises(ZeroDivisionError):
+        fails(book)
     with NotificationBook(path) as book:
         assert "a" not in book.history("acme/yard")
 
@@ -99,7 +103,7 @@ def test_a_summary_waits_until_it_is_not_quiet_and_an_hour_after_the_limit(path:
     hour = 3_600_000  # 1970-01-01 was a Thursday
     assert not is_digest_due(QUIET, [held(1)], 5 * hour)
     assert is_digest_due(QUIET, [held(1)], 6 * hour)
-    limited = [held(1), held(2, 1000, Decision.LIMIT)]
+    limited = [held(1), held(2, 1000, PassDecision.LIMIT)]
     assert not is_digest_due(RULE, limited, 1000 + hour - 1)
     assert is_digest_due(RULE, limited, 1000 + hour)
     assert not is_digest_due(RULE, [], 10 * hour)

@@ -1,4 +1,4 @@
-"""What is done with each message, with real lanes, a real server and a real file; Pulsar's part is played by lists."""
+"""What is done with each message, with real queues, a real server and a real file; Pulsar's part is played by lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.webhooks.notifier import GoingBy, Notifier
 from gateway.webhooks.signed_post import SignedPost
 from gateway.webhooks.undelivered_message import decode_undelivered, undelivered_of
 from gateway.webhooks.undelivered_writer import UndeliveredWriter
-from gateway.webhooks.webhook_lane import WebhookLane
+from gateway.webhooks.webhook_queue import WebhookQueue
 from geo.alerts import encode_alert
 from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
 from tests.gateway.webhooks.test_routes import EVERYBODY, alert, rules
@@ -63,14 +63,14 @@ class World:
     def start(self) -> None:
         self.written, self.metrics = Written(), WebhookMetrics()
         self.book = self.stack.enter_context(NotificationBook(self.folder / "state.sqlite"))
-        self.lanes = {
-            name: WebhookLane(name, one, SignedPost(one), self._on_ended) for name, one in self.webhooks.items()
+        self.queues = {
+            name: WebhookQueue(name, one, SignedPost(one), self._on_ended) for name, one in self.webhooks.items()
         }
         writer = cast("UndeliveredWriter", self.written)
-        self.notifier = Notifier(self.webhooks, self.lanes, writer, self.book, self.metrics, clock=lambda: self.now_s)
-        for lane in self.lanes.values():
-            lane.start()
-            self.stack.callback(lane.stop)
+        self.notifier = Notifier(self.webhooks, self.queues, writer, self.book, self.metrics, clock=lambda: self.now_s)
+        for one in self.queues.values():
+            one.start()
+            self.stack.callback(one.stop)
 
     def _on_ended(self, ended: EndedDelivery) -> None:
         self.notifier.ended.append(ended)
@@ -118,7 +118,7 @@ def test_a_message_is_acknowledged_after_each_of_its_webhooks_took_it(
         book = rules({"id": "acme/all"}, {"id": "acme/slow", "webhook": "slow"})
         world.take(world.message(1), book=book)
         wait_until(lambda: server.requests and slow.requests)
-        world.settle_until(lambda: not world.lanes["ops"].facts.in_flight)
+        world.settle_until(lambda: not world.queues["ops"].facts.in_flight)
         assert world.acknowledged == []
         slow.behave = answers()
         slow.over.set()

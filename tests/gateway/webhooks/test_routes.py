@@ -124,12 +124,12 @@ def test_accounts_in_a_circle_end() -> None:
     assert heard(told(), rules({"id": "a/all"}, {"id": "b/all"}), accounts) == ["a/all", "b/all"]
 
 
-def test_kind_place_and_stage_decide_and_the_webhooks_are_apart() -> None:
+def test_kind_place_and_messages_decide_and_the_webhooks_are_apart() -> None:
     book = rules(
         {"id": "acme/a", "kinds": ["exit"]},
         {"id": "acme/b", "places": ["depot-*"]},
-        {"id": "acme/c", "stage": "verdicts"},
-        {"id": "acme/d", "stage": "provisional", "webhook": "other"},
+        {"id": "acme/c", "messages": "verdicts"},
+        {"id": "acme/d", "messages": "alerts", "webhook": "other"},
         {"id": "acme/e", "enabled": False},
         {"id": "acme/f"},
     )

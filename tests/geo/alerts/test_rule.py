@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geo.alerts import AlertRule, RuleStage, UnusableRule, usable_rule
+from geo.alerts import AlertRule, RuleMessages, UnusableRule, usable_rule
 from geo.alerts.rule import KINDS, matches_place
 from geo.reference.trust import scope_of
 from geo.spatial.weekly import DAYS, Weekly
@@ -35,7 +35,7 @@ def ms(text: str) -> int:
 def test_a_rule_says_whose_it_is_and_from_when_it_is_in_force() -> None:
     begin, made = usable_rule(body())
     assert begin == ms("2026-12-01T00:00:00Z")
-    assert (made.account, made.stage, made.enabled, made.digest) == ("acme", RuleStage.BOTH, True, True)
+    assert (made.account, made.messages, made.enabled, made.digest) == ("acme", RuleMessages.BOTH, True, True)
 
 
 def test_without_kinds_and_places_it_hears_of_all_and_with_them_of_those_alone() -> None:
@@ -46,9 +46,9 @@ def test_without_kinds_and_places_it_hears_of_all_and_with_them_of_those_alone()
     assert not made.matches("exit", "yard")
 
 
-@pytest.mark.parametrize(("stage", "heard"), [("both", [0, 1]), ("provisional", [0]), ("verdicts", [1])])
-def test_it_hears_of_its_stage(stage: str, heard: list[int]) -> None:
-    assert [number for number in (0, 1) if rule(stage=stage).hears(is_verdict=bool(number))] == heard
+@pytest.mark.parametrize(("messages", "heard"), [("both", [0, 1]), ("alerts", [0]), ("verdicts", [1])])
+def test_it_hears_of_its_messages(messages: str, heard: list[int]) -> None:
+    assert [number for number in (0, 1) if rule(messages=messages).hears(is_verdict=bool(number))] == heard
 
 
 @given(st.text(min_size=1, max_size=5), st.text(max_size=5))

@@ -20,13 +20,13 @@ from gateway.webhooks.config import WebhookSettings
 from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
 from gateway.webhooks.http_outcome import HttpOutcome
 
-__all__ = ["LaneFacts", "WebhookLane"]
+__all__ = ["WebhookQueue", "WebhookQueueFacts"]
 
 _IDLE_S: Final = 1.0
 _LOG = structlog.get_logger("webhooks")
 
 
-class LaneFacts(NamedTuple):
+class WebhookQueueFacts(NamedTuple):
     """What is known of a webhook now. `last_problem`: of the last attempt; empty when the server took it."""
 
     waiting: int
@@ -36,8 +36,8 @@ class LaneFacts(NamedTuple):
     paused_s: float
 
 
-class WebhookLane:
-    """`attempt` makes one attempt; `on_ended` hears how a delivery ended, in a thread of the lane."""
+class WebhookQueue:
+    """`attempt` makes one attempt; `on_ended` hears how a delivery ended, in a thread of the queue."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class WebhookLane:
         ]
 
     @property
-    def facts(self) -> LaneFacts:
+    def facts(self) -> WebhookQueueFacts:
         """What is known now."""
         now_s = self._clock()
         with self._changed:
             held = [*(one for _, _, one in self._waiting), *self._flying.values()]
             oldest_s = max((now_s - one.taken_s for one in held), default=0.0)
             paused_s = max(self._resumes_s - now_s, 0.0)
-            return LaneFacts(len(self._waiting), len(self._flying), oldest_s, self._last_problem, paused_s)
+            return WebhookQueueFacts(len(self._waiting), len(self._flying), oldest_s, self._last_problem, paused_s)
 
     @property
     def is_running(self) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from gateway.webhooks.config import RetrySettings
 from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
 from gateway.webhooks.signed_post import SignedPost
-from gateway.webhooks.webhook_lane import WebhookLane
+from gateway.webhooks.webhook_queue import WebhookQueue
 from tests.gateway.webhooks.hook_server import HookServer, Request, answers, hook_server, sends
 from tests.waiting import wait_until
 
@@ -27,7 +27,7 @@ class Ended(list[EndedDelivery]):
         return {one.delivery.key: one.reason for one in self}
 
 
-MakeLane = Callable[..., tuple[WebhookLane, Ended]]
+MakeQueue = Callable[..., tuple[WebhookQueue, Ended]]
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def server() -> Iterator[HookServer]:
 
 
 @pytest.fixture
-def lane(tmp_path: Path) -> Iterator[MakeLane]:
+def make(tmp_path: Path) -> Iterator[MakeQueue]:
     with ExitStack() as stack:
 
-        def make(server: HookServer, **more: Any) -> tuple[WebhookLane, Ended]:
+        def make(server: HookServer, **more: Any) -> tuple[WebhookQueue, Ended]:
             settings, ended = server.settings(tmp_path, **more), Ended()
-            made = WebhookLane("ops", settings, SignedPost(settings), ended.append)
+            made = WebhookQueue("ops", settings, SignedPost(settings), ended.append)
             made.start()
             stack.callback(made.stop)
             return made, ended
@@ -65,8 +65,8 @@ def failing(times: int, then: Any = None) -> Callable[[Any, Request], None]:
     return behave
 
 
-def test_what_is_added_arrives_signed_and_once(server: HookServer, lane: MakeLane) -> None:
-    made, ended = lane(server)
+def test_what_is_added_arrives_signed_and_once(server: HookServer, make: MakeQueue) -> None:
+    made, ended = make(server)
     for number in range(50):
         assert made.add(delivery(f"a/{number}", b'{"n":%d}' % number))
     wait_until(lambda: len(ended) == 50)
@@ -78,10 +78,10 @@ def test_what_is_added_arrives_signed_and_once(server: HookServer, lane: MakeLan
 
 
 def test_what_fails_is_sent_again_with_the_same_key_and_content_and_a_new_time(
-    server: HookServer, lane: MakeLane
+    server: HookServer, make: MakeQueue
 ) -> None:
     server.behave = failing(2)
-    made, ended = lane(server)
+    made, ended = make(server)
     made.add(delivery("a/1", b'{"n":1}'))
     wait_until(lambda: ended)
     assert ended.reasons == {"a/1": "delivered"}
@@ -91,7 +91,7 @@ def test_what_fails_is_sent_again_with_the_same_key_and_content_and_a_new_time(
 
 
 def test_it_ends_when_attempts_or_age_are_used_up_and_at_once_where_it_is_refused(
-    server: HookServer, lane: MakeLane
+    server: HookServer, make: MakeQueue
 ) -> None:
     server.by_path = {"/500": answers("500 Oops"), "/400": answers("400 No"), "/301": answers("301 Moved")}
     cases = {
@@ -102,22 +102,22 @@ def test_it_ends_when_attempts_or_age_are_used_up_and_at_once_where_it_is_refuse
     }
     server.by_path["/500?"] = answers("500 Oops")
     for path, (reason, attempts, more) in cases.items():
-        made, ended = lane(server, path=path, **more)
+        made, ended = make(server, path=path, **more)
         made.add(delivery(path))
         wait_until(lambda ended=ended: ended)  # type: ignore[misc]
         assert [(one.reason, one.delivery.attempts) for one in ended] == [(reason, attempts)], path
 
 
-def test_one_that_hangs_drips_or_refuses_holds_up_no_other(server: HookServer, lane: MakeLane) -> None:
+def test_one_that_hangs_drips_or_refuses_holds_up_no_other(server: HookServer, make: MakeQueue) -> None:
     with hook_server() as bad, hook_server() as dead:
         bad.hang()
         dead.behave = sends(b"")
-        hanging, never = lane(bad, queue_messages=50)
-        dying, _ = lane(dead, queue_messages=50)
+        hanging, never = make(bad, queue_messages=50)
+        dying, _ = make(dead, queue_messages=50)
         for number in range(50):
             hanging.add(delivery(f"h/{number}"))
             dying.add(delivery(f"d/{number}"))
-        good, ended = lane(server)
+        good, ended = make(server)
         began_s = time.monotonic()
         for number in range(200):
             good.add(delivery(f"g/{number}"))
@@ -126,11 +126,11 @@ def test_one_that_hangs_drips_or_refuses_holds_up_no_other(server: HookServer, l
         assert not never.reasons or "delivered" not in never.reasons.values()
 
 
-def test_a_full_queue_says_so_and_has_room_again_later(server: HookServer, lane: MakeLane) -> None:
+def test_a_full_queue_says_so_and_has_room_again_later(server: HookServer, make: MakeQueue) -> None:
     gate = threading.Event()
     server.behave = lambda connection, request: (gate.wait(30), answers()(connection, request))[1]
     settings = {"queue_messages": 3, "parallel": 1, "times": {"connect_s": 5, "read_s": 30, "total_s": 60}}
-    made, ended = lane(server, **settings)
+    made, ended = make(server, **settings)
     assert [made.add(delivery(f"a/{number}")) for number in range(5)] == [True] * 3 + [False] * 2
     gate.set()
     wait_until(lambda: len(ended) == 3)
@@ -138,7 +138,7 @@ def test_a_full_queue_says_so_and_has_room_again_later(server: HookServer, lane:
     wait_until(lambda: len(ended) == 4)
 
 
-def test_who_asks_to_be_left_alone_is_for_every_message(server: HookServer, lane: MakeLane) -> None:
+def test_who_asks_to_be_left_alone_is_for_every_message(server: HookServer, make: MakeQueue) -> None:
     times: list[float] = []
 
     def behave(connection: Any, request: Request) -> None:
@@ -146,7 +146,7 @@ def test_who_asks_to_be_left_alone_is_for_every_message(server: HookServer, lane
         (answers("429 Slow down", "Retry-After: 1") if len(times) == 1 else answers())(connection, request)
 
     server.behave = behave
-    made, ended = lane(server, parallel=1)
+    made, ended = make(server, parallel=1)
     for number in range(5):
         made.add(delivery(f"a/{number}"))
     wait_until(lambda: len(ended) == 5)
@@ -154,7 +154,7 @@ def test_who_asks_to_be_left_alone_is_for_every_message(server: HookServer, lane
     assert set(ended.reasons.values()) == {"delivered"}
 
 
-def test_a_server_that_dies_in_between_and_comes_back_gets_everything(tmp_path: Path, lane: MakeLane) -> None:
+def test_a_server_that_dies_in_between_and_comes_back_gets_everything(tmp_path: Path, make: MakeQueue) -> None:
     with hook_server() as server:
         gone = threading.Event()
 
@@ -164,7 +164,7 @@ def test_a_server_that_dies_in_between_and_comes_back_gets_everything(tmp_path: 
             (sends(b"") if gone.is_set() else answers())(connection, request)
 
         server.behave = behave
-        made, ended = lane(server, retry=RetrySettings(backoff_first_s=0.05, backoff_max_s=0.1, max_attempts=200))
+        made, ended = make(server, retry=RetrySettings(backoff_first_s=0.05, backoff_max_s=0.1, max_attempts=200))
         for number in range(20):
             made.add(delivery(f"a/{number}"))
         gone.wait(10)
@@ -175,9 +175,9 @@ def test_a_server_that_dies_in_between_and_comes_back_gets_everything(tmp_path: 
         assert made.facts.last_problem == ""
 
 
-def test_after_a_stop_nothing_is_begun_and_what_waits_has_not_ended(server: HookServer, lane: MakeLane) -> None:
+def test_after_a_stop_nothing_is_begun_and_what_waits_has_not_ended(server: HookServer, make: MakeQueue) -> None:
     server.hang()
-    made, ended = lane(server, parallel=1)
+    made, ended = make(server, parallel=1)
     for number in range(3):
         made.add(delivery(f"a/{number}"))
     wait_until(lambda: made.facts.in_flight == 1)
