@@ -65,9 +65,10 @@ def test_an_ipv4_address_is_judged_alike_in_whatever_ipv6_carries_it(address: IP
 
 @given(st.ip_addresses())
 def test_a_network_that_is_named_is_reached_and_none_other(address: IPv4Address | IPv6Address) -> None:
-    assert is_reachable(str(address), (ip_network(address),))
+    plain = getattr(address, "ipv4_mapped", None) or address
+    assert is_reachable(str(address), (ip_network(plain),))
     elsewhere = IPv4Network("10.0.0.0/8"), IPv6Network("fc00::/7")
-    if not any(address.version == one.version and address in one for one in elsewhere):
+    if not any(plain.version == one.version and plain in one for one in elsewhere):
         assert is_reachable(str(address), elsewhere) == is_reachable(str(address))
 
 
