@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 WINDOWS = {"turn-1": 1, "turn-2": 1, "crowd-1": 24, "crowd-2": 24}
 LIFE_S = 12.0
-"""Of a certificate that ends: time enough to connect with it."""
+"""Of a certificate that ends, at least: time enough to connect with it."""
 
 
 @pytest.fixture(scope="module")
@@ -124,12 +124,17 @@ def test_certificates_and_the_gateways_token_end_in_mid_flight_and_the_next_ones
 ) -> None:
     with in_flight(region, fleet):
         processes = [one.process.pid for one in region.gateways]
-        fleet.reissue(in_s=LIFE_S)
-        ends_s = time.monotonic() + LIFE_S
+        began_s = time.monotonic()
+        connect_anew(region)
+        region.restore()
+        # on a busy machine to connect takes longer
+        life_s = min(max(LIFE_S, 3 * (time.monotonic() - began_s)), 5 * LIFE_S)
+        fleet.reissue(in_s=life_s)
+        ends_s = time.monotonic() + life_s
         connect_anew(region)
         region.restore()
         fleet.go_on()
-        wait_until(lambda: time.monotonic() > ends_s + 1)
+        wait_until(lambda: time.monotonic() > ends_s + 1, life_s + 30)
         connect_anew(region)
         with nothing_acknowledged(fleet):
             wait_until(lambda: not any(one.status().mqtt_connected for one in region.gateways))
