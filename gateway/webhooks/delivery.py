@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["EndedDelivery", "WebhookDelivery"]
+__all__ = ["OUTCOMES", "EndedDelivery", "WebhookDelivery"]
+
+OUTCOMES: Final = (
+    "delivered",
+    "refused",
+    "redirected",
+    "exhausted",
+    "expired",
+    "queue-full",
+    "unknown-webhook",
+    "other-account",
+)
+"""How a delivery ends."""
 
 
 @dataclass(slots=True)

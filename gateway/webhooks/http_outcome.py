@@ -6,18 +6,21 @@ import email.utils
 from datetime import UTC
 from typing import Final, NamedTuple
 
-__all__ = ["MAX_RETRY_AFTER_S", "HttpOutcome", "outcome_of_status", "retry_after_s"]
+__all__ = ["MAX_RETRY_AFTER_S", "RESULTS", "HttpOutcome", "outcome_of_status", "retry_after_s"]
 
 MAX_RETRY_AFTER_S: Final = 3600.0
 """A server that wants to be left alone for longer is asked again after an hour."""
 _AGAIN: Final = frozenset({408, 425, 429})
 
 
+RESULTS: Final = ("delivered", "refused", "redirected", "failed", "timeout", "unreachable", "forbidden")
+"""What can become of an attempt."""
+
+
 class HttpOutcome(NamedTuple):
     """One attempt. `is_final`: taken, or refused for good; else it is tried again, `pause_s` from now at the earliest.
 
-    `reason`: `delivered`, `refused`, `redirected`, `failed`, `timeout`, `unreachable` or `forbidden`; `detail`:
-    in words.
+    `reason`: one of RESULTS; `detail`: in words.
     """
 
     is_final: bool

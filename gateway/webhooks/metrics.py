@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import nan
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from gateway.webhooks.http_outcome import HttpOutcome
+from gateway.webhooks.delivery import OUTCOMES
+from gateway.webhooks.http_outcome import RESULTS, HttpOutcome
 from gateway.webhooks.status import NotifierStatus
 
-__all__ = ["WebhookMetrics"]
+__all__ = ["UNKNOWN_WEBHOOK", "WebhookMetrics"]
+
+UNKNOWN_WEBHOOK: Final = "unknown"
+"""Counts what rules want from webhooks that the settings do not have."""
 
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
 
@@ -17,7 +23,7 @@ _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
 class WebhookMetrics:
     """The numbers of one process. Any thread counts. A label is a webhook of the settings, never a rule or device."""
 
-    def __init__(self) -> None:
+    def __init__(self, webhooks: Iterable[str]) -> None:
         self.registry = registry = CollectorRegistry()
         self._read = Counter("waybill_webhooks_messages", "Alerts and verdicts read", ["kind"], registry=registry)
         self._passed_over = Counter(
@@ -51,6 +57,12 @@ class WebhookMetrics:
             "waybill_webhooks_rules_up", "1 while rules and accounts are read to their end", registry=registry
         )
         self._healthy = Gauge("waybill_webhooks_healthy", "1 while healthy; NaN: it is a standby", registry=registry)
+        # From nothing to 1 is no increase for Prometheus: an alert on the first one needs the zero before it.
+        for name in (*webhooks, UNKNOWN_WEBHOOK):
+            for outcome in OUTCOMES:
+                self._ended.labels(name, outcome)
+            for result in RESULTS if name != UNKNOWN_WEBHOOK else ():
+                self._attempts.labels(name, result)
 
     def on_read(self, *, is_verdict: bool) -> None:
         """A message was read."""
@@ -101,11 +113,12 @@ class WebhookMetrics:
 
 
 def _totals(counter: Counter, label: str = "") -> dict[str, int]:
-    """What was counted for each value of a label, the first one if none is named; of a counter without, under ""."""
+    """What was counted for each value of a label, the first one if none is named; of a counter without, under "".
+    What never was is left out."""
     found: dict[str, int] = {}
     for metric in counter.collect():
         for sample in metric.samples:
             if sample.name.endswith("_total"):
                 word = sample.labels[label] if label else next(iter(sample.labels.values()), "")
                 found[word] = found.get(word, 0) + int(sample.value)
-    return found
+    return {word: count for word, count in found.items() if count}

@@ -19,7 +19,7 @@ from gateway.webhooks.deciding import PassDecision, decide
 from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
 from gateway.webhooks.digest import Digest, HeldBack, digest_of, is_digest_due
 from gateway.webhooks.intake import TakenMessage
-from gateway.webhooks.metrics import WebhookMetrics
+from gateway.webhooks.metrics import UNKNOWN_WEBHOOK, WebhookMetrics
 from gateway.webhooks.notebook import NotificationBook
 from gateway.webhooks.notification import Notification, alert_notification, body_of, verdict_notification
 from gateway.webhooks.open_messages import OpenMessages
@@ -177,7 +177,7 @@ class Notifier:
 
     def _refuse(self, delivery: WebhookDelivery, reason: str, detail: str) -> None:
         delivery.detail = detail
-        self._metrics.on_ended(delivery.webhook if delivery.webhook in self._webhooks else "unknown", reason)
+        self._metrics.on_ended(delivery.webhook if delivery.webhook in self._webhooks else UNKNOWN_WEBHOOK, reason)
         self._give_up(EndedDelivery(delivery, reason))
 
     def _give_up(self, ended: EndedDelivery) -> None:

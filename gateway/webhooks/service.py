@@ -79,7 +79,7 @@ class NotifierService:
         """Raises SettingsError, SecretUnusable, OSError."""
         self._settings, self._log_suppressed = settings, log_suppressed
         source = settings.pulsar
-        self._metrics = WebhookMetrics()
+        self._metrics = WebhookMetrics(settings.webhooks)
         open_client = partial(
             open_pulsar_client, source.service_url, source.access, timeout_s=source.operation_timeout_s
         )

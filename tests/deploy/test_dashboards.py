@@ -54,7 +54,13 @@ def plain(expr: str, dashboard: dict[str, Any]) -> str:
 
 
 def test_there_is_a_dashboard_for_each_place() -> None:
-    assert set(DASHBOARDS) == {"waybill-centre", "waybill-fleet", "waybill-region", "waybill-replication"}
+    assert set(DASHBOARDS) == {
+        "waybill-centre",
+        "waybill-fleet",
+        "waybill-region",
+        "waybill-replication",
+        "waybill-webhooks",
+    }
     titles = [dashboard["title"] for dashboard in DASHBOARDS.values()]
     assert len(set(titles)) == len(titles)
 

@@ -61,7 +61,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        self.written, self.metrics = Written(), WebhookMetrics()
+        self.written, self.metrics = Written(), WebhookMetrics(self.webhooks)
         self.book = self.stack.enter_context(NotificationBook(self.folder / "state.sqlite"))
         self.queues = {
             name: WebhookQueue(name, one, SignedPost(one), self._on_ended) for name, one in self.webhooks.items()
