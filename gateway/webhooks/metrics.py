@@ -25,19 +25,25 @@ class WebhookMetrics:
 
     def __init__(self, webhooks: Iterable[str]) -> None:
         self.registry = registry = CollectorRegistry()
-        self._read = Counter("waybill_webhooks_messages", "Alerts and verdicts read", ["kind"], registry=registry)
+        self._read = Counter("waybill_webhooks_messages_total", "Alerts and verdicts read", ["kind"], registry=registry)
         self._passed_over = Counter(
-            "waybill_webhooks_passed_over", "Messages that go to nobody", ["reason"], registry=registry
+            "waybill_webhooks_passed_over_total", "Messages that go to nobody", ["reason"], registry=registry
         )
         self._held_back = Counter(
-            "waybill_webhooks_held_back", "Messages that a rule held back", ["reason"], registry=registry
+            "waybill_webhooks_held_back_total", "Messages that a rule held back", ["reason"], registry=registry
         )
-        self._digests = Counter("waybill_webhooks_digests", "Summaries of what was held back", registry=registry)
+        self._digests = Counter("waybill_webhooks_digests_total", "Summaries of what was held back", registry=registry)
         self._attempts = Counter(
-            "waybill_webhooks_attempts", "Requests, by what became of them", ["webhook", "result"], registry=registry
+            "waybill_webhooks_attempts_total",
+            "Requests, by what became of them",
+            ["webhook", "result"],
+            registry=registry,
         )
         self._ended = Counter(
-            "waybill_webhooks_deliveries", "Deliveries that ended, by how", ["webhook", "outcome"], registry=registry
+            "waybill_webhooks_deliveries_total",
+            "Deliveries that ended, by how",
+            ["webhook", "outcome"],
+            registry=registry,
         )
         self._attempt_s = Histogram(
             "waybill_webhooks_attempt_seconds", "One request", ["webhook"], buckets=_ATTEMPT_S, registry=registry
