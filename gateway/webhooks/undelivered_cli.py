@@ -1,4 +1,4 @@
-"""`waybill alerts undelivered`: what no webhook took, listed, and sent again."""
+"""`waybill alerts undelivered`: what no webhook took, listed, sent again, and discarded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def list_(
     Example: waybill alerts undelivered list --config notifier.toml --webhook acme-ops
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     names = ("given up", "webhook", "reason", "attempts", "key", "detail")
@@ -53,7 +53,8 @@ def list_(
         shown = [{"fault": one.fault} if one.message is None else one.message.model_dump() for one in found]
         sys.stdout.write(json.dumps({"undelivered": shown}, indent=2, ensure_ascii=False) + "\n")
         return
-    table = Table(*names)
+    # a key is asked for as it stands here, so it is never cut
+    table = Table(*(Column(name, overflow="fold", no_wrap=name == "key") for name in names))
     for entry in found:
         table.add_row(*(Text(one_line(cell)) for cell in _cells(entry)))
     Console().print(table)
@@ -96,6 +97,34 @@ def retry(
         typer.echo("nothing to send again")
     if not all(one["taken"] for one in results):
         raise typer.Exit(1)
+
+
+@app.command()
+def discard(
+    *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
+) -> None:
+    """Take messages off the list that are never to be sent, all of a webhook or one by its key. They are gone for good.
+
+    Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 without `--webhook` and
+    `--key`; 78 for wrong settings.
+
+    Example: waybill alerts undelivered discard --config notifier.toml --webhook acme-former
+    """
+    if webhook is None and key is None:
+        raise typer.BadParameter("say which: --webhook or --key")
+    gone: list[dict[str, str]] = []
+    with alert_errors_as_messages():
+        for message, entry in _entries(_settings(config), webhook, key):
+            if message is None:
+                continue
+            entry.remove()
+            gone.append({"key": message.key, "webhook": message.webhook})
+            if not as_json:
+                typer.echo(one_line(f"{message.webhook} {message.key}: discarded"))
+    if as_json:
+        sys.stdout.write(json.dumps({"discarded": gone}, indent=2, ensure_ascii=False) + "\n")
+    elif not gone:
+        typer.echo("nothing to discard")
 
 
 def _settings(config: Path) -> NotifierSettings:
