@@ -41,8 +41,8 @@ def start_alert_processes(stack: LocalStack) -> None:
 class AlertFindings:
     """What became of the alerts. Milliseconds from the batch in its region to the alert, there and read at the centre.
 
-    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `is_whole`: what was announced is the events in
-    force and the withdrawn ids, which have none in common.
+    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `is_whole`:
+    what was announced is the events in force and the withdrawn ids, which have none in common.
     """
 
     by_kind: dict[str, int]

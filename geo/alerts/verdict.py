@@ -54,7 +54,9 @@ class AlertVerdict(AlertMessage):
     """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it.
 
     `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn.
-    `corrective_ids`: events that stand in the place of a withdrawn one. `decided_ms`: by the centre's clock.
+    `alerted`: what the region had said, as in EPCIS a declaration of an error repeats the event; None: nothing, or it
+    is not said. `corrective_ids`: events that stand in the place of a withdrawn one. `decided_ms`: by the centre's
+    clock.
     """
 
     id: Id
@@ -65,6 +67,7 @@ class AlertVerdict(AlertMessage):
     event: FinalEvent | None = None
     reason: ErrorReason | None = None
     corrective_ids: tuple[Id, ...] = Field((), max_length=16)
+    alerted: FinalEvent | None = None
     decided_ms: Milliseconds
 
 

@@ -29,7 +29,7 @@ EVENTS = [Revision("a", 0, "a"), Revision("b", 0, "b"), Revision("b", 1, "b", re
 
 
 def message(row: VerdictRow, **changes: Any) -> AlertVerdict:
-    facts = {"id": row.id.rjust(24, "0"), "revision": row.revision, "verdict": VerdictKind(row.verdict)}
+    facts: dict[str, Any] = {"id": row.id.rjust(24, "0"), "revision": row.revision, "verdict": VerdictKind(row.verdict)}
     return AlertVerdict(**(facts | {"tenant": "t", "device": "d", "decided_ms": 1} | changes))
 
 
