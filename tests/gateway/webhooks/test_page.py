@@ -19,7 +19,9 @@ RULES, DELIVERY = PAGE.split("\n## Rules\n")[1].split("\n## Delivery\n")
 
 
 def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    # of all languages at once: the end of one block is no beginning of the next
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for one, block in found if one == language]
 
 
 def test_the_rules_of_the_page_can_be_published() -> None:
