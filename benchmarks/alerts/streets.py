@@ -1,8 +1,8 @@
 """Where the vehicles of the load and those that are timed drive, and the fences there. Pure.
 
-The town is a grid of square yards, a fence each. A vehicle of the load drives to and fro along a street at
-20 m/s; half of the streets lead through yards. East of the town is a border for each timed vehicle, a gate or the side of
-a fence, and it crosses it with each of its fixes: so each fix has an alert, and an alert is the answer to one fix.
+The town is a grid of square yards, a fence each. A vehicle of the load drives to and fro along a street at 20 m/s; half
+of the streets lead through yards. East of the town is a border for each timed vehicle, a gate or the side of a fence,
+and it crosses it with each of its fixes: so each fix has an alert, and an alert is the answer to one fix.
 """
 
 from __future__ import annotations
