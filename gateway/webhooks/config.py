@@ -35,10 +35,12 @@ MAX_NETWORKS = 100
 
 def _url(text: str) -> str:
     parts = urlsplit(text)
+    # what is signed and posted must be what is written here, not what some library makes of it
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("a URL has ASCII characters and no blanks; write others as %XX, and a host in its xn-- form")
     if parts.scheme not in {"https", "http"} or not parts.hostname:
         raise ValueError("write https://host/path")
+    # a password in an address ends up in other people's logs
     if parts.username is not None or parts.password is not None or parts.fragment:
         raise ValueError("it has no user, no password and no #: messages are signed")
     if parts.port == 0:

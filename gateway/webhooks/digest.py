@@ -53,6 +53,7 @@ def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> boo
 
 def digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
     """The summary of what was held back; `more`: messages that were only counted."""
+    # the key follows from what is summarised, so a summary that is made again after a crash is the same
     first = min(held, key=lambda one: (one.at_ms, one.key))
     key = f"digest/{rule.id}/{first.at_ms}"
     content: dict[str, Any] = {

@@ -87,9 +87,11 @@ def _tcp(host: str, port: int, until_s: float, networks: Iterable[Network]) -> s
     """A connection to the first address of a host that may be reached and takes one, all of it until a moment."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     reachable = [one for one in found if is_reachable(str(one[4][0]), networks)]
+    # not final: what a name stands for changes, and may be wrong for a moment
     if found and not reachable:
         raise AddressForbidden(host, str(found[0][4][0]))
     failure: OSError | None = None
+    # all within one time: a name with many dead addresses gets no longer than one with a single one
     for family, kind, protocol, _, address in reachable:
         connection = socket.socket(family, kind, protocol)
         try:

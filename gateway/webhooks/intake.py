@@ -115,6 +115,7 @@ class AlertIntake:
                 continue
             client: Any = None
             try:
+                # a client for each topic: one topic whose reading hangs does not hold up the others
                 client = self._open_client()
                 consumer = client.subscribe(
                     topic.name,
@@ -130,6 +131,7 @@ class AlertIntake:
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
                 if is_first:
                     # whoever has it now has the others, too
+                    # the others stop, so that the other process gets them too, and not half of the topics
                     self._has_first.clear()
                 self._note(topic, f"{type(error).__name__}: {error}")
                 self._stop.wait(backoff.take_delay_s())

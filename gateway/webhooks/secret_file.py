@@ -33,6 +33,7 @@ class SecretFile:
             self._secrets = _read(self._path)
             self.problem = ""
         except SecretUnusable as error:
+            # once, not for each message
             if not self.problem:
                 _LOG.warning("the former secret is used", problem=str(error))
             self.problem = f"{error}; the former secret is used"

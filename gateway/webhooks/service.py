@@ -139,6 +139,7 @@ class NotifierService:
             self._turn()
             if (now_s := time.monotonic()) >= next_s:
                 next_s = now_s + _STATUS_S
+                # summaries and forgetting need no message to come
                 if (by := self._going_by()) is not None:
                     self._notifier.tick(by)
                 self._update(now_s)
@@ -188,6 +189,7 @@ class NotifierService:
         if late:
             _LOG.warning("requests in flight are given up; their messages come again", webhooks=late)
         self._notifier.settle()
+        # what was given up meanwhile is written if that is quick
         self._writer.close()
         self._notifier.settle()
         self._intake.close()

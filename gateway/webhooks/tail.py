@@ -77,12 +77,14 @@ def tail(
         return put
 
     for topic in topics:
+        # a reader, not a subscription: whoever only looks must not keep messages from being deleted
         client.create_reader(topic.name, pulsar.MessageId.latest, reader_listener=listener(topic))
     while goes_on():
         try:
             topic, data, read_ms = came.get(timeout=_TURN_S)
         except queue.Empty:
             continue
+        # alerts of another tenant than the topic's are passed over, as where they are delivered
         seen = _seen(topic, data, read_ms)
         if seen is not None and wanted.takes(seen):
             yield seen

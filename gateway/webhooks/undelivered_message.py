@@ -58,6 +58,7 @@ def undelivered_of(ended: EndedDelivery, at_ms: int) -> UndeliveredMessage:
 def decode_undelivered(data: bytes) -> UndeliveredMessage:
     """The message of some bytes. Raises MalformedAlert, and nothing else for any bytes."""
     try:
+        # whoever may write there may write anything: depth and size are bounded before it is read
         parse_json(data, max_bytes=MAX_BYTES, max_depth=4, max_values=20_000)
         return UndeliveredMessage.model_validate_json(data)
     except (InvalidJson, ValidationError) as error:

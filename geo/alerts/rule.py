@@ -71,6 +71,7 @@ class AlertRule(Settings):
         for name, values in (("kinds", self.kinds), ("places", self.places)):
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} names one twice")
+        # a rule that looks right and never sends is worse than a fault
         if self.quiet is not None and self.quiet.is_always_open:
             raise ValueError("quiet covers the whole week, so nothing would ever be sent; write enabled = false")
         return self
