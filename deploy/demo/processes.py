@@ -70,6 +70,10 @@ tenants = {list(stack.topology.operators)}
 # the scenario drives on a fixed day, however long ago that is
 max_age_days = 36500
 
+[verdicts]
+# events are computed once, when all is in the table
+settle_s = 0
+
 [[clusters]]
 name = "hq"
 service_url = "{hq.service_url}"

@@ -99,6 +99,8 @@ def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
         "[verdicts]",
         f"alerts = {[f'persistent://fleet/alerts-{region}/alerts' for region in topology.regions]!r}",
         "interval_s = 1.0",
+        # events are computed once, when all is in the table
+        "settle_s = 0",
         *([store.job_settings()] if store else []),
     ]
     path.write_text("\n".join(lines) + "\n")
