@@ -14,6 +14,7 @@ from typing import Final
 from geo.alerts.verdict import ErrorReason, VerdictKind
 from geo.spatial import DayEvent
 
+# one alert has a few events in its place; a message has a bound
 MAX_CORRECTIVE: Final = 16
 NEAR_MS: Final = 300_000
 """An event of the same kind and place so near in time may stand in the place of one that did not happen."""

@@ -122,6 +122,7 @@ def spatial_jobs(stack: LocalStack, config: Path) -> list[DaemonProcess]:
     ]
 
 
+# the demo counts what is left, and has no hour to wait
 _PRUNE_DELAY_S = 0.3
 _HEARTBEAT_S = 60
 """The least that an agent takes: nobody wants to wait for the usual five minutes."""

@@ -12,6 +12,7 @@ from deploy.local import DaemonProcess, LocalStack, stack_operator
 from settings import load
 
 _LOOK_S = 0.1
+# a job that cannot run at all ends the drill, and not the other way round
 _MAX_STARTS = 20
 
 

@@ -33,6 +33,7 @@ MAX_SETTLE_S: Final = 5.0
 """... and after so long they are made however many come."""
 MAX_NAMED: Final = 100
 """Of what cannot be used so many are named in a line of the log."""
+# publications come in bursts; one more look costs nothing
 _TURN_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 _LOG = structlog.get_logger("alerts")
