@@ -154,6 +154,7 @@ def devices_of_toml(text: str, file: str) -> tuple[list[PlacedDevice], list[Devi
 
 def _entries(tables: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any] | str]]:
     """Place and table of each device; a text instead of a table says what is wrong."""
+    # A fault of the file's own form comes once, not once for each device.
     for kind, given in tables.items():
         if kind != _TABLE:
             yield (kind,), f"{kind:.80}: no such table; a file of devices has [[{_TABLE}]]"
