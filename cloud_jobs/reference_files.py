@@ -130,8 +130,7 @@ def _place_is(place: str) -> _PlaceOf:
 def _contracts_in(text: str) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]]:
     found, faults = contracts_of_toml(text)
     for fault in faults:
-        where = "".join(f":{number}" for number in (fault.line, fault.column) if number)
-        yield _place_is(where), fault.reason
+        yield _place_is(fault.place), fault.reason
     for one in found:
         yield partial(_line, one), _stated(one)
 

@@ -25,6 +25,7 @@ REPLAYED_AGE_S: Final = 3_000_000_000
 """The scenario drives on a fixed day, however long ago that is."""
 _WAIT_MS: Final = 100
 _OPERATION_S: Final = 10
+# alerts come by the hundred; the screen shows that they do
 _SAID_EVERY_S: Final = 10.0
 
 
@@ -41,8 +42,8 @@ def start_alert_processes(stack: LocalStack) -> None:
 class AlertFindings:
     """What became of the alerts. Milliseconds from the batch in its region to the alert, there and read at the centre.
 
-    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `is_whole`: what was announced is the events in
-    force and the withdrawn ids, which have none in common.
+    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `is_whole`:
+    what was announced is the events in force and the withdrawn ids, which have none in common.
     """
 
     by_kind: dict[str, int]

@@ -29,12 +29,14 @@ class VerdictKind(StrEnum):
 
 
 class ErrorReason(StrEnum):
-    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and one of ours."""
+    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and two of ours."""
 
     DID_NOT_OCCUR = "did_not_occur"
     INCORRECT_DATA = "incorrect_data"
     NOT_RECEIVED = "not_received"
-    """The centre never had the record that the alert names."""
+    """The centre had not the record that the alert names for as long as an alert may be provisional."""
+    NOT_COMPUTED = "not_computed"
+    """The centre had the record, and for so long had not computed its events."""
 
 
 class FinalEvent(AlertMessage):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import identity.registry_session
 from identity.command_session import shows_progress
 from identity.device_cli import app
+from identity.errors import SignatureRefused
 from identity.operator_keys import OperatorKeys
 from identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
 from identity.registry_messages import DevicePublication, read_entry
@@ -60,6 +61,9 @@ class InMemory:
     def get(self, name: str) -> object:
         found = self.publication(name)
         return found and found.entry
+
+    def refusal(self, _: DeviceEntry) -> SignatureRefused | None:
+        return None
 
     def nearest(self, _: str) -> str:
         return "acme/bus-2"
