@@ -135,7 +135,6 @@ class AlertIntake:
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
                 if is_first:
                     # whoever has it now has the others, too
-                    # the others stop, so that the other process gets them too, and not half of the topics
                     self._has_first.clear()
                 self._note(topic, f"{type(error).__name__}: {error}")
                 self._stop.wait(backoff.take_delay_s())

@@ -86,7 +86,6 @@ def notifier_table(status: NotifierStatus) -> Table:
         # Refused texts are of whoever was refused: nothing in them moves a cursor or makes a line.
         table.add_row(name.replace("_", " "), Text(one_line(_words(value), _LINE_CHARACTERS)))
     for one in status.webhooks:
-        # what a server said is not ours: nothing in it moves a cursor
         said = f"waiting {one.waiting}, oldest {one.oldest_s:.0f} s"
         said += f", left alone for {one.paused_s:.0f} s" if one.paused_s else ""
         table.add_row(f"webhook {one.name}", Text(one_line(f"{said}{'; ' if one.problem else ''}{one.problem}", 1000)))
