@@ -1,4 +1,4 @@
-"""`waybill reference`: fences, tariffs and accounts, checked, published from files, and shown as the jobs have them."""
+"""`waybill reference`: reference data, checked, published from files, and shown as the jobs have it."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ app = typer.Typer(
     cls=_DevicesAnywhere,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Check, publish and show fences, tariffs, accounts and devices.",
+    help="Check, publish and show fences, contracts, alert rules and devices.",
 )
 _TAKEN_OVER: Final = (
     "the next run of `cloud-jobs usage` takes them over; what is closed before that is by what was published earlier"
 )
+_AT_ONCE: Final = "`waybill alerts deliver` goes by them at once"
 Config = Annotated[
     Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
 ]
@@ -132,7 +133,7 @@ def put(
     else:
         typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}")
         if counts:
-            typer.echo(_TAKEN_OVER)
+            typer.echo(_AT_ONCE if set(counts) == {"alert_rule"} else _TAKEN_OVER)
 
 
 def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: JudgedReference) -> Signing | None:
@@ -345,7 +346,7 @@ def _version(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    from cloud_jobs.billing.utc_stamp import stamp
+    from geo.reference.moments import stamp
 
     return stamp(value) if isinstance(value, datetime) else value
 

@@ -41,6 +41,7 @@ MAX_DEVICES: Final = 10_000
 """Of one file: what a command publishes one by one within minutes."""
 MAX_FILE_FAULTS: Final = 100
 """So many faults of a file are named."""
+# the publication says the file's reason as well
 _MAX_REASON: Final = 400
 _TABLE: Final = "device"
 

@@ -30,6 +30,7 @@ __all__ = ["app"]
 
 EXIT_FAULT: Final = 1
 _SPEAKER: Final = Speaker("waybill reference", os.EX_TEMPFAIL)
+# another command of the same operator, which reads the registry once
 _LOCK_WAIT_S: Final = 10.0
 _NOT_PUBLISHED: Final = (EXIT_FAULT, 2, EXIT_REFUSED, os.EX_CONFIG)
 

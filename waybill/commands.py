@@ -63,6 +63,7 @@ SUBCOMMANDS = {
     "device": LazyCommand("identity.device_cli:app", "gateway", "Expect, suspend, revoke, move and replace devices."),
     "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
     "push": LazyCommand("edge_agent.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
+    "alerts": LazyCommand("gateway.webhooks.cli:app", "gateway", "Alerts as they come, and delivered to webhooks."),
     "reference": LazyCommand("cloud_jobs.reference_cli:app", "cloud", "Check, publish and show contracts and fences."),
     "decisions": LazyCommand(
         "cloud_jobs.billing.certificates.cli:app", "cloud", "Decide on devices that hold up a bill."

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
 from cloud_jobs.verdicts.config import VerdictSettings
 from cloud_jobs.verdicts.deciding import AlertDecision, KnownOfAlert, corrective_ids, decide
-from cloud_jobs.verdicts.lookups import OpenedTable, Row, by_devices, event_of, moment
+from cloud_jobs.verdicts.lookups import OpenedTable, Row, by_devices, event_of, ingested_at, moment
 from geo.alerts.verdict import ErrorReason, VerdictKind
 from geo.spatial import DayEvent
 
@@ -48,6 +49,28 @@ class VerdictRun:
     def __bool__(self) -> bool:
         """Whether something was said."""
         return bool(self.confirmed + self.corrected + self.withdrawn + self.late)
+
+
+class KnownCoverage(NamedTuple):
+    """With what the events are computed, and what the centre has now, which is asked for overdue alerts alone."""
+
+    covered: Mapping[DeviceStream, Coverage]
+    received: Mapping[DeviceStream, Coverage]
+
+
+def provisional_since(lake: Lake) -> datetime | None:
+    """Since when the oldest alert of the table waits for a verdict; None: each has one.
+
+    Read from the tables, whether or not somebody gives verdicts. Raises LakeError.
+    """
+    alerts = OpenedTable(lake, "alerts", lake.open("alerts"))
+    newest = counter_of(newest_number(alerts.opened, "alerts"))
+    decided = stated(lake.open(TABLE), DECIDED_ALERTS) or 0
+    if decided >= newest:
+        return None
+    # the first one that waits is in the commit behind those of which each has its verdict
+    moments = alerts.since(decided, newest)["collected_at"].to_pylist()
+    return min(moments, default=None)
 
 
 def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime) -> VerdictRun:
@@ -90,6 +113,7 @@ class _Deciding:
         self._lake, self._now, self._tables = lake, now, tables
         self._covered_commit = stated(tables["geofence_events"].opened, COVERED_COMMIT)
         self._longest = timedelta(seconds=settings.max_provisional_s)
+        self._settle = timedelta(seconds=settings.settle_s)
         self._first_open: int | None = None
         self._oldest_open: datetime | None = None
         self._open = 0
@@ -128,23 +152,39 @@ class _Deciding:
         by_kind = {kind.value: int(counts.get(kind, 0)) for kind in VerdictKind}
         return VerdictRun(**by_kind, provisional=self._open, oldest_provisional_s=max(0, oldest_s))
 
-    def _known(
-        self, alert: Row | None, event: Row | None, before: Row | None, coverage: Mapping[DeviceStream, Coverage]
-    ) -> KnownOfAlert:
+    def _known(self, alert: Row | None, event: Row | None, before: Row | None, coverage: KnownCoverage) -> KnownOfAlert:
+        is_overdue = alert is not None and alert["collected_at"] <= self._now - self._longest
+        has_record = alert is not None and _has(coverage.covered, alert)
         return KnownOfAlert(
             alert=None if alert is None else event_of(alert),
             event=None if event is None else event_of(event),
-            is_covered=alert is not None and _is_covered(alert, coverage),
-            is_overdue=alert is not None and self._now - alert["collected_at"] >= self._longest,
+            # a region sees some events by later fixes than the one that they name: these are waited for
+            is_covered=has_record and alert is not None and (is_overdue or self._is_settled(alert)),
+            is_received=alert is not None and _has(coverage.received, alert),
+            is_overdue=is_overdue,
             was_announced=before is not None,
         )
 
-    def _coverage(self, alerts: Iterable[Row]) -> Mapping[DeviceStream, Coverage]:
-        """What the events are computed with, of the devices of these alerts."""
+    def _is_settled(self, alert: Row) -> bool:
+        """Whether the events are computed with what the ingest committed so long after the region saw the event."""
+        covered_at = self._covered_at
+        return covered_at is not None and covered_at >= alert["received_at"] + self._settle
+
+    @cached_property
+    def _covered_at(self) -> datetime | None:
+        return None if self._covered_commit is None else ingested_at(self._lake, self._covered_commit)
+
+    def _coverage(self, alerts: Iterable[Row]) -> KnownCoverage:
+        """What is covered and what is received of the devices of these alerts."""
+        rows = [*alerts]
+        covered = self._coverage_at(self._covered_commit, rows)
+        due = self._now - self._longest
+        overdue = [row for row in rows if row["collected_at"] <= due and not _has(covered, row)]
+        return KnownCoverage(covered, self._coverage_at(self._lake.ingest_commit(), overdue) if overdue else {})
+
+    def _coverage_at(self, commit: int | None, alerts: Sequence[Row]) -> Mapping[DeviceStream, Coverage]:
         devices = {TenantDevice(row["tenant"], row["device"]) for row in alerts}
-        if not devices or self._covered_commit is None:
-            return {}
-        return self._lake.coverage_at(self._covered_commit, devices)
+        return self._lake.coverage_at(commit, devices) if devices and commit is not None else {}
 
     def _note_open(self, alert: Row) -> None:
         self._open += 1
@@ -196,7 +236,8 @@ def _newest(rows: Iterable[Row]) -> dict[str, Row]:
     return newest
 
 
-def _is_covered(alert: Row, coverage: Mapping[DeviceStream, Coverage]) -> bool:
+def _has(coverage: Mapping[DeviceStream, Coverage], alert: Row) -> bool:
+    """Whether the record is in it that an alert names."""
     stream = coverage.get(DeviceStream(alert["tenant"], alert["device"], alert["epoch"]))
     return stream is not None and alert["seq"] in stream.received
 

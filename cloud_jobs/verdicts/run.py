@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -25,6 +27,12 @@ from geo.alerts.verdict import ErrorReason, FinalEvent
 from runtime.signals import stop_on_signals
 
 Counts = dict[str, Any]
+_MAX_MESSAGES: Final = 5_000
+"""So many are taken in one commit."""
+# a million messages: more is left to the next run, which then has nothing else to do
+_MAX_COMMITS: Final = 200
+_COLLECT_S: Final = 60.0
+"""After so long what is there is decided, and the rest is for the next run."""
 _LOG = structlog.get_logger("verdicts", job="verdicts")
 
 
@@ -45,11 +53,12 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
     def once() -> None:
         with runs.run() as measured:
+            began = datetime.now(UTC)
             with settings.location.errors_named():
                 counts = _collect(settings, alerts)
                 run = give_verdicts(lake, given, datetime.now(UTC))
             counts |= _counts(run)
-            metrics.take(counts)
+            metrics.take(counts, began.timestamp())
             try:
                 counts["published"] = _publish(settings)
             finally:
@@ -97,14 +106,25 @@ def verdict_message(row: Row) -> dict[str, Any]:
 
 
 def _collect(settings: CloudSettings, alerts: AlertSubscription) -> Counts:
-    """Takes what the topics have into the table; how many alerts are new, were there, and are none."""
-    messages = alerts.read()
-    found = collect_alerts(settings.tables, messages, datetime.now(UTC), timedelta(days=settings.ingest.max_age_days))
-    alerts.acknowledge()
-    if found.refused:
-        _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
-    refused = sum(found.refused.values())
-    return {"alerts": found.added, "repeated": found.repeated, "refused": refused, "left_out": len(alerts.problems)}
+    """Takes what the topics have into the table; how many alerts are new, were there, and are none.
+
+    All that there was when it began: an event is not to be called late while its alert waits behind others, and what
+    comes all the time is not to hold up verdicts.
+    """
+    counts, began_s = Counter[str](), time.time()
+    for _ in range(_MAX_COMMITS):
+        received = alerts.receive(_MAX_MESSAGES, began_s)
+        now, max_age = datetime.now(UTC), timedelta(days=settings.ingest.max_age_days)
+        found = collect_alerts(settings.tables, received.messages, now, max_age)
+        alerts.acknowledge()
+        if found.refused:
+            _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
+        refused = sum(found.refused.values())
+        counts.update({"alerts": found.added, "repeated": found.repeated, "refused": refused})
+        # a broker whose clock is behind never says that something is new
+        if received.is_all or time.time() - began_s > _COLLECT_S:
+            break
+    return {**counts, "left_out": len(received.unread)}
 
 
 def _counts(run: VerdictRun) -> Counts:

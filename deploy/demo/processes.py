@@ -70,6 +70,10 @@ tenants = {list(stack.topology.operators)}
 # the scenario drives on a fixed day, however long ago that is
 max_age_days = 36500
 
+[verdicts]
+# events are computed once, when all is in the table
+settle_s = 0
+
 [[clusters]]
 name = "hq"
 service_url = "{hq.service_url}"
@@ -110,6 +114,15 @@ def usage_job(stack: LocalStack, config: Path, folder: str = "usage") -> DaemonP
     )
 
 
+def spatial_jobs(stack: LocalStack, config: Path) -> list[DaemonProcess]:
+    """The events at fences, and what is said of the alerts: not started yet; each ends by itself."""
+    return [
+        DaemonProcess.python(f"cloud-jobs-{job}", "cloud_jobs", [job, "--config", str(config)], stack.folder / job)
+        for job in ("geofence", "verdicts")
+    ]
+
+
+# the demo counts what is left, and has no hour to wait
 _PRUNE_DELAY_S = 0.3
 _HEARTBEAT_S = 60
 """The least that an agent takes: nobody wants to wait for the usual five minutes."""

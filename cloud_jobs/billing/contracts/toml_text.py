@@ -1,4 +1,5 @@
-"""Contracts as people write them: TOML with [[tariff]], [[account]], [[legal_entity]] and [[exchange_rate]]. Pure."""
+"""Contracts as people write them: TOML with [[tariff]], [[account]], [[legal_entity]], [[exchange_rate]] and
+[[alert_rule]]. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +8,15 @@ from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from cloud_jobs.billing.contracts.fields import Contract
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
+from geo.alerts import AlertRule
 from settings import TextFault, TomlLines, TomlPath, parse_toml, problem_text, toml_fault
 from settings.text_fault import MAX_REASON_CHARACTERS
 
+TABLES: Final[dict[str, type[BaseModel]]] = {**MODEL_OF, "alert_rule": AlertRule}
+"""What a table of each name makes."""
 MAX_TOML_CONTRACTS_BYTES: Final = 8 << 20
 MAX_TEXT_FAULTS: Final = 100
 """So many faults of a text are named."""
@@ -21,10 +24,10 @@ _MAX_NUMBER: Final = 64
 
 
 class StatedContract(NamedTuple):
-    """A contract of a text, and where its parts stand."""
+    """A contract or rule of a text, and where its parts stand."""
 
     kind: str
-    made: Contract
+    made: BaseModel
     path: TomlPath
     lines: TomlLines
 
@@ -46,7 +49,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
         reasons: Iterable[tuple[TomlPath, str]] = [((), table)] if isinstance(table, str) else ()
         if not isinstance(table, str):
             try:
-                made = MODEL_OF[kind].model_validate(table)
+                made = TABLES[kind].model_validate(table)
             except ValidationError as error:
                 reasons = _reasons(kind, table, error)
             else:
@@ -74,10 +77,10 @@ def _number(text: str) -> Decimal:
 def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
     """Kind, number and table of each contract; a text instead of a table says what is wrong."""
     for kind, given in tables.items():
-        if kind not in MODEL_OF:
-            near = get_close_matches(kind, MODEL_OF, 1)
+        if kind not in TABLES:
+            near = get_close_matches(kind, TABLES, 1)
             advice = (
-                f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in MODEL_OF)}"
+                f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
             )
             yield kind, None, f"{kind}: no such table; {advice}"
         elif not isinstance(given, list):
@@ -92,5 +95,5 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
     named = table.get("id")
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
     for detail in error.errors(include_url=False):
-        said = problem_text(MODEL_OF[kind], detail, "key").replace(VALUE_ERROR, "")
+        said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
         yield detail["loc"], f"{who}: {said}"
