@@ -15,7 +15,9 @@ _CELL_M: Final = 200.0
 _YARD_M: Final = 100.0
 _SOUTH, _WEST = 50.0, 8.0
 _DEGREE_M: Final = 111_320.0
-_LANE_M: Final = 10.0
+_LANES_M: Final = (20.0, 40.0, 60.0, 80.0, 120.0, 140.0, 160.0, 180.0)
+"""Of each row of cells, half of them through yards. None along a side: on which side who drives there is, is in doubt,
+and what is said of it depends on how fixes come (docs/alerts.md)."""
 _SPEED_MPS: Final = 20.0
 _LENGTH_M: Final = COLUMNS * _CELL_M
 _BORDER_M: Final = _LENGTH_M + 2_000.0
@@ -37,7 +39,8 @@ def place(east_m: float, north_m: float) -> Place:
 def on_lane(number: int, at_s: float) -> Place:
     """Where a vehicle of the load is so long after the beginning."""
     driven_m = (number * 37.0 + _SPEED_MPS * at_s) % (2 * _LENGTH_M)
-    return place(min(driven_m, 2 * _LENGTH_M - driven_m), number * _LANE_M % (ROWS * _CELL_M))
+    row, lane = divmod(number % (ROWS * len(_LANES_M)), len(_LANES_M))
+    return place(min(driven_m, 2 * _LENGTH_M - driven_m), row * _CELL_M + _LANES_M[lane])
 
 
 def at_border(number: int, fix: int) -> Place:

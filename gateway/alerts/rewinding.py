@@ -35,6 +35,10 @@ class RewindEnd(NamedTuple):
         """Whether a message stands after what is rewound."""
         return position > self.position if self.included else position >= self.position
 
+    def is_last(self, position: MessagePosition) -> bool:
+        """Whether the message there is the last one that is rewound, as far as its place says."""
+        return self.included and position >= self.position
+
 
 def position_of(message_id: Any) -> MessagePosition:
     """The position of a message's id, or of the last one of a topic."""
@@ -51,18 +55,22 @@ def rewound(client: Any, partition: str, since_ms: int, end: RewindEnd) -> Itera
     try:
         reader.seek(since_ms)
         # seek is by when a message was published, and inclusive: too much is read rather than too little
-        silences = 0
-        while reader.has_message_available():
+        # after such a seek the client asks the broker each time whether there is more: so it is asked at the beginning
+        # and after a silence, and the end is known by its place
+        silences, may_come = 0, reader.has_message_available()
+        while may_come:
             try:
                 message = reader.read_next(_WAIT_MS)
             except pulsar.Timeout:
                 silences += 1
-                if silences >= _MAX_SILENCES:
+                may_come = reader.has_message_available()
+                if may_come and silences >= _MAX_SILENCES:
                     raise PulsarUnreachable(f"{partition}: a reader gave nothing for {silences} s") from None
                 continue
-            silences = 0
-            if end.is_before(position_of(message.message_id())):
+            silences, position = 0, position_of(message.message_id())
+            if end.is_before(position):
                 return
             yield message
+            may_come = not end.is_last(position)
     finally:
         reader.close()
