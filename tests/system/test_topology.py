@@ -87,7 +87,8 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
         if link["problem"]
     }
     assert done.exit_code == 1
-    assert set(bad) == {(name, "eu", "hq") for name in ("fleet/access", "fleet/reference", "fleet/telemetry-eu")}
+    replicated = ("canary/telemetry-eu", "fleet/access", "fleet/reference", "fleet/telemetry-eu")
+    assert set(bad) == {(name, "eu", "hq") for name in replicated}
     assert bad["fleet/telemetry-eu", "eu", "hq"]["backlog"] > 0
     wait_until(lambda: _connected(stack), 60)
 
@@ -256,10 +257,10 @@ def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStac
     assert differs.exit_code == 2
     new = [one for one in json.loads(differs.stdout) if one["action"] == "create"]
     assert {(one["cluster"], one["name"]) for one in new} == {
-        ("eu", "fleet/telemetry-eu/new"),
-        ("hq", "fleet/telemetry-eu/new"),
-        ("hq", "fleet/telemetry-us/new"),
-        ("us", "fleet/telemetry-us/new"),
+        (cluster, f"{tenant}/telemetry-{region}/new")
+        for tenant in ("canary", "fleet")
+        for region in ("eu", "us")
+        for cluster in (region, "hq")
     }
 
 
