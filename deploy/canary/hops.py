@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["PARENT", "Hop"]
+__all__ = ["AT_LEAST_ONCE", "PARENT", "Hop", "ProbeItem"]
 
 
 class Hop(StrEnum):
@@ -43,3 +43,13 @@ PARENT: Final = {
     Hop.RATED: Hop.USAGE,
 }
 """The hop before each: what has not come there cannot come here, and is not this one's fault."""
+
+AT_LEAST_ONCE: Final = frozenset({Hop.REGION, Hop.CENTRE, Hop.ALERT})
+"""Topics: a message may be there again, which is counted as repeated, and is no double."""
+
+
+class ProbeItem(NamedTuple):
+    """What is to show of a probe at a hop, known beforehand: its name, and its device time (ms since 1970)."""
+
+    name: str
+    t_ms: int

@@ -1,0 +1,167 @@
+"""`waybill canary`: run it, check its settings, ask a running one, and write what has to be published for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from settings import SettingsError, load
+
+if TYPE_CHECKING:
+    from deploy.canary.config import CanarySettings
+
+__all__ = ["app"]
+
+_WIDTH: Final = None if sys.stdout.isatty() else 140
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="A vehicle whose drive and answers are known beforehand, watched at each hop up to the money.",
+)
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The settings of the canary, a TOML file.")]
+
+
+@app.command()
+def run(*, config: ConfigOption) -> None:
+    """Drive and watch until SIGTERM.
+
+    Exit status: 0 stopped by a signal, 1 it cannot go on, 78 for wrong settings.
+
+    Example: waybill canary run --config canary.toml
+    """
+    settings = _checked(config)
+    from deploy.canary.service import run_canary
+    from runtime.logs import start_logging
+    from runtime.signals import stop_on_signals
+
+    start_logging(settings.log)
+    with _errors_as_messages(), stop_on_signals() as stop:
+        run_canary(settings, stop)
+
+
+@app.command("check-config")
+def check_config(*, config: ConfigOption) -> None:
+    """Say whether the file can be used on this machine, and list every mistake if not.
+
+    Exit status: 0 it can, 78 it cannot.
+
+    Example: waybill canary check-config --config canary.toml
+    """
+    settings = _checked(config)
+    watched = ", ".join(hop.value for hop in settings.watched)
+    typer.echo(f"{config}: right. Canary {settings.tenant}/{settings.device} of region {settings.region}: {watched}")
+
+
+@app.command()
+def status(
+    *,
+    config: ConfigOption,
+    buckets: Annotated[bool, typer.Option("--buckets", help="The service level of each minute, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show each hop of the canary that runs with this file: its colour, why, its latencies and its service level.
+
+    Exit status: 0 when no hop is red (some may be unknown), 1 when one is or no canary runs, 78 for wrong settings.
+
+    Example: waybill canary status --config canary.toml --buckets
+    """
+    settings = _settings(config)
+    from rich.console import Console
+
+    from deploy.canary.status import buckets_table, read_canary_status, status_table
+
+    with _errors_as_messages():
+        answer = read_canary_status(settings.status.port)
+    if as_json:
+        typer.echo(answer.model_dump_json(indent=2))
+    else:
+        console = Console(width=_WIDTH, highlight=False)
+        console.print(status_table(answer))
+        if buckets:
+            console.print(buckets_table(answer))
+    if not answer.is_healthy:
+        raise typer.Exit(1)
+
+
+@app.command()
+def setup(
+    *,
+    config: ConfigOption,
+    out: Annotated[Path, typer.Option("--out", help="The folder that the files are written to.")],
+    since: Annotated[
+        datetime | None,
+        typer.Option("--since", help="From when on they are in force (UTC); without it from the first of this month."),
+    ] = None,
+    publish: Annotated[
+        Path | None, typer.Option("--publish", help="Publish them, too, with these settings of the jobs (TOML).")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Your private key, which signs what is published.")] = None,
+) -> None:
+    """Write the canary's fence, tariff, seller and account, and say how they are published.
+
+    Nobody else may drive through the fence: whoever does is metered in it. Choose a place where nobody drives.
+
+    Exit status: 0 written (and published), 1 they cannot be published, 78 for wrong settings.
+
+    Example: waybill canary setup --config canary.toml --out canary-eu
+    """
+    settings = _settings(config)
+    from cloud_jobs.reference_cli import put
+    from deploy.canary.reference_texts import contracts_text, fence_text
+
+    begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    reason = f"the canary of region {settings.region}"
+    with _errors_as_messages():
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "fences.geojson").write_text(fence_text(settings), encoding="utf-8")
+        contracts = contracts_text(settings, begin.replace(tzinfo=begin.tzinfo or UTC))
+        (out / "contracts.toml").write_text(contracts, encoding="utf-8")
+    typer.echo(f"written: {out}/fences.geojson and {out}/contracts.toml")
+    if publish is not None:
+        put([out], config=publish, key=key, reason=reason)
+        return
+    lake = settings.lake or "LAKE"
+    typer.echo("to check and to publish them:")
+    typer.echo(f"  waybill reference check {out} --lake {lake}")
+    typer.echo(f'  waybill reference put {out} --config cloud.toml --key YOUR.key --reason "{reason}"')
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    from cloud_jobs.errors import CloudError
+    from deploy.canary.errors import CanaryError
+    from deploy.local import LocalStackError
+
+    try:
+        yield
+    except (CanaryError, CloudError, LocalStackError, OSError) as error:
+        typer.echo(f"waybill canary: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _settings(config: Path) -> CanarySettings:
+    from deploy.canary.config import CanarySettings
+
+    try:
+        return load(CanarySettings, config)
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+
+
+def _checked(config: Path) -> CanarySettings:
+    """The settings, if the files that they name can be used here too."""
+    settings = _settings(config)
+    from deploy.canary.checks import problems
+
+    if found := problems(settings):
+        typer.echo("\n".join(f"{config}: {one}" for one in found), err=True)
+        raise typer.Exit(os.EX_CONFIG)
+    return settings
