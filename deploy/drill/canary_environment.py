@@ -23,7 +23,7 @@ from deploy.drill.errors import DrillError
 from deploy.local import DaemonProcess, LocalStack, PortBook, stack_operator
 from settings import load
 
-__all__ = ["REGION", "CanaryEnvironment", "canary_environment"]
+__all__ = ["REGION", "CanaryEnvironment", "canary_environment", "watched_hops"]
 
 REGION: Final = "eu"
 DEVICE: Final = "canary-eu"
@@ -34,6 +34,12 @@ _JOBS: Final = {"usage": {Hop.USAGE, Hop.RATED}, "geofence": {Hop.EVENT}}
 _QUICK_JVM: Final = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _NOWHERE: Final = (54.6, 4.2)
 """In the North Sea: nobody drives there."""
+
+
+def watched_hops(stack: LocalStack) -> tuple[Hop, ...]:
+    """All hops that a stack has the servers and roles for."""
+    has_alerts = stack.credentials is not None and f"alerts-{REGION}" in stack.credentials.roles
+    return tuple(hop for hop in Hop if has_alerts or hop is not Hop.ALERT)
 
 
 class CanaryEnvironment:
