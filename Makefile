@@ -11,7 +11,7 @@ LAKE ?= folder
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
-setup:  ## System packages, the virtual environment, Pulsar's server, an S3 server
+setup:  ## System packages, the virtual environment, Pulsar's server, an S3 server, promtool
 	@deploy/bootstrap.sh
 
 python:

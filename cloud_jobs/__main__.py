@@ -14,6 +14,7 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.maintenance_cli import maintain
 from cloud_jobs.measure import measure
 from cloud_jobs.status.cli import status
+from cloud_jobs.verdicts_cli import verdicts
 from runtime.version import add_version_option
 
 app = typer.Typer(
@@ -117,7 +118,7 @@ def check_config(config: Config) -> None:
 
     Example: cloud-jobs check-config --config cloud.toml
     """
-    settings = load_checked_settings(config)
+    settings = load_checked_settings(config, with_life=True)
     # not on standard output: that is JSON
     clusters = ", ".join(cluster.name for cluster in settings.clusters)
     typer.echo(f"{config}: right. Lake {settings.lake}, clusters {clusters}", err=True)
@@ -143,6 +144,7 @@ def bundle(
 app.command()(close)
 # these start no Spark: they work on files, topics and tables
 app.command()(maintain)
+app.command()(verdicts)
 app.command()(status)
 app.command()(measure)
 app.command()(encounters)

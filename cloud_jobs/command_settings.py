@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,17 @@ def load_settings(path: Path) -> CloudSettings:
         raise _refused(error) from error
 
 
-def load_checked_settings(path: Path) -> CloudSettings:
-    """As `load_settings`; also wrong are files that the settings name and that cannot be used on this machine."""
+def load_checked_settings(path: Path, *, with_life: bool = False) -> CloudSettings:
+    """As `load_settings`; also wrong are files that the settings name and that cannot be used on this machine.
+
+    `with_life`: a token that has ended is wrong, too; a job reads its file again.
+    """
     from cloud_jobs.config import problems  # noqa: PLC0415
+    from runtime.token_watch import token_faults  # noqa: PLC0415
 
     settings = load_settings(path)
-    if found := problems(settings):
+    found = problems(settings)
+    if found := [*found, *(token_faults({"access": settings.access}, time.time()) if with_life else [])]:
         raise _refused(SettingsError(str(path), found))
     return settings
 

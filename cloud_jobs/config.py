@@ -17,14 +17,16 @@ from cloud_jobs.lake.location import Location, is_object_store, location_fault
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
+from cloud_jobs.metrics.config import MetricsSettings
 from cloud_jobs.proximity.config import ProximitySettings
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.topics import TopicName
-from cloud_jobs.reference_trust import ANYBODY, ReferenceTrust
 from cloud_jobs.spark_settings import SparkSettings
 from cloud_jobs.status_settings import CentreLimits
 from cloud_jobs.usage.config import UsageSettings
+from cloud_jobs.verdicts.config import VerdictSettings
+from geo.reference.trust import ANYBODY, ReferenceTrust
 from geo.spatial import TrackSettings
 from identity import SealingKeyError, Unsealer
 from identity.operator_files import read_operators
@@ -162,9 +164,11 @@ class CloudSettings(Settings):
     usage: UsageSettings = UsageSettings()
     geofence: GeofenceSettings = GeofenceSettings()
     proximity: ProximitySettings = ProximitySettings()
+    verdicts: VerdictSettings = VerdictSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     spark: SparkSettings = Field(default_factory=SparkSettings)
     status: CentreLimits = CentreLimits()
+    metrics: MetricsSettings = MetricsSettings()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -211,6 +215,12 @@ class CloudSettings(Settings):
         """The topics that the ingest reads, each with the tenant whose batches alone it may have; None: of any."""
         found = [pair for one in self.ingest.topics for pair in self.topics_of(one).items()]
         # A tenant's last: named a second time, as a topic of all, it is still that tenant's.
+        return dict(sorted(found, key=lambda pair: pair[1] is not None))
+
+    @property
+    def alert_topics(self) -> dict[str, str | None]:
+        """The topics of alerts, each with the tenant whose alerts alone it may have; None: of any."""
+        found = [pair for one in self.verdicts.alerts for pair in self.topics_of(one).items()]
         return dict(sorted(found, key=lambda pair: pair[1] is not None))
 
     @property

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cloud_jobs.published_fences import parse_fence
+from geo.reference.fences import parse_fence
 from geo.spatial import Activity, Fence, FenceError
 from geo.spatial.activity import FOREVER_MS
 from geo.spatial.gates import Gate

@@ -15,6 +15,8 @@ from cloud_jobs.errors import NotPublished, StoreUnavailable
 from cloud_jobs.geofence import job as geofence
 from cloud_jobs.geofence.job import GeofenceRun
 from cloud_jobs.incremental import next_increment
+from cloud_jobs.metrics.run_metrics import RunMetrics
+from cloud_jobs.metrics.serving import served_metrics
 from cloud_jobs.outbox import Outbox, progress_file, topic_sender
 from cloud_jobs.proximity import job as proximity
 from cloud_jobs.proximity.job import ProximityRun
@@ -110,20 +112,23 @@ def _run(
         lake.create()
         increment = next_increment(lake, table)
         log.info("started", lake=str(settings.lake), ingest_number=increment.until, covers=increment.since)
-        with _session(job, settings, stop) as spark:
+        with _measured(job, settings, stop) as metrics, _session(job, settings, stop) as spark:
 
             def once() -> None:
-                with settings.location.errors_named():
-                    run, collected = compute(spark)
-                result = result_of(job, run, collected)
-                try:
-                    if publish is not None:
-                        result = result.with_published(publish())
-                finally:
-                    # Committed, published or not; of a job that follows most runs have nothing to do.
-                    if stop is None or run or result.counts.get("published"):
-                        log.info("computed", **result.counts)
-                        report(result)
+                with metrics.run() as measured:
+                    with settings.location.errors_named():
+                        run, collected = compute(spark)
+                    result = result_of(job, run, collected)
+                    measured.did(result.counts, work=bool(run))
+                    try:
+                        if publish is not None:
+                            result = result.with_published(publish())
+                    finally:
+                        # Committed, published or not; of a job that follows most runs have nothing to do.
+                        if stop is None or run or result.counts.get("published"):
+                            log.info("computed", **result.counts)
+                            report(result)
+                    measured.did(result.counts, work=bool(result.counts.get("published")))
 
             if stop is None or every_s is None:
                 once()
@@ -135,6 +140,15 @@ def _run(
                     stop=stop,
                 )
     log.info("stopped")
+
+
+@contextmanager
+def _measured(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[RunMetrics]:
+    """The numbers of a job's runs, served while it follows."""
+    metrics = RunMetrics(job, settings.status.max_behind_s)
+    served = served_metrics(settings.metrics, job, metrics.registry, metrics.health)
+    with nullcontext() if stop is None else served:
+        yield metrics
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
 
 if TYPE_CHECKING:
+    from cloud_jobs.config import CloudSettings
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.maintenance.job import MaintenanceRun
 
@@ -74,15 +75,40 @@ def maintain(
     with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
         maintenance = Maintenance(settings.tables, settings.maintenance, stop=stop)
 
-        def once() -> bool:
+        def run_once() -> MaintenanceRun:
             run = maintenance.run(asked, dry_run=dry_run, once_each=once_each)
-            typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
-            for error in run.all_errors:
-                typer.echo(f"cloud-jobs: {error}", err=True)
-            return run.is_whole
+            _show(run, as_json=as_json, dry_run=dry_run)
+            return run
 
-        if not (once() if every is None else _repeat(once, every, stop)):
+        if every is not None:
+            _follow(settings, run_once, every, stop, dry_run=dry_run)
+        elif not run_once().is_whole:
             raise typer.Exit(1)
+
+
+def _follow(
+    settings: CloudSettings, run_once: Callable[[], MaintenanceRun], every_s: float, stop: Event, *, dry_run: bool
+) -> None:
+    """Runs again and again, and serves what was done to whoever asks."""
+    from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
+    from cloud_jobs.metrics.run_metrics import RunMetrics
+    from cloud_jobs.metrics.serving import served_metrics
+
+    metrics = RunMetrics("maintain", settings.status.max_unmaintained_s)
+    counts = MaintenanceMetrics(metrics.registry)
+
+    def measured() -> bool:
+        with metrics.run() as one:
+            run = run_once()
+            if not dry_run:
+                counts.take(run)
+                one.did({})
+            if not run.is_whole:
+                one.failed("; ".join(run.all_errors))
+        return run.is_whole
+
+    with served_metrics(settings.metrics, "maintain", metrics.registry, metrics.health):
+        _repeat(measured, every_s, stop)
 
 
 def _check_erasure(erase: str | None, tenant: str | None, before: datetime | None) -> None:
@@ -122,6 +148,12 @@ def _repeat(once: Callable[[], bool], every_s: float, stop: Event) -> bool:
         # not `sleep`, which a signal would not end
         stop.wait(every_s)
     return True
+
+
+def _show(run: MaintenanceRun, *, as_json: bool, dry_run: bool) -> None:
+    typer.echo(json.dumps(run.document()) if as_json else _table(run, dry_run=dry_run))
+    for error in run.all_errors:
+        typer.echo(f"cloud-jobs: {error}", err=True)
 
 
 def _table(run: MaintenanceRun, *, dry_run: bool) -> str:

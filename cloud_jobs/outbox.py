@@ -10,6 +10,7 @@ made anew has another history, and is published whole.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -186,6 +187,7 @@ def _producer(service_urls: Sequence[str], topic: str, access: PulsarAccess) -> 
     reason = "no cluster is configured"
     for url in service_urls:
         try:
+            access.check_token(time.time())
             client = open_pulsar_client(url, access, timeout_s=_TIMEOUT_S)
         # not tried on the next cluster: the access is the same there
         except PulsarAccessError as error:

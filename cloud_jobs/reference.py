@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 import structlog
 
 from cloud_jobs.errors import ClockBehind
-from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.lake.shared_append import append_missing
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_LEAD
 from cloud_jobs.published_fences import fences_in
-from cloud_jobs.reference_messages import (
+from cloud_jobs.reference_note import note_taken
+from geo.reference.in_force import publication_order
+from geo.reference.messages import (
     NAMESPACE,
     TOPICS,
     Kind,
@@ -32,8 +33,7 @@ from cloud_jobs.reference_messages import (
     quarantined_publication,
     read_messages,
 )
-from cloud_jobs.reference_note import note_taken
-from cloud_jobs.reference_trust import ReferenceTrust
+from geo.reference.trust import ReferenceTrust
 from identity.publication_id import is_far_ahead
 
 if TYPE_CHECKING:

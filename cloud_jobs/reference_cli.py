@@ -16,16 +16,16 @@ from cloud_jobs.command_settings import load_settings
 from cloud_jobs.contracts_cli import check
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
-from cloud_jobs.lake.beginning import beginning
 from cloud_jobs.lake.location import Location
+from geo.reference.beginning import beginning
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
-    from cloud_jobs.in_force import HeldVersion, RefusedVersion
     from cloud_jobs.judged_reference import JudgedReference
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.reference_publisher import Signing
-    from cloud_jobs.reference_trust import ReferenceTrust
+    from geo.reference.in_force import HeldVersion, RefusedVersion
+    from geo.reference.trust import ReferenceTrust
 
 __all__ = ["app"]
 
@@ -46,7 +46,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _known_kind(kind: str | None) -> str | None:
-    from cloud_jobs.reference_messages import TOPICS
+    from geo.reference.messages import TOPICS
 
     # of a kind that is none nothing would be shown, as if nothing were there
     if kind is not None and kind not in TOPICS:
@@ -95,7 +95,7 @@ def put(
     from cloud_jobs import reference_files, reference_publisher
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.judged_reference import judged_reference
-    from cloud_jobs.reference_messages import TOPICS
+    from geo.reference.messages import TOPICS
 
     settings = load_settings(config)
     # the first contracts are often published before any job has run
@@ -123,7 +123,7 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Ju
     """As whom versions are published, if the centre takes them from that key. Raises SigningRefused, NobodyTrusted."""
     from cloud_jobs.errors import ReferenceFileError, SigningRefused
     from cloud_jobs.reference_publisher import Signing
-    from cloud_jobs.reference_trust import scope_of
+    from geo.reference.trust import scope_of
     from identity.errors import OperatorKeyRefused, SignatureRefused
     from identity.operator_files import read_operator_key
     from identity.signatures import checked_reason
@@ -174,8 +174,8 @@ def list_(
     from cloud_jobs.in_force import in_force
     from cloud_jobs.reference import publications_in, quarantined_messages
     from cloud_jobs.reference_files import usable
-    from cloud_jobs.reference_messages import TOPICS, named_message
     from cloud_jobs.refused_table import quarantine_table
+    from geo.reference.messages import TOPICS, named_message
 
     there = _lake(lake)
     rows = [row for row in publications_in(there) if kind in {None, row["kind"]}]
@@ -286,7 +286,7 @@ def _names(key: str, thing: str) -> bool:
 
 def _trust(operators: Path | None) -> ReferenceTrust:
     from cloud_jobs.config import ReferenceSettings
-    from cloud_jobs.reference_trust import ANYBODY
+    from geo.reference.trust import ANYBODY
 
     return ANYBODY if operators is None else ReferenceSettings(operators=operators).trust()
 

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple, cast
 
 from cloud_jobs.billing.contracts import StatedContract, contracts_of_toml, usable_contract
 from cloud_jobs.errors import CloudError, ReferenceFileError
-from cloud_jobs.in_force import Usable
-from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING, beginning
-from cloud_jobs.published_fences import usable_fence
-from cloud_jobs.reference_messages import MAX_BYTES, MAX_VALUES, Kind, stated_version
+from geo.reference.beginning import UNKNOWN_BEGINNING, beginning
+from geo.reference.fences import usable_fence
+from geo.reference.in_force import Usable
+from geo.reference.messages import MAX_BYTES, MAX_VALUES, Kind, stated_version
 from geo.spatial import FenceError
 from geo.spatial.features import Feature, read_features
 from geo.spatial.geojson import fence_of

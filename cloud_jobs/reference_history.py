@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from cloud_jobs.in_force import in_force
-from cloud_jobs.lake.beginning import beginning
-from cloud_jobs.lake.schemas import publication_order
 from cloud_jobs.reference_files import usable
-from cloud_jobs.reference_messages import stated_version
-from cloud_jobs.reference_trust import ReferenceTrust
+from geo.reference.beginning import beginning
+from geo.reference.in_force import publication_order
+from geo.reference.messages import stated_version
+from geo.reference.trust import ReferenceTrust
 from identity.publication_id import PROPERTY, drawn_at
 from identity.signatures import REASON, SIGNATURE, SIGNER, Publication
 

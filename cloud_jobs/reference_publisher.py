@@ -11,18 +11,19 @@ import pulsar
 
 from cloud_jobs.errors import ReferenceNotPublished
 from cloud_jobs.reference_files import ReferenceVersion
-from cloud_jobs.reference_messages import NAMESPACE, TOPICS
+from geo.reference.messages import NAMESPACE, TOPICS
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publication_id, next_publication_id
 from identity.signatures import OperatorKey, Publication, sign_publication
 from identity.tokens import InvalidToken, read_claims
 from runtime import cluster_clock
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, open_pulsar_client
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, TokenNotGood, open_pulsar_client
 
 _TIMEOUT_S = 10
 _RIGHT_NEEDED = (
     "take the token of a role that may: one with the grant `produce` there in the topology, as `publisher` has in the "
     "local stack (access/tokens/publisher.token); `token_file` under [access] names it"
 )
+_NEW_TOKEN = {"way_out": "write a new token of a role that may publish (waybill pki token ROLE)"}
 _ANYBODY = PulsarAccess()
 _Publication = tuple[ReferenceVersion, str]
 
@@ -39,15 +40,26 @@ def check_clock(admin_urls: Sequence[str], access: PulsarAccess) -> None:
 
     The ids of publications are their order, and a clock that is ahead puts its own behind every correction.
     """
-    reasons = list[str]()
+    reasons, way_out = list[str](), dict[str, str]()
+    _check_token(access)
     for url in admin_urls:
         try:
             return cluster_clock.check_clock(url, access)
         except cluster_clock.ClockUnknown as unknown:
             reasons.append(str(unknown))
+            if isinstance(unknown, cluster_clock.NotLetIn):
+                way_out = _NEW_TOKEN
         except cluster_clock.ClockDiffers as differs:
             raise ReferenceNotPublished([str(differs)]) from differs
-    raise ReferenceNotPublished(reasons)
+    raise ReferenceNotPublished(reasons, **way_out)
+
+
+def _check_token(access: PulsarAccess) -> None:
+    """Raises ReferenceNotPublished for a token that no cluster takes: they would be asked until time is over."""
+    try:
+        access.check_token(time.time())
+    except TokenNotGood as error:
+        raise ReferenceNotPublished([str(error)], **_NEW_TOKEN) from error
 
 
 def publish(
@@ -67,6 +79,7 @@ def publish(
     arrived in both counts once. What was published by a clock more than five minutes ahead is no publication to
     come after; a clock that is itself so far behind most publications publishes nothing. Raises ReferenceNotPublished.
     """
+    _check_token(access)
     todo, reasons, now_ms = list(versions), list[str](), round(clock() * 1000)
     publications: list[_Publication] = []
     way_out: dict[str, str] = {}

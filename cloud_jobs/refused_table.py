@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from cloud_jobs.in_force import RefusedVersion
-from cloud_jobs.reference_messages import QuarantinedMessage
+from geo.reference.in_force import RefusedVersion
+from geo.reference.messages import QuarantinedMessage
 
 
 def refused_table(refused: Iterable[RefusedVersion]) -> Table:

@@ -16,9 +16,9 @@ from cloud_jobs.fitted_table import screen
 from cloud_jobs.refused_table import quarantine_table, refused_table
 
 if TYPE_CHECKING:
-    from cloud_jobs.in_force import RefusedVersion
     from cloud_jobs.reference import CollectedReference
-    from cloud_jobs.reference_messages import QuarantinedMessage
+    from geo.reference.in_force import RefusedVersion
+    from geo.reference.messages import QuarantinedMessage
 
 MAX_SHOWN: Final = 100
 """Of what was left out a table shows so many; JSON has all of it."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, rules of invoices, an S3
-# server.
+# server, promtool.
 # Each step looks first and does nothing where its work is already there, so a second run takes a second.
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
@@ -127,8 +127,32 @@ install_versitygw() {
   mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
 }
 
+# --- promtool, which the tests hold alert rules and dashboards against -------------------------------------------------
+# Unpacked, not installed: Debian's package would start a Prometheus of its own, and installing it needs root.
+install_promtool() {
+  local folder="$CACHE/promtool" work
+  command -v promtool >/dev/null 2>&1 || [ -x "$folder/promtool" ] && return
+  if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg-deb >/dev/null 2>&1; then
+    # All but the tests of the rules works without it, so this is no reason to fail.
+    say "no promtool: put the one of any Prometheus from 2.42 on into PATH (the tests of alert rules need it)"
+    return
+  fi
+  say "fetching promtool from Debian's package prometheus (19 MB, once)"
+  work=$(mktemp -d "$CACHE/promtool.XXXXXX")
+  if ! (cd "$work" && apt-get download -qq prometheus >/dev/null 2>&1 && dpkg-deb -x prometheus_*.deb package); then
+    say "no promtool: the package could not be fetched (sudo apt-get update, then make setup)"
+    rm -rf "$work"
+    return
+  fi
+  mkdir "$work/made"
+  mv "$work/package/usr/bin/promtool" "$work/package/usr/bin/prometheus" "$work/made"
+  # where another clone was quicker, its programs are the same
+  mv -T "$work/made" "$folder" 2>/dev/null || true
+  rm -rf "$work"
+}
+
 case "${1:-all}" in
   python) install_python ;;
-  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_invoice_rules; install_versitygw ;;
+  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_invoice_rules; install_versitygw; install_promtool ;;
   *) fail "unknown step '$1' (python, or nothing for all)" ;;
 esac

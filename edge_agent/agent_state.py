@@ -57,6 +57,8 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "link": agent.link_budget.link,
         **certificate_state(agent.settings, time.time()),
         "certificate_problem": agent.certificate_problem or None,
+        # Beside the certificate: whether one that has not ended is taken says the region alone.
+        "uplink_problem": drain.regions.last_failure or None,
         "held_back": _held_back(agent),
         "waiting_for_commit": agent.intake.waiting,
         "retrying": drain.dispatcher.retrying,

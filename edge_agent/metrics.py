@@ -9,105 +9,117 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 COUNTERS = {
-    "messages": ("edge_agent_messages_total", "Messages taken in since the start"),
-    "payload_bytes": ("edge_agent_payload_bytes_total", "Their payloads"),
-    "commits": ("edge_agent_commits_total", "Group commits"),
-    "batches_sent": ("edge_agent_batches_sent_total", "Batches handed to an uplink"),
-    "batches_again": ("edge_agent_batches_again_total", "Batches that will be sent once more"),
-    "heartbeats_sent": ("edge_agent_heartbeats_sent_total", "Heartbeats handed to an uplink"),
-    "records_sent": ("edge_agent_records_sent_total", "Records in the batches sent"),
-    "wire_bytes_sent": ("edge_agent_wire_bytes_sent_total", "Bytes sent on the wire, with headers and repetitions"),
-    "wire_bytes_received": ("edge_agent_wire_bytes_received_total", "Bytes received on the wire"),
-    "acks_ignored": ("edge_agent_acks_ignored_total", "Acknowledgements of nothing that was sent"),
+    "messages": ("waybill_agent_messages_total", "Messages taken in since the start"),
+    "payload_bytes": ("waybill_agent_payload_bytes_total", "Their payloads"),
+    "commits": ("waybill_agent_commits_total", "Group commits"),
+    "batches_sent": ("waybill_agent_batches_sent_total", "Batches handed to an uplink"),
+    "batches_again": ("waybill_agent_batches_again_total", "Batches that will be sent once more"),
+    "heartbeats_sent": ("waybill_agent_heartbeats_sent_total", "Heartbeats handed to an uplink"),
+    "records_sent": ("waybill_agent_records_sent_total", "Records in the batches sent"),
+    "wire_bytes_sent": ("waybill_agent_wire_sent_bytes_total", "Bytes sent on the wire, with headers and repetitions"),
+    "wire_bytes_received": ("waybill_agent_wire_received_bytes_total", "Bytes received on the wire"),
+    "acks_ignored": ("waybill_agent_acks_ignored_total", "Acknowledgements of nothing that was sent"),
     "control_dead_letters": (
-        "edge_agent_control_dead_letters_total",
+        "waybill_agent_control_dead_letters_total",
         "Messages of the gateway that could not be read or handled",
     ),
-    "flash_bytes": ("edge_agent_flash_bytes_total", "Bytes that the process caused to be written to storage"),
+    "flash_bytes": (
+        "waybill_agent_flash_written_bytes_total",
+        "Bytes that the process caused to be written to storage",
+    ),
 }
 GAUGES = {
-    "head": ("edge_agent_head", "Highest sequence number of the present epoch"),
-    "local_broker": ("edge_agent_local_broker", "1 when connected to the vehicle's broker"),
+    "head": ("waybill_agent_head_seq", "Highest sequence number of the present epoch"),
+    "local_broker": ("waybill_agent_local_broker_up", "1 when connected to the vehicle's broker"),
     "uplink_healthy": (
-        "edge_agent_uplink_healthy",
+        "waybill_agent_uplink_healthy",
         "1 when the uplink is connected and nothing waits too long for its acknowledgement",
     ),
-    "retrying": ("edge_agent_retrying_batches", "Batches that were refused and will be tried again"),
+    "retrying": ("waybill_agent_retrying_batches", "Batches that were refused and will be tried again"),
     "dead_letter_batches": (
-        "edge_agent_dead_letter_batches",
+        "waybill_agent_dead_letter_batches",
         "Batches, of one record each, that were refused too often: kept, not sent",
     ),
-    "dead_letter_records": ("edge_agent_dead_letter_records", "Records in them"),
-    "gaps": ("edge_agent_gaps", "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0"),
+    "dead_letter_records": ("waybill_agent_dead_letter_records", "Records in them"),
+    "gaps": (
+        "waybill_agent_missing_records",
+        "Record ids that are neither waiting nor acknowledged nor declared lost; should be 0",
+    ),
     "stated_until_s": (
-        "edge_agent_stated_until_seconds",
+        "waybill_agent_stated_until_timestamp_seconds",
         "Up to which moment since 1970 the head can be stated; 0 while the agent does not know",
     ),
-    "in_flight": ("edge_agent_in_flight_batches", "Batches sent and not acknowledged"),
-    "oldest_age_s": ("edge_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
-    "paused_for_s": ("edge_agent_paused_seconds", "How much longer the gateway wants silence"),
-    "wire_bytes_today": ("edge_agent_wire_bytes_today", "Metered bytes of this UTC day"),
-    "wire_bytes_this_month": ("edge_agent_wire_bytes_this_month", "Metered bytes of this UTC month"),
+    "in_flight": ("waybill_agent_in_flight_batches", "Batches sent and not acknowledged"),
+    "oldest_age_s": ("waybill_agent_oldest_age_seconds", "Age of the oldest record that waits; 0 when none does"),
+    "paused_for_s": ("waybill_agent_paused_seconds", "How much longer the gateway wants silence"),
+    "wire_bytes_today": ("waybill_agent_wire_today_bytes", "Metered bytes of this UTC day"),
+    "wire_bytes_this_month": ("waybill_agent_wire_this_month_bytes", "Metered bytes of this UTC month"),
     "certificate_ends_s": (
-        "edge_agent_certificate_ends_seconds",
+        "waybill_agent_certificate_ends_timestamp_seconds",
         "When the certificate that the uplinks show ends, since 1970; 0 without one",
     ),
-    "rss_bytes": ("edge_agent_resident_bytes", "Resident memory"),
+    "rss_bytes": ("waybill_agent_resident_bytes", "Resident memory"),
 }
-DEPTH = ("edge_agent_depth_records", "Records that wait, by class")
-DEPTH_BYTES = ("edge_agent_depth_bytes", "Bytes of the batches that wait, by class")
+DEPTH = ("waybill_agent_depth_records", "Records that wait, by class")
+DEPTH_BYTES = ("waybill_agent_depth_bytes", "Bytes of the batches that wait, by class")
 ENROLMENT = (
-    "edge_agent_enrolment_attempts_total",
+    "waybill_agent_enrolment_attempts_total",
     "Attempts to get a certificate, by outcome: enrolled, renewed or failed",
 )
-MALFORMED = ("edge_agent_malformed_messages_total", "Messages that do not follow the contract, by reason")
+MALFORMED = ("waybill_agent_malformed_messages_total", "Messages that do not follow the contract, by reason")
 STORED_COUNTERS = {
-    "acknowledged": ("edge_agent_acknowledged_records_total", "Record ids that a region acknowledged"),
-    "duplicates": ("edge_agent_duplicate_messages_total", "Messages that were delivered again, and stored once"),
+    "acknowledged": ("waybill_agent_acknowledged_records_total", "Record ids that a region acknowledged"),
+    "duplicates": ("waybill_agent_duplicate_messages_total", "Messages that were delivered again, and stored once"),
     "possible_duplicates": (
-        "edge_agent_possible_duplicate_messages_total",
+        "waybill_agent_possible_duplicate_messages_total",
         "Messages like a stored one, and not proven to be it: stored again",
     ),
     "late": (
-        "edge_agent_late_messages_total",
+        "waybill_agent_late_messages_total",
         "Messages with a time before what was stated already: older than `time.grace_s`",
     ),
-    "unencodable": ("edge_agent_unencodable_records_total", "Records that no batch can hold, carried raw"),
-    "refused": ("edge_agent_refused_batches_total", "Batches that a gateway refused"),
+    "unencodable": ("waybill_agent_unencodable_records_total", "Records that no batch can hold, carried raw"),
+    "refused": ("waybill_agent_refused_batches_total", "Batches that a gateway refused"),
     "too_large_to_send": (
-        "edge_agent_too_large_to_send_batches_total",
+        "waybill_agent_too_large_to_send_batches_total",
         "Batches larger than the region's broker or cluster takes, which no gateway saw",
     ),
     "batches_dead_lettered": (
-        "edge_agent_batches_dead_lettered_total",
+        "waybill_agent_batches_dead_lettered_total",
         "Batches, of one record each, that were refused too often",
     ),
     "messages_dead_lettered": (
-        "edge_agent_messages_dead_lettered_total",
+        "waybill_agent_messages_dead_lettered_total",
         "Messages that not even a raw record can hold",
     ),
     "dead_letter_messages_dropped": (
-        "edge_agent_dead_letter_messages_dropped_total",
+        "waybill_agent_dead_letter_messages_dropped_total",
         "Of these, those that are not kept any more",
     ),
-    "corrected": ("edge_agent_corrected_records_total", "Records whose time was corrected after a jump of the clock"),
-    "uncorrected": ("edge_agent_uncorrected_records_total", "Records that cannot be written with their corrected time"),
-    "rebuilt": ("edge_agent_rebuilt_buffers_total", "Damaged buffers that were rebuilt"),
-    "foreign_archived": ("edge_agent_foreign_buffers_total", "Buffers of other devices that were archived"),
+    "corrected": (
+        "waybill_agent_corrected_records_total",
+        "Records whose time was corrected after a jump of the clock",
+    ),
+    "uncorrected": (
+        "waybill_agent_uncorrected_records_total",
+        "Records that cannot be written with their corrected time",
+    ),
+    "rebuilt": ("waybill_agent_rebuilt_buffers_total", "Damaged buffers that were rebuilt"),
+    "foreign_archived": ("waybill_agent_foreign_buffers_total", "Buffers of other devices that were archived"),
 }
 STORED_BY_REASON = {
-    "lost_": ("edge_agent_lost_records_total", "Records that were declared lost, by reason"),
-    "failed_commits_": ("edge_agent_failed_commits_total", "Commits that failed, by reason"),
+    "lost_": ("waybill_agent_lost_records_total", "Records that were declared lost, by reason"),
+    "failed_commits_": ("waybill_agent_failed_commits_total", "Commits that failed, by reason"),
     "epochs_": (
-        "edge_agent_new_epochs_total",
+        "waybill_agent_new_epochs_total",
         "Epochs begun because the buffer is another one than was left, by reason",
     ),
 }
 """By the beginning of the stored names; the reason follows it."""
 STORED_GAUGES = {
-    "flash_bytes_today": ("edge_agent_flash_bytes_today", "Bytes written to storage on this UTC day"),
-    "uncounted": ("edge_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
-    "age_clock_s": ("edge_agent_age_clock_seconds", "The time by which age is judged, since 1970"),
+    "flash_bytes_today": ("waybill_agent_flash_written_today_bytes", "Bytes written to storage on this UTC day"),
+    "uncounted": ("waybill_agent_uncounted_records", "Record ids that a rebuilt buffer cannot count any more"),
+    "age_clock_s": ("waybill_agent_age_clock_timestamp_seconds", "The time by which age is judged, since 1970"),
 }
 
 
@@ -118,8 +130,14 @@ class AgentCollector(Collector):
         self._state = state
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing beforehand: the state is not ready when this is registered."""
-        return iter(())
+        """Each metric without its values: the state is not ready when this is registered."""
+        counters, gauges = COUNTERS.values(), GAUGES.values()
+        yield from (CounterMetricFamily(*one) for one in (*counters, *STORED_COUNTERS.values()))
+        yield from (GaugeMetricFamily(*one) for one in (*gauges, *STORED_GAUGES.values()))
+        yield from (GaugeMetricFamily(*one, labels=["class"]) for one in (DEPTH, DEPTH_BYTES))
+        by_reason = (MALFORMED, *STORED_BY_REASON.values())
+        yield from (CounterMetricFamily(*one, labels=["reason"]) for one in by_reason)
+        yield CounterMetricFamily(*ENROLMENT, labels=["outcome"])
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, now."""

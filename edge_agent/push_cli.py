@@ -58,11 +58,12 @@ def key(
     operators: Operators = Path("operators.toml"),
     tenants: Annotated[list[str], typer.Option("--tenant", help="Speaks for this tenant, *: for all; again for more.")],
     kinds: Annotated[
-        list[str], typer.Option("--kind", help="For this: settings, account, device, fence ...; again for more.")
-    ] = [ANY],  # noqa: B006  # typer reads it, and nobody changes it
+        list[str],
+        typer.Option("--kind", help="For this: settings, account, device, fence ..., *: everything; again for more."),
+    ],
     accounts: Annotated[
         list[str], typer.Option("--account", help="May publish this account, or those that begin so: acme-*.")
-    ] = [],  # noqa: B006
+    ] = [],  # noqa: B006  # typer reads it, and nobody changes it
     days: Annotated[float, typer.Option(min=0.01, max=36_500, help="How long it is good for.")] = 365.0,
     as_json: AsJson = False,
 ) -> None:

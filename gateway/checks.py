@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.config import GatewaySettings
-from gateway.registry_settings import open_registry
+from gateway.registry_settings import RegistrySettings, open_registry
 from gateway.share import share_group
 from identity import IdentityError, SealingKeyError, read_certificates, read_public_key
 from identity.authority import common_name
@@ -17,6 +17,7 @@ from identity.names import PrincipalKind, principal
 from runtime.broker_settings import is_this_machine, unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import unusable_tls_files
+from runtime.token_watch import token_faults, tokens_ending
 from settings import SettingsError
 
 
@@ -25,9 +26,15 @@ def problems(settings: GatewaySettings) -> list[str]:
     return [*_file_problems(settings), *_name_problems(settings), *([] if settings.insecure else _open(settings))]
 
 
-def warnings(settings: GatewaySettings, config: Path) -> list[str]:
+def warnings(settings: GatewaySettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
-    return [*_plain_text(settings), *_open_secrets(settings, config)]
+    ending = tokens_ending(settings.pulsar_accesses, now_s)
+    return [*_plain_text(settings), *_open_secrets(settings, config), *ending]
+
+
+def ended_tokens(settings: GatewaySettings, now_s: float) -> list[str]:
+    """Tokens that no cluster takes now. A gateway runs all the same: it reads their files again."""
+    return token_faults(settings.pulsar_accesses, now_s)
 
 
 def _file_problems(settings: GatewaySettings) -> Iterator[str]:
@@ -49,13 +56,19 @@ def _file_problems(settings: GatewaySettings) -> Iterator[str]:
             except SealingKeyError as error:
                 yield f"tenants.{tenant}.sealing_key: {error}"
     if settings.registry is not None:
-        try:
-            settings.registry.check_signed()
-        except SettingsError as error:
-            yield f"registry.operators: {'; '.join(error.lines)}"
+        yield from _registry_problems(settings.registry)
     folder = settings.push.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
         yield f"push.folder: {folder} is not a folder that can be read"
+
+
+def _registry_problems(registry: RegistrySettings) -> Iterator[str]:
+    try:
+        registry.check_signed()
+    except SettingsError as error:
+        yield f"registry.operators: {'; '.join(error.lines)}"
+    for name, fault in registry.access.file_faults():
+        yield f"registry.access{name and f'.{name}'}: {fault}"
 
 
 def _name_problems(settings: GatewaySettings) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.access.cli import app as access
-from gateway.checks import problems, warnings
+from gateway.alerts.cli import app as alerts
+from gateway.checks import ended_tokens, problems, warnings
 from gateway.config import Drain, GatewaySettings
 from gateway.errors import GatewayError, NoAnswer, last_line
 from gateway.service import Service
@@ -35,6 +37,7 @@ app = typer.Typer(
 )
 add_version_option(app, "fleet-gateway")
 app.add_typer(access, name="access")
+app.add_typer(alerts, name="alerts")
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 
 
@@ -44,10 +47,10 @@ def run(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway run --config gateway.toml
     """
-    settings = _checked_settings(config)
+    settings, now_s = _checked_settings(config), time.time()
     limit = start_logging(settings.log)
     log = structlog.get_logger("gateway")
-    for warning in warnings(settings, config):
+    for warning in (*warnings(settings, config, now_s), *ended_tokens(settings, now_s)):
         log.warning("configuration", problem=warning)
     # Hardly anything here is in a cycle: looking through all that is in flight for some is done less often.
     gc.freeze()
@@ -70,8 +73,12 @@ def check_config(*, config: ConfigOption) -> None:
 
     Example: fleet-gateway check-config --config gateway.toml
     """
-    settings = _checked_settings(config)
-    for warning in warnings(settings, config):
+    settings, now_s = _checked_settings(config), time.time()
+    with _mistakes_as_lines():
+        # Nothing moves with such a token; a gateway that runs waits for another one.
+        if ended := ended_tokens(settings, now_s):
+            raise SettingsError(str(config), ended)
+    for warning in warnings(settings, config, now_s):
         _say(f"{config}: warning: {warning}")
     text = f"{config}: right. Gateway {settings.name}, region {settings.region}"
     Console().print(Text(text), soft_wrap=True)

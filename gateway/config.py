@@ -220,6 +220,12 @@ class GatewaySettings(Settings):
         return self
 
     @property
+    def pulsar_accesses(self) -> dict[str, PulsarAccess]:
+        """Who the gateway is towards Pulsar, by the tables that say so."""
+        found = {"pulsar": self.pulsar.access}
+        return found if self.registry is None else found | {"registry.access": self.registry.access}
+
+    @property
     def pulsar_tenants(self) -> tuple[str, ...]:
         """The Pulsar tenants to which batches go."""
         return (self.pulsar.tenant,) if self.pulsar.tenant is not None else tuple(self.tenants)

@@ -14,30 +14,34 @@ from prometheus_client.registry import Collector
 from gateway.inflight import Delivery
 from gateway.push import OUTCOMES, UNKNOWN
 from gateway.status import GatewayStatus
+from runtime.mirrored_counter import MirroredCounter
 from telemetry import Ack, RefusalReason
 
 _OUTCOMES = (*OUTCOMES, UNKNOWN)
 _LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # The status's key of each count: the name of its metric, what it counts, and its label.
 _COUNTERS = {
-    "batches_persisted": ("batches", "Batches persisted in Pulsar"),
-    "heartbeats_persisted": ("heartbeats", "Of these, heartbeats: they hold no record"),
-    "records_persisted": ("records", "Records inside the persisted batches"),
-    "bytes_persisted": ("bytes", "Bytes of the persisted batches"),
-    "batches_refused": ("refused", "Batches refused, by reason", "reason"),
-    "batches_slowed_down": ("slowed_down", "Batches to be sent again later, by tenant", "tenant"),
-    "dead_letters_not_kept": ("dead_letters_not_kept", "Refused messages of which no copy was kept"),
-    "internal_errors": ("internal_errors", "Messages whose handling raised an error"),
-    "qos_0_dropped": ("qos_0_dropped", "Messages of QoS 0 dropped in a full window"),
-    "batches_joined": ("joined", "Batches that came again while they were in flight"),
-    "acks_published": ("acks", "Acknowledgements published to devices"),
-    "acks_refused": ("acks_refused", "Acknowledgements that the broker refused"),
-    "acks_without_subscriber": ("acks_without_subscriber", "Acknowledgements without a subscriber"),
-    "pauses_asked": ("pauses", "Acknowledgements that asked for a pause"),
-    "pushes_published": ("pushes", "Settings published to devices"),
-    "pushes_not_published": ("pushes_not_published", "Files of settings that are unsigned, or cannot be published"),
-    "pushes_refused_by_broker": ("pushes_refused_by_broker", "Settings for devices that the broker refused"),
-    "pulsar_failures": ("pulsar_failures", "Sends that failed and are retried", "result"),
+    "batches_persisted": ("batches_total", "Batches persisted in Pulsar"),
+    "heartbeats_persisted": ("heartbeats_total", "Of these, heartbeats: they hold no record"),
+    "records_persisted": ("records_total", "Records inside the persisted batches"),
+    "bytes_persisted": ("bytes_total", "Bytes of the persisted batches"),
+    "batches_refused": ("refused_batches_total", "Batches refused, by reason", "reason"),
+    "batches_slowed_down": ("slowed_down_batches_total", "Batches to be sent again later, by tenant", "tenant"),
+    "dead_letters_not_kept": ("dead_letters_not_kept_total", "Refused messages of which no copy was kept"),
+    "internal_errors": ("internal_errors_total", "Messages whose handling raised an error"),
+    "qos_0_dropped": ("qos_0_dropped_total", "Messages of QoS 0 dropped in a full window"),
+    "batches_joined": ("joined_batches_total", "Batches that came again while they were in flight"),
+    "acks_published": ("acks_total", "Acknowledgements published to devices"),
+    "acks_refused": ("acks_refused_total", "Acknowledgements that the broker refused"),
+    "acks_without_subscriber": ("acks_without_subscriber_total", "Acknowledgements without a subscriber"),
+    "pauses_asked": ("pauses_total", "Acknowledgements that asked for a pause"),
+    "pushes_published": ("pushes_total", "Settings published to devices"),
+    "pushes_not_published": (
+        "pushes_not_published_total",
+        "Files of settings that are unsigned, or cannot be published",
+    ),
+    "pushes_refused_by_broker": ("pushes_refused_by_broker_total", "Settings for devices that the broker refused"),
+    "pulsar_failures": ("pulsar_failures_total", "Sends that failed and are retried", "result"),
 }
 
 
@@ -71,25 +75,30 @@ class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._counters = {key: _counter(registry, *about) for key, about in _COUNTERS.items()}
+        # 0 from the start on: the first one is an increase for who alerts on it
+        for reason in RefusalReason:
+            self._counters["batches_refused"].labels(reason)
         self._config_results = _counter(
-            registry, "push_results", "Outcomes of pushed settings, as devices report them", "outcome"
+            registry, "push_results_total", "Outcomes of pushed settings, as devices report them", "outcome"
         )
-        self._mqtt_failures = _counter(registry, "mqtt_failures", "Broker connections that failed or ended")
-        self._in_flight = _gauge(registry, "in_flight", "Batches taken and not yet persisted")
+        self._mqtt_failures = _counter(registry, "mqtt_failures_total", "Broker connections that failed or ended")
+        self._in_flight = _gauge(registry, "in_flight_batches", "Batches taken and not yet persisted")
         self._in_flight_bytes = _gauge(registry, "in_flight_bytes", "Bytes of the batches in flight")
         self._oldest_s = _gauge(registry, "oldest_in_flight_seconds", "Age of the batch that waits longest")
         self._mqtt_up = _gauge(registry, "mqtt_up", "1 while subscribed at the MQTT broker")
         self._pulsar_up = _gauge(registry, "pulsar_up", "1 while the producer is connected to Pulsar")
         self._devices = _gauge(registry, "devices", "Devices heard since the start")
-        self._silent = _gauge(registry, "devices_silent", "Of these, not heard lately; NaN while it is unknown")
-        self._stuck = _gauge(registry, "tenants_stuck", "Tenants of which Pulsar takes nothing while it takes others")
+        self._silent = _gauge(registry, "silent_devices", "Of these, not heard lately; NaN while it is unknown")
+        self._stuck = _gauge(registry, "stuck_tenants", "Tenants of which Pulsar takes nothing while it takes others")
         self._registry_up = _gauge(
             registry, "registry_up", "1 while the device registry is read to its end; NaN without"
         )
         self._registry_devices = _gauge(registry, "registry_devices", "Devices that the registry has")
-        # A gauge, because the registry counts for itself.
-        self._registry_refused = Gauge(
-            "waybill_gateway_registry_refused", "Messages of the registry not taken", ["reason"], registry=registry
+        self._registry_refused = MirroredCounter(
+            "waybill_gateway_registry_refused_messages_total",
+            "Messages of the registry not taken",
+            ["reason"],
+            registry=registry,
         )
         self._healthy = _gauge(registry, "healthy", "1 while healthy")
         count = self._counters.__getitem__
@@ -191,7 +200,7 @@ class GatewayMetrics:
         self._registry_up.set(nan if status.registry_current is None else status.registry_current)
         self._registry_devices.set(status.registry_devices)
         for reason, count in status.registry_entries_refused_by.items():
-            self._registry_refused.labels(reason).set(count)
+            self._registry_refused.set(count, reason)
         self._healthy.set(status.healthy)
         self._mqtt_up.set(status.mqtt_connected)
         self._pulsar_up.set(status.pulsar_connected)

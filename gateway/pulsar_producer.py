@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -201,7 +202,9 @@ class PulsarProducer:
                 opening.senders = partitions, refused
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             address = self._settings.pulsar.service_url
-            opening.error = PulsarUnreachable(f"no producer from {address}: {error}")
+            # Whom it does not know Pulsar does not answer: the client has nothing but a time-out to say.
+            why = self._settings.pulsar.access.token_problem(time.time()) or error
+            opening.error = PulsarUnreachable(f"no producer from {address}: {why}")
         finally:
             if opening.senders is None:
                 _close_client(opening.client, _CLOSE_S)

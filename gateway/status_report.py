@@ -16,6 +16,7 @@ from gateway.registry_check import RegistryCheck
 from gateway.status import GatewayStatus, SilentDevices
 from gateway.status_endpoint import StatusHolder
 from gateway.validation import UNKNOWN_SENDER, sender_of
+from runtime.token_watch import TokenWatch
 
 _SILENT_S = 10.0
 """How often the list of silent devices is made, and the log says which lines it left out."""
@@ -37,6 +38,7 @@ class StatusReporter:
     ) -> None:
         self._engine, self._connections, self._metrics, self._results = engine, connections, metrics, results
         self._log_suppressed, self._registry = log_suppressed, registry
+        self._tokens = TokenWatch(settings.pulsar_accesses.values())
         self._silent_after_s = settings.status.silent_after_s
         self._devices = DevicesHeard(settings.status.max_devices)
         self._listening = ListeningClock()
@@ -76,6 +78,8 @@ class StatusReporter:
             problem = problem or self._registry.problem
         if not self._connections.are_up:
             problem = self._connections.last_error or problem or "not connected yet"
+        # First: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it.
+        problem = self._tokens.ended or problem or self._tokens.ending
         now: dict[str, object] = {
             "state": "stopping" if is_stopping else "running",
             "healthy": not problem and not is_stopping,

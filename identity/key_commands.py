@@ -16,6 +16,7 @@ from identity.errors import NameRefused, SealingKeyError
 from identity.sealing import read_private_key
 from identity.token_issuer import TokenIssuer, check_issuer
 from identity.token_key_commands import DAY_S, NewIssuer, TokenFolderOption, moment_text
+from identity.topology_roles import TopologyOption, check_role
 from runtime.durable_file import create_durably
 from telemetry.record import DEVICE_PATTERN
 
@@ -32,13 +33,18 @@ def token(
     folder: TokenFolderOption = Path("tokens"),
     days: TokenDays = 7,
     new_issuer: NewIssuer = False,
+    topology: TopologyOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the token of a role of Pulsar into a file, which its holder reads again at each connection.
 
+    With --topology a role that it does not have is refused: a token of nobody opens nothing.
+
     Example: waybill pki token gateway-eu --issuer https://keys.example:8443 --days 7
     """
     with errors_as_messages():
+        if topology is not None:
+            check_role(topology, role)
         check_issuer(folder, issuer, may_change=new_issuer)
         now_s = time.time()
         file = TokenIssuer(folder, issuer).issue(role, now_s=now_s, life_s=days * DAY_S)

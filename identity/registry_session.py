@@ -26,8 +26,9 @@ from identity.registry_messages import DEVICES_TOPIC, DevicePublication, EntryRe
 from identity.registry_publisher import RegistryPublisher, RegistryRefused, RegistryUnreachable, unsigned
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Repeated
 from identity.registry_signing import check_right, signed_by
-from runtime.cluster_clock import ClockDiffers, ClockUnknown, check_clock
+from runtime.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
+from runtime.pulsar_client import TokenNotGood
 
 __all__ = ["ChangeOutcome", "ClockRefused", "RegistrySession"]
 
@@ -63,7 +64,8 @@ class RegistrySession:
     """The registry as it is now, and changes of it. Used in a `with` block.
 
     `names`: the devices that are asked about, of which alone messages are judged; None: all. `on_progress` hears what
-    goes on and how far it is. Raises RegistryUnreachable; RegistryRefused at once where a cluster lets us not in;
+    goes on and how far it is. Raises RegistryUnreachable; RegistryRefused at once where a cluster lets us not in, or
+    would not, by what our token says of itself;
     SettingsError, OperatorKeyRefused for files of keys that cannot be used.
     """
 
@@ -129,6 +131,11 @@ class RegistrySession:
         return refusal_text(standing.refusal, standing.problem, self._settings.access, topic, "consume")
 
     def __enter__(self) -> Self:
+        try:
+            # Whom nobody knows a cluster does not answer: it would be asked until time is over.
+            self._settings.access.check_token(time.time())
+        except TokenNotGood as error:
+            raise RegistryRefused(str(error)) from error
         try:
             self._read(self._reader)
         except RegistryUnreachable:
@@ -232,6 +239,8 @@ class RegistrySession:
         self._check_rights(entries)
         try:
             check_clock(self._settings.admin_url, self._settings.access)
+        except NotLetIn as error:
+            raise RegistryRefused(str(error)) from error
         except ClockUnknown as error:
             raise RegistryUnreachable(str(error)) from error
         except ClockDiffers as error:

@@ -13,12 +13,17 @@ from identity.command_options import AsJson
 from identity.error_messages import errors_as_messages
 from identity.token_folder import CLUSTERS_READ_S, KeyStep, TokenFolder, TokenKeyState
 from identity.token_issuer import OtherIssuer, TokenIssuer, check_issuer
+from identity.tokens import TokenClaims
+from identity.topology_roles import TopologyOption, topology_roles
+from runtime.token_life import soon_before_end_s
 
 __all__ = ["DAY_S", "NewIssuer", "TokenFolderOption", "app", "moment_text"]
 
 DAY_S = 86_400
 _LIFE_S = 7 * DAY_S
 """Of a token that cannot be read: nobody knows how long the one before was good for."""
+_GOOD = "good"
+_STATES = {_GOOD: "", "missing": "", "ends soon": ": it ENDS SOON", "ended": ": it HAS ENDED"}
 _TOKENS = Path("tokens")
 
 TokenFolderOption = Annotated[
@@ -89,7 +94,7 @@ def sign(
             keys.check_wait(KeyStep.SIGN, now_s)
         lives_s = {role: days * DAY_S if days else _life_s(keys.folder, role) for role in keys.folder.roles}
         done = keys.sign_with_newest(lives_s, now_s=now_s)
-        tokens = [one for one in _tokens(keys.folder) if one["role"] in done]
+        tokens = [_token_facts(role, keys.folder.claims(role), now_s, 0) for role in done]
         lines = [f"written anew: {_token_text(one)}" for one in tokens]
         text = "\n".join(
             lines or ["no token is written anew: each is of the newest key and in the first half of its life"]
@@ -125,15 +130,46 @@ def retire(
 
 
 @app.command()
-def status(*, folder: TokenFolderOption = _TOKENS, as_json: AsJson = False) -> None:
+def status(
+    *,
+    folder: TokenFolderOption = _TOKENS,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=365,
+            help="Exit status 1 if a role's token ends within so many days.",
+            show_default="a fifth of its life, at most 2",
+        ),
+    ] = None,
+    topology: TopologyOption = None,
+    as_json: AsJson = False,
+) -> None:
     """Show the keys, until when the tokens of each are good, the token of each role, and which step is next.
 
-    Example: waybill pki token-key status --folder tokens
+    Exit status: 0, or 1 when a role's token ends within so many days, has ended or cannot be read; with --topology also
+    when a role that it has has none.
+
+    Example: waybill pki token-key status --folder tokens --within 2 --topology topology.toml
     """
     with errors_as_messages():
         found = TokenFolder(folder)
         keys, following = found.key_states(), _next(folder)
-    tokens = _tokens(found)
+        roles = found.roles if topology is None else sorted({*found.roles, *topology_roles(topology)})
+    soon_s = None if within is None else within * DAY_S
+    tokens = [_token_facts(role, found.claims(role), time.time(), soon_s) for role in roles]
+    _show_status(found, keys, tokens, following, as_json=as_json)
+    raise typer.Exit(1 if any(one["state"] != _GOOD for one in tokens) else 0)
+
+
+def _show_status(
+    found: TokenFolder,
+    keys: Sequence[TokenKeyState],
+    tokens: Sequence[Mapping[str, object]],
+    following: Mapping[str, str | None],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         facts = {"issuer": found.issuer, "keys": [_key_facts(one) for one in keys], "tokens": tokens}
         typer.echo(json.dumps(facts | {"next": following}, indent=2))
@@ -142,7 +178,8 @@ def status(*, folder: TokenFolderOption = _TOKENS, as_json: AsJson = False) -> N
     for key in keys:
         typer.echo(f"key     {key.key_id}  {key.use}  made {moment_text(key.made_s)}  {_until_text(key)}")
     for token in tokens:
-        typer.echo(f"token   {_token_text(token)}, of the key {token['key']}")
+        of_key = f", of the key {token['key']}" if "key" in token else ""
+        typer.echo(f"token   {_token_text(token)}{of_key}{_STATES[str(token['state'])]}")
     typer.echo(f"next    {_next_text(following)}")
 
 
@@ -164,16 +201,19 @@ def _life_s(folder: TokenFolder, role: str) -> float:
     return claims.life_s if claims is not None and claims.life_s > 0 else _LIFE_S
 
 
-def _tokens(folder: TokenFolder) -> list[dict[str, object]]:
-    found = [(role, folder.claims(role)) for role in folder.roles]
-    return [
-        {"role": role, "key": one.key_id, "days": round(one.life_s / DAY_S, 2), "until": moment_text(one.expires_s)}
-        for role, one in found
-        if one is not None
-    ]
+def _token_facts(role: str, claims: TokenClaims | None, now_s: float, soon_s: float | None) -> dict[str, object]:
+    """What is known of a role's token; without one that can be read only that. `soon_s` None: by its life."""
+    if claims is None:
+        return {"role": role, "state": "missing"}
+    left_s, soon_s = claims.expires_s - now_s, soon_before_end_s(claims.life_s) if soon_s is None else soon_s
+    state = "ended" if left_s <= 0 else "ends soon" if left_s <= soon_s else _GOOD
+    days, until = round(claims.life_s / DAY_S, 2), moment_text(claims.expires_s)
+    return {"role": role, "key": claims.key_id, "days": days, "until": until, "state": state}
 
 
 def _token_text(token: Mapping[str, object]) -> str:
+    if "days" not in token:
+        return f"{token['role']}: no token, or none that can be read"
     return f"{token['role']}, good for {token['days']:g} days, until {token['until']}"
 
 

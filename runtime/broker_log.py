@@ -34,7 +34,7 @@ class LogFilter:
     """Lines of the broker's log in, those that are kept out, with the time before each.
 
     Publications of one sender to one kind of topic are one line when they begin, and then one each second with how
-    many came: `x17` ends it. So no device fills the disk.
+    many came: `x17 ` begins it, where no topic is. So no device fills the disk.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -52,7 +52,7 @@ class LogFilter:
             self._rest = b""
         kept = DENIED.sub(self._count, _OF_MESSAGES.sub(b"", text))
         if is_last or (self._refused and not 0 <= self._clock() - self._since_s < _COUNTED_S):
-            kept += b"".join(b"%s x%d\n" % (line, times) for line, times in self._refused.values() if times)
+            kept += b"".join(b"x%d %s\n" % (times, line) for line, times in self._refused.values() if times)
             self._refused.clear()
         if not kept:
             return b""

@@ -2,7 +2,8 @@
 
 The order of what is published follows the publisher's clock, and every message is dated by it: nothing in Pulsar says
 afterwards when it came. So a clock that is wrong is found before it publishes. Answers of the admin interface have
-the moment of the server (`Date`, RFC 9110), also where it says that we may not do more than ask.
+the moment of the server (`Date`, RFC 9110), also where it says that we may not do more than ask (403). Where it does
+not take who we say that we are (401), it has none, and would not take what we publish either.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
 from runtime.pulsar_tls import access_tls_context
 from runtime.timed_chunks import timed_chunks
 
-__all__ = ["MAX_CLOCK_DIFFERENCE_S", "ClockDiffers", "ClockUnknown", "check_clock", "stated_moment_s"]
+__all__ = ["MAX_CLOCK_DIFFERENCE_S", "ClockDiffers", "ClockUnknown", "NotLetIn", "check_clock", "stated_moment_s"]
 
 MAX_CLOCK_DIFFERENCE_S: Final = 60.0
 _PATH: Final = "/admin/v2/clusters"
 _TIMEOUT_S: Final = 10.0
 _MAX_HEAD_BYTES: Final = 16 << 10
+_UNAUTHORISED: Final = b"401"
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class ClockUnknown(Exception):
     """The cluster's clock cannot be asked; the message names the address and why."""
+
+
+class NotLetIn(ClockUnknown):
+    """The cluster does not take who we say that we are: waiting does not help."""
 
 
 class ClockDiffers(Exception):
@@ -48,7 +54,7 @@ class ClockDiffers(Exception):
 def check_clock(url: str, access: PulsarAccess, *, clock: Callable[[], float] = time.time) -> None:
     """Raises ClockDiffers if our clock (seconds since 1970) is far from that of the server of an HTTP address.
 
-    Raises ClockUnknown if it does not answer.
+    Raises ClockUnknown if it does not answer, NotLetIn if it takes no such token as ours.
     """
     before_s = clock()
     stated_s = _asked_moment_s(url, access)
@@ -59,10 +65,12 @@ def check_clock(url: str, access: PulsarAccess, *, clock: Callable[[], float] = 
 
 
 def stated_moment_s(head: bytes) -> float:
-    """The moment in the head of an HTTP answer, in seconds since 1970. Pure. Raises ClockUnknown."""
+    """The moment in the head of an HTTP answer, in seconds since 1970. Pure. Raises ClockUnknown, NotLetIn."""
     lines = head.partition(b"\r\n\r\n")[0].split(b"\r\n")
     if not lines[0].startswith(b"HTTP/1."):
         raise ClockUnknown("what answers there speaks no HTTP")
+    if lines[0].split()[1:2] == [_UNAUTHORISED]:
+        raise NotLetIn("it does not take who we say that we are: the token has ended, or another issuer signed it")
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"date":
@@ -87,6 +95,8 @@ def _asked_moment_s(url: str, access: PulsarAccess) -> float:
                 connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
             connection.sendall(_request(parts.netloc, access))
             return stated_moment_s(_head(connection, ends_s))
+    except NotLetIn as error:
+        raise NotLetIn(f"the clock of {url} is not known: {access.token_problem(time.time()) or error}") from error
     except ClockUnknown as error:
         raise ClockUnknown(f"the clock of {url} is not known: {error}") from error
     # Of an address: a name that is none; of files: OSError, and ValueError for a key with a passphrase.

@@ -88,6 +88,7 @@ class CompactedTopicReader:
         self._on_begin, self._starts_anew = on_begin, starts_anew
         self.topic, self._is_compacted = topic, is_compacted
         self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
+        self._access = access
         self._on_message, self._on_standing = on_message, on_standing
         self._backoff = Backoff(0.1, backoff_max_s, random.random)
         self._stop = threading.Event()
@@ -131,7 +132,9 @@ class CompactedTopicReader:
             try:
                 self._follow(pulsar)
             except Exception as error:  # noqa: BLE001 - of many kinds, and none of them is the last word
-                self._note_lost(f"{type(error).__name__}: {error}", access_refusal(error))
+                # Who shows a token that has ended is not answered, which says nothing: what it says itself is said.
+                why = self._access.token_problem(time.time())
+                self._note_lost(why or f"{type(error).__name__}: {error}", access_refusal(error))
                 self._stop.wait(self._backoff.take_delay_s())
 
     def _follow(self, pulsar: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -17,6 +17,7 @@ import structlog
 from pydantic import Field, SecretStr, model_validator
 
 from runtime.tls import TlsSettings, certificate_faults, check_key_pair
+from runtime.token_life import TokenLife, token_life
 from settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "PulsarAccess",
     "PulsarAccessError",
     "PulsarToken",
+    "TokenNotGood",
     "access_refusal",
     "open_pulsar_client",
 ]
@@ -38,6 +40,10 @@ _TOKEN_CHARACTERS = frozenset(string.ascii_letters + string.digits + string.punc
 
 class PulsarAccessError(ValueError):
     """A token or a file of an access cannot be used; the message names the field and the file."""
+
+
+class TokenNotGood(PulsarAccessError):
+    """A token has ended, or is not good yet: no cluster takes it. The message names the role, the file and the end."""
 
 
 class AccessRefusal(StrEnum):
@@ -98,6 +104,33 @@ class PulsarAccess(Settings):
             tls_certificate=tls.certificate,
             tls_key=tls.key,
         )
+
+    def token_problem(self, now_s: float) -> str:
+        """That our token has ended or is not good yet: role, file and end; "": nothing is known against it."""
+        return self._said_of_token(lambda life: life.problem(now_s))
+
+    def token_ends_soon(self, now_s: float) -> str:
+        """That our token ends soon: role, file and end; "": it does not, or it has ended."""
+        return self._said_of_token(lambda life: life.ends_soon(now_s))
+
+    def check_token(self, now_s: float) -> None:
+        """Raises TokenNotGood for a token that no cluster takes now, for who would ask in vain until time is over.
+
+        A daemon asks all the same, and says `token_problem`: its file is read again, and its own clock may be wrong.
+        """
+        if problem := self.token_problem(now_s):
+            raise TokenNotGood(problem)
+
+    def _said_of_token(self, said_of: Callable[[TokenLife], str]) -> str:
+        try:
+            token = PulsarToken(self)
+        except PulsarAccessError:
+            return ""  # what cannot be read ends at no moment: `file_faults` names it
+        life = token_life(token()) if token else None
+        if life is None or not (said := said_of(life)):
+            return ""
+        whose = f"of {life.role}" if life.role else "of a role that it does not name"
+        return f"token {whose}{f' in {self.token_file}' if self.token_file else ''} {said}"
 
     def as_toml(self) -> str:
         """Its fields as lines of a TOML table, for who writes the settings of others; a token in clear is left out."""

@@ -1,13 +1,15 @@
 """The fleet of the examples in docs/: what two vehicles made in an hour, as batches on the topic of their region.
 
 `python -m tests.example_fleet` sends them to the stack of `waybill up`, and writes to the current folder what the
-commands of the pages need: `cloud.toml`, and the scenario with its fences, tariffs and accounts. `--seed 14` sends
+commands of the pages need: `cloud.toml` for the jobs, `publisher.toml` for who publishes, and the scenario with its
+fences, tariffs and accounts. `--seed 14` sends
 another hour, in which the two vehicles meet. The same seed gives the same batches.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -63,26 +65,37 @@ def send(batches: list[Batch], service_url: str, access: PulsarAccess) -> None:
 def main() -> None:
     """Send the batches of a seed to a running stack."""
     options = argparse.ArgumentParser(description="Send the fleet of the documented examples to a local stack.")
-    options.add_argument("--stack", type=Path, default=Path("var/local"), help="folder of `waybill up`")
+    options.add_argument(
+        "--stack",
+        type=Path,
+        default=Path(os.environ.get("WAYBILL_STACK") or "var/local"),
+        help="folder of `waybill up`",
+    )
     options.add_argument("--seed", type=int, default=SEED)
     given = options.parse_args()
     stack = StackState.load(given.stack)
-    access = stack_access(given.stack)
-    hq = {name: stack.address("pulsar-hq", name) for name in ("service_url", "admin_url")}
-    Path("cloud.toml").write_text(
-        'lake = "lake"\ncheckpoints = "lake-checkpoints"\n\n[[clusters]]\nname = "hq"\n'
-        + "".join(f'{name} = "{address}"\n' for name, address in hq.items())
-        + f"\n[access]\n{access.as_toml()}"
-        # the scenario drives on a fixed day, however long ago that is
-        + "\n[ingest]\nmax_age_days = 36500\n\n"
-        + stack_operator(given.stack.resolve()).reference_settings()
-    )
+    for name, role in (("cloud.toml", "jobs"), ("publisher.toml", "publisher")):
+        Path(name).write_text(_settings(given.stack, stack, role))
     scenario = example_scenario(given.seed)
     write_folder(Path("scenario"), scenario)
     batches = example_batches(scenario)
+    access = stack_access(given.stack, f"gateway-{REGION}")
     send(batches, stack.address(f"pulsar-{REGION}", "service_url"), access)
     count = sum(len(batch.records) for batch in batches)
     sys.stdout.write(f"sent {count} records in {len(batches)} batches\n")
+
+
+def _settings(folder: Path, stack: StackState, role: str) -> str:
+    """Settings of the centre with the access of a role."""
+    hq = {name: stack.address("pulsar-hq", name) for name in ("service_url", "admin_url")}
+    return (
+        'lake = "lake"\ncheckpoints = "lake-checkpoints"\n\n[[clusters]]\nname = "hq"\n'
+        + "".join(f'{name} = "{address}"\n' for name, address in hq.items())
+        + f"\n[access]\n{stack_access(folder, role).as_toml()}"
+        # the scenario drives on a fixed day, however long ago that is
+        + "\n[ingest]\nmax_age_days = 36500\n\n"
+        + stack_operator(folder.resolve()).reference_settings()
+    )
 
 
 if __name__ == "__main__":

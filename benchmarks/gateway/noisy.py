@@ -65,7 +65,7 @@ def phase(place: MeasuredRegion, gateway: Gateway, loud_rate: float) -> tuple[fl
         loud.stdout.readline()
         assert not result["left"], f"{result['left']} batches of the calm tenant were never acknowledged"
         loud.communicate()  # or it ends by an error: nobody would read what it says
-    names = ("waybill_gateway_batches_total", f'waybill_gateway_slowed_down_total{{tenant="{LOUD}"}}')
+    names = ("waybill_gateway_batches_total", f'waybill_gateway_slowed_down_batches_total{{tenant="{LOUD}"}}')
     taken, slowed = ((after.get(name, 0.0) - before.get(name, 0.0)) / took_s for name in names)
     return result["p50_ms"], result["p99_ms"], taken - CALM_RATE, slowed
 

@@ -74,7 +74,7 @@ class Gateway:
     def __init__(self, region: MeasuredRegion, name: str, tenants: str = "") -> None:
         port = free_port()
         config = region.folder / f"{name}.toml"
-        # TLS and tokens, and no registry: insecure allows that alone here.
+        # TLS and tokens, and no registry, as the page of the figures says: insecure allows that alone here.
         text = f'name = "{name}"\nregion = "{REGION}"\ninsecure = true\n'
         text += f'[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
         text += f'token_file = "{region.credentials.gateway.token_file}"\n'

@@ -17,7 +17,6 @@ from cloud_jobs.fence_changes import FenceChange
 from cloud_jobs.geofence.config import GeofenceSettings
 from cloud_jobs.geofence.event_revisions import INPUT, REVISIONS, EventRules, revise
 from cloud_jobs.geofence.units import DAY_MS
-from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import (
     Increment,
     commit,
@@ -36,6 +35,7 @@ from cloud_jobs.lake.erasures import read_erasures
 from cloud_jobs.lake.frames import Transform, cast_to, map_sorted, persist_until
 from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.published_fences import fences_in
+from geo.reference.in_force import RefusedVersion
 from geo.spatial import TrackSettings
 
 TABLE = "geofence_events"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import structlog
 from py4j.protocol import Py4JError
@@ -12,6 +12,8 @@ from py4j.protocol import Py4JError
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError, StoreUnavailable
 from cloud_jobs.ingest.job import IngestQuery, start_ingest
+from cloud_jobs.metrics.ingest_metrics import IngestMetrics
+from cloud_jobs.metrics.serving import served_metrics
 from cloud_jobs.spark import start_spark
 from runtime.signals import stop_on_signals
 
@@ -26,24 +28,36 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
     """
     spark = start_spark("waybill-ingest", settings.spark, settings.location)
+    metrics = IngestMetrics()
+    served = served_metrics(settings.metrics, "ingest", metrics.registry, metrics.health)
+
+    def start() -> IngestQuery:
+        return start_ingest(spark, settings, available_now=available_now, counted=metrics.on_micro_batch)
+
     # After Spark has started, which takes SIGINT for itself.
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, nullcontext() if available_now else served:
         try:
-            run_query(lambda: start_ingest(spark, settings, available_now=available_now), settings, stop)
+            run_query(start, settings, stop, metrics)
         finally:
             _stop_if_running(spark.stop)
     _log.info("stopped")
 
 
-def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: threading.Event) -> None:
+def run_query(
+    start: Callable[[], IngestQuery],
+    settings: CloudSettings,
+    stop: threading.Event,
+    metrics: IngestMetrics | None = None,
+) -> None:
     """Starts the query, again if it fails, until it ends in order or `stop` is set. Raises CloudError."""
-    failures = 0
+    failures, metrics = 0, metrics or IngestMetrics()
     while not stop.is_set():
         try:
             ingest = start()
         # with the lake open it is the query that fails: both count, and both are tried again
         except StoreUnavailable as unavailable:
             failures += 1
+            metrics.on_failure(failures)
             if failures > settings.ingest.restarts:
                 raise
             _wait_before_restart(settings, failures, unavailable, stop)
@@ -55,7 +69,9 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
             records_version=ingest.records_version,
             failures=failures,
         )
+        metrics.on_query(runs=True)
         failure = _wait_for_end(ingest, stop)
+        metrics.on_query(runs=False)
         if failure is None:
             return
         # not started again: two ingests would fence each other in turn
@@ -63,6 +79,7 @@ def run_query(start: Callable[[], IngestQuery], settings: CloudSettings, stop: t
             raise CloudError(str(ingest.micro_batch.fenced)) from failure
         # only failures in a row count: a cluster may fail now and then for months
         failures = 1 if ingest.micro_batch.completed else failures + 1
+        metrics.on_failure(failures)
         if failures > settings.ingest.restarts:
             lost = settings.location.unavailable(failure)
             raise lost or CloudError(f"the ingest failed {failures} times in a row: {failure}") from failure

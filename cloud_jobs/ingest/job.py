@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import Fenced
 from cloud_jobs.ingest.decoding import TopicTenants
-from cloud_jobs.ingest.micro_batch import MicroBatchWriter
+from cloud_jobs.ingest.micro_batch import Counted, MicroBatchWriter, ignore_counts
 from cloud_jobs.ingest.parts import PART_COLUMNS, read_parts, write_parts
 from cloud_jobs.ingest.quarantine import Run
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
@@ -34,7 +34,9 @@ class IngestQuery(NamedTuple):
     records_version: int
 
 
-def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now: bool) -> IngestQuery:
+def start_ingest(
+    spark: SparkSession, settings: CloudSettings, *, available_now: bool, counted: Counted = ignore_counts
+) -> IngestQuery:
     """Starts the query, which runs until it is stopped or, with `available_now`, until what is there was read."""
     lake, checkpoints = settings.tables, settings.bound_checkpoints
     # before a lake is begun: of checkpoints that are there it is none
@@ -57,7 +59,13 @@ def start_ingest(spark: SparkSession, settings: CloudSettings, *, available_now:
     )
     sensible = SensibleTime(max_age_days=ingest.max_age_days, max_ahead_days=ingest.max_ahead_days)
     micro_batch = MicroBatchHandler(
-        spark, lake, sensible, ingest.sealing_keys, settings.batch_topics, committed=checkpoints.note
+        spark,
+        lake,
+        sensible,
+        ingest.sealing_keys,
+        settings.batch_topics,
+        committed=checkpoints.note,
+        counted=counted,
     )
     begin = micro_batch.writer.records_version
     writer = (
@@ -83,13 +91,14 @@ class MicroBatchHandler:
         tenants: TopicTenants | None = None,
         *,
         committed: Callable[[int], object] = lambda _: None,
+        counted: Counted = ignore_counts,
     ) -> None:
         """`committed` is called with the number of each commit that was made."""
         self._committed = committed
         self._sensible = sensible
         self._sealing_keys, self._tenants = sealing_keys, tenants
         self._lake = lake
-        self.writer = MicroBatchWriter(lake, run=_on_executors(spark))
+        self.writer = MicroBatchWriter(lake, run=_on_executors(spark), counted=counted)
         self.completed = 0
         self.fenced: Fenced | None = None
 

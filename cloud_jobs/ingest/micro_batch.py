@@ -8,7 +8,7 @@ again when the messages come again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -62,6 +62,14 @@ class Attempt(NamedTuple):
         return counter_of(self.number)
 
 
+Counted = Callable[[Mapping[str, Any]], object]
+"""Called with what a micro-batch was, as `ingest_batches` has it, when it is done."""
+
+
+def ignore_counts(_: Mapping[str, Any]) -> None:
+    """Counts nothing."""
+
+
 def run_here(work: Callable[[_Item], _Made], items: Sequence[_Item]) -> list[_Made]:
     """Runs a function over parts one after the other."""
     return [work(item) for item in items]
@@ -78,11 +86,12 @@ class MicroBatchWriter:
         run: Run = run_here,
         submit: Submit | None = None,
         reached: Callable[[CrashPoint], None] = lambda _: None,
+        counted: Counted = ignore_counts,
     ) -> None:
         """Reads what was committed. `reached` is called at each crash point. Raises LakeError."""
         self._lake = lake
         self._run = run
-        self._reached = reached
+        self._reached, self._counted = reached, counted
         self._files = lake.files("records")
         self._records = AppendedTable(lake, "records", INGEST)
         self._batches = AppendedTable(lake, "ingest_batches", INGEST)
@@ -175,6 +184,7 @@ class MicroBatchWriter:
         rows = pa.Table.from_pylist([row | {"committed_at": now}], schema=TABLES["ingest_batches"].schema)
         files = write_data_files(self._lake.files("ingest_batches"), rows, now, table="ingest_batches")
         self._batches.commit(files, attempt.number)
+        self._counted(row)
 
 
 def _disbelieved(parts: Sequence[WrittenPart]) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from cloud_jobs.lake.alert_schemas import ALERTS, VERDICTS
 from cloud_jobs.lake.register_schemas import CERTIFICATES, CHARGE_KEY, CLOSINGS, DOCUMENTS, RATED_LINES
 from cloud_jobs.lake.row_sizes import PIECE_ROWS
 
@@ -335,6 +336,8 @@ TABLES: Final = {
         USAGE, ("day",), ("tenant", "device", "hour", "zone"), ("tenant", "device", "hour", "commit_number"), _OF_ONE
     ),
     "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
+    "alerts": TableSchema(ALERTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
+    "verdicts": TableSchema(VERDICTS, ("day",), ("device", "id", "revision"), ("device", "commit_number")),
     "encounters": TableSchema(
         ENCOUNTERS, ("day",), ("device_a", "device_b", "start", "id"), ("device_a", "device_b", "commit_number")
     ),
@@ -369,13 +372,9 @@ WRITTEN_BY: Final = {
     **dict.fromkeys(("usage", "reference", "reference_quarantine", "snapshots", "decisions"), "cloud-jobs usage"),
     "geofence_events": "cloud-jobs geofence",
     "encounters": "cloud-jobs proximity",
+    **dict.fromkeys(("alerts", "verdicts"), "cloud-jobs verdicts"),
     "erasures": "cloud-jobs maintain",
     **dict.fromkeys(("rated_lines", "certificates", "closings"), "waybill bill close"),
     "documents": "waybill bill issue",
 }
 """The command that fills a table."""
-
-
-def publication_order(row: dict[str, Any]) -> str:
-    """By what rows of REFERENCE are sorted into the order in which they were published."""
-    return str(row["publication_id"])

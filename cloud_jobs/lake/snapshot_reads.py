@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.erasures import Erasure, Erasures
-from cloud_jobs.lake.schemas import TABLES, publication_order
+from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.shared_append import Row
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Condition, Lake
 from cloud_jobs.lake.usage_in_force import rows_in_force
+from geo.reference.in_force import publication_order
 
 _HOUR: Final = timedelta(hours=1)
 

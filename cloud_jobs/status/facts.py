@@ -102,7 +102,8 @@ class CentreStatus:
 
     `ingest_number`, `fence`: of the newest commit of the ingest, counted from 1, and whole, as its writer drew it.
     `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause. `erasures_pending`: declared, and
-    not yet done in all files. `errors`: what could not be read, by its name.
+    not yet done in all files. `errors`: what could not be read, by its name. `token_problem`: that the token of
+    `[access]` has ended or ends soon; "": it does not.
     """
 
     now: datetime
@@ -121,6 +122,7 @@ class CentreStatus:
     erasures_pending: int | None = None
     maintenance: MaintenanceStatus = MaintenanceStatus()
     errors: Mapping[str, str] = field(default_factory=dict)
+    token_problem: str = ""
 
     def age_s(self, moment: datetime | None) -> float | None:
         """Seconds since a moment; None for None."""

@@ -20,6 +20,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
     return (
         *(f"{name} cannot be read: {error}" for name, error in status.errors.items()),
         *_of_clock(status),
+        *([status.token_problem] if status.token_problem else []),
         *(problem for lag in status.lag for problem in _of_lag(status, lag, limits.max_lag_s)),
         *_of_left_out(status, limits.max_lag_s),
         *(problem for table in status.tables for problem in _of_table(status, table)),

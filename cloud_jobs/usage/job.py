@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.applied_fences import changes_since, note_fences
 from cloud_jobs.fence_changes import EVERYTHING, FenceChange
-from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.incremental import Increment, commit_written, next_increment, records_behind
 from cloud_jobs.lake.applied_tracks import note_tracks
 from cloud_jobs.lake.erasures import Erasures, read_erasures
@@ -29,6 +28,7 @@ from cloud_jobs.usage.device_group import DeviceGroup, GroupResult, Rules, compu
 from cloud_jobs.usage.erased_hours import count_erased_hours
 from cloud_jobs.usage.following import Stamp
 from cloud_jobs.usage.groups import Wanted, counted, days_of, device_groups, total, wanted_files
+from geo.reference.in_force import RefusedVersion
 from geo.spatial import ENGINE_VERSION, TrackSettings
 
 TABLE = "usage"

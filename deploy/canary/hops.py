@@ -31,6 +31,7 @@ class Hop(StrEnum):
     """What the canary account owes for them."""
 
 
+# a tree, not a chain: an alert does not wait for the ingest
 PARENT: Final = {
     Hop.REGION: None,
     Hop.ACKNOWLEDGED: Hop.REGION,

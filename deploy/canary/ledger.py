@@ -48,6 +48,7 @@ class CanaryLedger:
         assert number not in self._probes, "a probe is sent once"
         at = {hop: ProbeAtHop(of_hop) for hop, of_hop in items.items() if hop in self._limits_s}
         self._probes[number] = Probe(number, begins_s, ends_s, at)
+        # a canary runs for years
         while len(self._probes) > self._most:
             self._probes.popitem(last=False)
 

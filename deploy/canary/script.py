@@ -88,6 +88,7 @@ class CanaryScript:
         reach_m, step_ms = self._reach_m, round(self.settings.fix_interval_s * 1000)
         for at in range(self._steps + 1):
             north_m = -reach_m + 2 * reach_m * at / self._steps
+            # to and fro: a jump back to the beginning would be an impossible speed
             latitude = self._latitude(-north_m if number % 2 else north_m)
             # on the grid of the wire: what arrives is compared with it
             yield CanaryFix(at * step_ms, round(latitude, 7), round(self.settings.longitude, 7))

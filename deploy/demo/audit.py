@@ -53,9 +53,10 @@ Names = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class DeviceAudit:
-    """One device: what the simulator made, what its agent says, what the centre has."""
+    """One device: what the simulator made, what its agent says, what the centre has. `name`: `tenant/device`."""
 
     device: str
+    name: str
     region: str
     made: int
     stored: int
@@ -131,6 +132,7 @@ def audit(  # noqa: PLR0917 - what each step of the demo found
     lake, truth = billing.lake, states[-1]
     ingested = ingested_records(lake, names)
     certificates = billing.certificates(TenantDevice(*sender) for sender in names)
+    name_of = {device: "/".join(sender) for sender, device in names.items()}
     certificate_of = {names[sender]: one for sender, one in certificates.items()}
     counted = lake.rows("ingest_batches").to_pydict()
     usage, differing = _usage(lake, truth, names)
@@ -139,6 +141,7 @@ def audit(  # noqa: PLR0917 - what each step of the demo found
         devices=tuple(
             _device(
                 device,
+                name_of[device],
                 *agents[device],
                 truth.records(device),
                 ingested.get(device, Counter()),
@@ -160,6 +163,7 @@ def audit(  # noqa: PLR0917 - what each step of the demo found
 
 def _device(  # noqa: PLR0917 - the three stations of one device
     device: str,
+    name: str,
     region: str,
     status: dict[str, Any],
     made: Counter[Made],
@@ -168,6 +172,7 @@ def _device(  # noqa: PLR0917 - the three stations of one device
 ) -> DeviceAudit:
     return DeviceAudit(
         device=device,
+        name=name,
         region=region,
         made=made.total(),
         stored=status["head"],

@@ -21,6 +21,7 @@ from deploy.local import (
     http_health,
     stack_operator,
 )
+from deploy.local.stack_settings import gateway_settings
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
 from edge_agent.errors import StoreError
@@ -47,25 +48,7 @@ def gateway_process(stack: LocalStack, region: str, port: int) -> DaemonProcess:
     folder = stack.folder / f"gateway-{region}"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "gateway.toml"
-    name = f"{region}-1"
-    config.write_text(f"""name = "{name}"
-region = "{region}"
-{"insecure = true" if stack.settings.insecure else ""}
-
-[mqtt]
-host = "127.0.0.1"
-port = {stack.brokers[region].port}
-{_share_toml(stack, region)}
-{_tls_toml("mqtt", stack.client_files(f"gateway@{name}", region))}
-[pulsar]
-service_url = "{stack.pulsar[region].service_url}"
-{_pulsar_access(stack, f"gateway-{region}")}
-{_registry_toml(stack, region)}
-
-{"".join(f"[tenants.{tenant}]{chr(10)}" for tenant in stack.topology.operators)}
-[status]
-port = {port}
-""")
+    config.write_text(gateway_settings(stack, region, port))
     return DaemonProcess.python(
         f"gateway-{region}",
         "gateway",
@@ -73,35 +56,6 @@ port = {port}
         folder,
         healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
     )
-
-
-def _share_toml(stack: LocalStack, region: str) -> str:
-    """How the gateways of a region share batches; as anybody can where the stack is insecure."""
-    return "" if stack.authority is None else f'share_file = "{stack.authority.share(region)}"'
-
-
-def _pulsar_access(stack: LocalStack, role: str) -> str:
-    """What `[pulsar]` of a gateway says of tokens and TLS; nothing where the stack is insecure."""
-    access = stack.access(role)
-    if access.tls_ca is None:
-        return ""
-    return f"""token_file = "{access.token_file}"
-
-[pulsar.tls]
-ca = "{access.tls_ca}"
-"""
-
-
-def _registry_toml(stack: LocalStack, region: str) -> str:
-    """Where a gateway reads which devices are known; nothing where the stack is insecure."""
-    if region not in stack.access_daemons:
-        return ""
-    return f"""[registry]
-service_url = "{stack.pulsar[region].service_url}"
-operators = "{stack_operator(stack.folder).operators_file}"
-
-[registry.access]
-{stack.access(f"gateway-{region}").as_toml()}"""
 
 
 def cloud_config(stack: LocalStack) -> Path:
@@ -298,15 +252,4 @@ ca = "{stack.authority.file}"
 token_file = "{token}"
 backoff_first_s = 1
 backoff_max_s = 5
-'''
-
-
-def _tls_toml(table: str, files: TlsFiles | None) -> str:
-    if files is None:
-        return ""
-    return f'''
-[{table}.tls]
-ca = "{files.ca}"
-certificate = "{files.certificate}"
-key = "{files.key}"
 '''

@@ -44,7 +44,7 @@ def completeness_table(audit: Audit) -> FittedTable:
     )
     for device in audit.devices:
         numbers = (f"{value:,}" for value in (device.made, device.received, device.declared, device.missing))
-        table.add(device.device, *numbers, device.state, _verdict(device.equal))
+        table.add(device.name, *numbers, device.state, _verdict(device.equal))
     return table
 
 

@@ -21,9 +21,10 @@ from deploy.demo.guarding import ExpectedDevice, expect_devices
 from deploy.demo.processes import gateway_process
 from deploy.drill.errors import DrillError
 from deploy.local import DaemonProcess, LocalStack, PortBook, stack_operator
+from deploy.local.alert_process import alert_process
 from settings import load
 
-__all__ = ["REGION", "CanaryEnvironment", "canary_environment", "watched_hops"]
+__all__ = ["REGION", "CanaryEnvironment", "canary_environment"]
 
 REGION: Final = "eu"
 DEVICE: Final = "canary-eu"
@@ -34,12 +35,6 @@ _JOBS: Final = {"usage": {Hop.USAGE, Hop.RATED}, "geofence": {Hop.EVENT}}
 _QUICK_JVM: Final = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _NOWHERE: Final = (54.6, 4.2)
 """In the North Sea: nobody drives there."""
-
-
-def watched_hops(stack: LocalStack) -> tuple[Hop, ...]:
-    """All hops that a stack has the servers and roles for."""
-    has_alerts = stack.credentials is not None and f"alerts-{REGION}" in stack.credentials.roles
-    return tuple(hop for hop in Hop if has_alerts or hop is not Hop.ALERT)
 
 
 class CanaryEnvironment:
@@ -65,6 +60,8 @@ class CanaryEnvironment:
         device = ExpectedDevice((self.canary.tenant, DEVICE), REGION, self._token_file)
         expect_devices(self.stack, [device], "is the canary of a drill")
         self._add("gateway", gateway_process(self.stack, REGION, self._ports.port("gateway")))
+        if Hop.ALERT in self._watched:
+            self._add("alerts", alert_process(self.stack, REGION))
         self._add("ingest", self._job("ingest"))
         for name, hops in _JOBS.items():
             if hops & {*self._watched}:

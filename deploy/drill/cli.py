@@ -18,7 +18,7 @@ from rich.console import Console
 from cloud_jobs.errors import CloudError
 from deploy.canary.hops import Hop
 from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_table, run_faults
-from deploy.drill.canary_environment import canary_environment, watched_hops
+from deploy.drill.canary_environment import canary_environment
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import Say, drill_stack, open_environment
 from deploy.drill.errors import DrillError
@@ -181,10 +181,8 @@ def _run_canary_drill(folder: Path, faults: Sequence[CanaryFault] | None, say: S
     settings = StackSettings(pulsar=PulsarSettings(heap_mb=DrillSettings().heap_mb, direct_mb=256))
     with LocalStack(folder, settings=settings) as stack:
         say(f"{len(stack.servers)} servers are up, replication is applied")
-        watched = watched_hops(stack)
-        todo = faults or [one for one in CanaryFault if one is not CanaryFault.ALERTS or Hop.ALERT in watched]
-        with canary_environment(stack, folder / "canary", watched, say) as environment:
-            return run_faults(environment, todo, watched)
+        with canary_environment(stack, folder / "canary", tuple(Hop), say) as environment:
+            return run_faults(environment, faults or tuple(CanaryFault), tuple(Hop))
 
 
 def _run_drills(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:

@@ -16,6 +16,8 @@ from runtime.pulsar_client import PulsarAccess
 __all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials", "stack_access"]
 
 OPERATOR = "operator"
+"""Who may do everything in every cluster."""
+_FLEET_OPERATOR = "fleet-operator"
 ACCESS_FILE = "access.toml"
 """The operator's access, beside the topology: what `waybill topology` takes where nothing else is named."""
 
@@ -58,6 +60,11 @@ class StackCredentials:
         if role not in self.roles:
             raise ValueError(f"no role {role!r} in this stack; it has {', '.join(self.roles)}")
         return PulsarAccess(token_file=self.issuer.token_file(role), tls_ca=self.authority.file)
+
+    @property
+    def operator_of_devices(self) -> str:
+        """The role for `waybill device`, which needs few rights; a topology of somebody else may not have it."""
+        return _FLEET_OPERATOR if _FLEET_OPERATOR in self.roles else OPERATOR
 
     def of_cluster(self, name: str) -> PulsarSecurity:
         """What a cluster needs to know who is who."""

@@ -31,6 +31,7 @@ from deploy.local.server import Server, ServerState, wait_all
 from deploy.local.server_health import ask_all
 from deploy.local.spark_cluster import SparkCluster, SparkClusterSettings
 from deploy.local.stack_operator import stack_operator
+from deploy.local.stack_settings import write_stack_settings
 from deploy.local.stack_state import LinkRecord, Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from identity import PrincipalKind, principal
@@ -247,7 +248,7 @@ class LocalStack:
     def _replicate(self) -> None:
         if self.credentials:
             self.credentials.write_access_file()
-            self._write_operator_settings()
+            write_stack_settings(self)
         else:
             (self.folder / ACCESS_FILE).unlink(missing_ok=True)
             (self.folder / OPERATOR_SETTINGS).unlink(missing_ok=True)
@@ -322,15 +323,6 @@ class LocalStack:
 
     def _gateways(self, region: str) -> list[str]:
         return [f"{region}-{number}" for number in range(1, self.settings.gateways + 1)]
-
-    def _write_operator_settings(self) -> None:
-        """What `waybill device` takes by itself: the registry, who signs, and which regions are to confirm."""
-        operator, centre = stack_operator(self.folder), self.pulsar[self.topology.centre]
-        tenants = self.topology.operators or ("fleet",)
-        text = operator.settings(centre.service_url, centre.admin_url, self.access_daemons, tenants)
-        text += f"[access]\n{self.access().as_toml()}"
-        if self.access_daemons:
-            replace_durably(self.folder / OPERATOR_SETTINGS, text.encode(), mode=0o600)
 
     def _broker_security(self, region: str) -> MosquittoSecurity | None:
         if self.authority is None:

@@ -227,6 +227,8 @@ class RegionChoice:
         self.takeovers = Takeovers(cause, 2 * first.backoff_max_s)
         self.leave_by_s: float | None = None
         """Until then what is in flight may be acknowledged, and then the preferred region is connected to."""
+        self.last_failure = ""
+        """How the last connection ended, or why there was none; "" once a region has acknowledged something since."""
 
     @property
     def region(self) -> str:
@@ -246,11 +248,9 @@ class RegionChoice:
         is_unexplained = isinstance(error, LinkClosed)
         self.takeovers.on_ended(now_s, is_unexplained=is_unexplained)
         problem = self.takeovers.problem if is_unexplained else ""
-        log.warning(
-            "uplink lost" if connected else "uplink not reached",
-            region=connected or self.region,
-            error="; ".join(filter(None, (str(error), problem))),
-        )
+        said, region = "; ".join(filter(None, (str(error), problem))), connected or self.region
+        log.warning("uplink lost" if connected else "uplink not reached", region=region, error=said)
+        self.last_failure = said
         # An error of the buffer says nothing about the region.
         if isinstance(error, LinkError) and self._regions.on_failure(now_s):
             log.warning("going to another region", region=self.region)
@@ -258,6 +258,7 @@ class RegionChoice:
 
     def on_acked(self) -> None:
         """The region acknowledged something: the next failure waits the shortest delay again."""
+        self.last_failure = ""
         # While sessions are taken over each connection is acknowledged, and that ends no wait.
         if not self.takeovers.is_suspected:
             self._backoff.reset()

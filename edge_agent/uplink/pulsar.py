@@ -38,8 +38,9 @@ class PulsarUplink:
         settings = self._settings
         timeout_s = max(1, int(settings.connect_timeout_s))
         assert settings.service_url is not None  # the settings' own check: this is a Pulsar uplink
+        access = self._access()
         try:
-            self._client = open_pulsar_client(settings.service_url, self._access(), timeout_s=timeout_s)
+            self._client = open_pulsar_client(settings.service_url, access, timeout_s=timeout_s)
             self._producer = self._client.create_producer(
                 settings.topic,
                 send_timeout_millis=timeout_s * 1000,
@@ -49,7 +50,7 @@ class PulsarUplink:
                 batching_enabled=False,
             )
         except (pulsar.PulsarException, ValueError) as error:
-            raise LinkError(f"{settings.service_url}: {error}") from error
+            raise LinkError(f"{settings.service_url}: {access.token_problem(time.time()) or error}") from error
 
     def send(self, batch: OutgoingBatch) -> None:
         """See Uplink."""

@@ -57,9 +57,9 @@ def refused_connection(line: str) -> RefusedConnection | None:
     return None
 
 
-_DENIED = re.compile(
-    r"^(\S+): Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '(.*?)(?:', \.\.\. .*?)??(?: x(\d{1,9}))?$"
-)
+_DENIED = re.compile(r"^(\S+): (?:x(\d{1,9}) )?Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '(.*)$")
+"""How many is ahead of all that a device chose: its topic may end the line, which the broker cuts."""
+_BEHIND_TOPIC = "', ... ("
 _FROM_DEVICES = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
 
 
@@ -81,7 +81,8 @@ def refused_publication(line: str) -> RefusedPublication | None:
     found = _DENIED.match(line)
     if found is None:
         return None
-    at, sender, topic, times = found.groups()
+    at, times, sender, rest = found.groups()
+    topic = rest.rsplit(_BEHIND_TOPIC, 1)[0]
     return RefusedPublication(at, sender, _kind(sender, topic), topic, int(times or 1))
 
 

@@ -16,9 +16,10 @@ from identity.authority_folder import IssuedCertificate
 from runtime.broker_settings import unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import TlsSettings, certificate_faults, unusable_tls_files
+from runtime.token_watch import token_faults, tokens_ending
 from settings import SettingsError
 
-__all__ = ["problems", "warnings"]
+__all__ = ["ended_tokens", "problems", "warnings"]
 
 _WORD = "or say insecure = true at the top"
 
@@ -44,7 +45,12 @@ def warnings(settings: AccessSettings, now: datetime) -> list[str]:
         key = AccessKey(settings.registry, settings.region, settings.registry.followed())
         if problem := key.problem(now):
             found.append(f"registry.key: {problem}")
-    return found
+    return [*found, *tokens_ending({"registry.access": settings.registry.access}, now.timestamp())]
+
+
+def ended_tokens(settings: AccessSettings, now: datetime) -> list[str]:
+    """Tokens that no cluster takes now. The daemon runs all the same: it reads their file again."""
+    return token_faults({"registry.access": settings.registry.access}, now.timestamp())
 
 
 def _open(settings: AccessSettings) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from gateway.access.checks import problems, warnings
+from gateway.access.checks import ended_tokens, problems, warnings
 from gateway.access.config import AccessSettings
 from gateway.errors import GatewayError
 from identity import IdentityError, OperatorKeyRefused
@@ -40,7 +40,8 @@ def run(*, config: ConfigOption) -> None:
     with _errors_as_messages(), stop_on_signals() as stop:
         settings = _checked_settings(config)
         start_logging(settings.log)
-        for problem in warnings(settings, datetime.now(UTC)):
+        now = datetime.now(UTC)
+        for problem in (*warnings(settings, now), *ended_tokens(settings, now)):
             structlog.get_logger("access").warning("configuration", problem=problem)
         AccessDaemon(settings).run(stop)
 
@@ -52,8 +53,11 @@ def check_config(*, config: ConfigOption) -> None:
     Example: fleet-gateway access check-config --config access.toml
     """
     with _errors_as_messages():
-        settings = _checked_settings(config)
-    for problem in warnings(settings, datetime.now(UTC)):
+        settings, now = _checked_settings(config), datetime.now(UTC)
+        # Nothing is heard with such a token; a daemon that runs waits for another one.
+        if ended := ended_tokens(settings, now):
+            raise SettingsError(str(config), ended)
+    for problem in warnings(settings, now):
         typer.echo(f"{config}: warning: {problem}", err=True)
     typer.echo(f"{config}: right. Access daemon of the region {settings.region}")
 

@@ -37,6 +37,7 @@ from identity.registry_messages import CheckSigned, DevicePublication, EntryRefu
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.status_server import StatusServer, json_answer, metrics_answer
+from runtime.token_watch import TokenWatch
 
 __all__ = ["AccessDaemon"]
 
@@ -60,9 +61,8 @@ class AccessDaemon:
         self._own = own = OwnList(settings.authority, files.lists)
         issued, root = IssuedReader(own.folder), x509.load_pem_x509_certificate(own.folder.root_pem)
         reading, operators = settings.registry, settings.registry.followed()
-        key = AccessKey(reading, settings.region, operators)
+        key, guard = AccessKey(reading, settings.region, operators), files.open_guard()
         self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
-        guard = files.open_guard()
         registry = DeviceRegistry(_keep, reading.max_devices, clock)
         self._watch = ClockWatch(reading.admin_url, reading.access)
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
@@ -70,9 +70,7 @@ class AccessDaemon:
         self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
-        self._enrolment = None
-        if settings.enrolment is not None:
-            self._enrolment = RegionEnrolment(settings, own.folder, key, clock, doubt=self._doubt)
+        self._enrolment = self._made_enrolment(key)
         intake = ListIntake(core, own, root, metrics)
         self._loop = AccessLoop(
             core,
@@ -100,18 +98,25 @@ class AccessDaemon:
                 reader=self._reader,
                 lists=self._lists,
                 intake=intake,
+                issued=issued,
                 operators=operators,
                 key=key,
                 publisher=self._publisher,
                 seen=self._seen,
                 held=held,
                 clock_watch=self._watch,
+                tokens=TokenWatch([reading.access], clock),
                 enrolment=self._enrolment,
                 logs=BrokerLogs(settings),
                 metrics=metrics,
             ),
             clock,
         )
+
+    def _made_enrolment(self, key: AccessKey) -> RegionEnrolment | None:
+        if self._settings.enrolment is None:
+            return None
+        return RegionEnrolment(self._settings, self._own.folder, key, self._clock, doubt=self._doubt)
 
     def _registry_reader(
         self, registry: DeviceRegistry[_Kept], check_signed: CheckSigned | None

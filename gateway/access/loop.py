@@ -69,6 +69,7 @@ class AccessLoop:
         self._clock, self._monotonic = clock, monotonic
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
         self._settling, self._looks = settling, looks
+        self._is_issued_due = False
         self._retry_at_s = self._tick_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
         # By what they are of: as many as there are devices and lists.
@@ -151,10 +152,23 @@ class AccessLoop:
         self._count_changes()
         if not self._settling.is_settled(self._monotonic()):
             return None
+        self._read_issued_before_step()
         step = self._core.take_step(self._clock())
         if step is not None:
             self._settling.reset()
         return step
+
+    def _read_issued_before_step(self) -> None:
+        """Once for all that is locked out by a step: a certificate may have been signed a moment ago."""
+        if not self._is_issued_due:
+            return
+        try:
+            self.read_issued(self._clock())
+        except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
+            _LOG.error("what was issued cannot be read before a step", problem=_text(error))
+        self._is_issued_due = False
+        # They are in this step.
+        self._count_changes()
 
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()
@@ -172,9 +186,7 @@ class AccessLoop:
     def _apply(self, event: AccessEvent, now_s: float) -> None:
         if isinstance(event, DevicePublication):
             self._core.on_device(event)
-            # Looked at before the step: a certificate may have been signed a moment ago.
-            if not event.entry.may_connect:
-                self.read_issued(now_s)
+            self._is_issued_due |= not event.entry.may_connect
         elif isinstance(event, TopicMessage):
             self._lists.take(event, now_s)
         elif event.was_current:

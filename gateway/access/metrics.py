@@ -8,10 +8,64 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import CollectorRegistry
 
 from gateway.access.status import AccessStatus
+from runtime.mirrored_counter import MirroredCounter
+from telemetry import DeviceChannel
 
 __all__ = ["AccessMetrics"]
 
 _STEP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class MirroredCounts:
+    """What the registry, the enrolment and the readers of the brokers' logs count for themselves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        mirrored = partial(MirroredCounter, registry=registry)
+        self.entries = mirrored(
+            "waybill_access_entries_total", "Messages of the registry, by what became of them", ["outcome"]
+        )
+        self.entries_refused = mirrored(
+            "waybill_access_entries_refused_total", "Of these refused, by reason", ["reason"]
+        )
+        self.published_again = mirrored(
+            "waybill_access_entries_published_again_total",
+            "What holds of a device, published again behind another message",
+        )
+        self.answers_dropped = mirrored(
+            "waybill_access_answers_dropped_total",
+            "Confirmations and refusals of publications for which there was no room",
+        )
+        self.enrolments = mirrored(
+            "waybill_access_enrolments_total", "Requests for certificates, by what became of them", ["outcome"]
+        )
+        self.connections_refused = mirrored(
+            "waybill_access_connections_refused_total",
+            "Connections that a broker refused, by its log",
+            ["broker", "reason"],
+        )
+        self.publications_refused = mirrored(
+            "waybill_access_publications_refused_total",
+            "Publications that a broker refused, by its log",
+            ["broker", "kind"],
+        )
+
+    def take(self, status: AccessStatus) -> None:
+        """What the status says of this moment."""
+        self.entries.set(status.entries_refused, "refused")
+        self.answers_dropped.set(status.answers_dropped)
+        self.published_again.set(status.entries_published_again)
+        self.entries.set(status.entries_outranked, "outranked")
+        for reason, count in status.entries_refused_by.items():
+            self.entries_refused.set(count, reason)
+        for outcome, count in status.enrolments.items():
+            self.enrolments.set(count, outcome)
+        for broker, refused in status.connections_refused.items():
+            for reason, count in refused.items():
+                self.connections_refused.set(count, broker, reason)
+        for broker, refused in status.publications_refused.items():
+            # 0 from the start on: the first one is an increase for who alerts on it
+            for kind in {*DeviceChannel, *refused}:
+                self.publications_refused.set(refused.get(kind, 0), broker, kind)
 
 
 class AccessMetrics:
@@ -20,51 +74,36 @@ class AccessMetrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        self.reloads = counter("waybill_access_reloads", "Signals to the broker to read its files")
-        self.sessions_ended = counter("waybill_access_sessions_ended", "Sessions taken over so that they end")
+        self.mirrored = MirroredCounts(registry)
+        self.reloads = counter("waybill_access_reloads_total", "Signals to the broker to read its files")
+        self.sessions_ended = counter("waybill_access_sessions_ended_total", "Sessions taken over so that they end")
         self.sessions_came_back = counter(
-            "waybill_access_sessions_came_back", "Devices found connected again, and ended again"
+            "waybill_access_sessions_came_back_total", "Devices found connected again, and ended again"
         )
-        self.steps_failed = counter("waybill_access_steps_failed", "Steps that are done again")
+        self.steps_failed = counter("waybill_access_steps_failed_total", "Steps that are done again")
         self.changes_failed = counter(
-            "waybill_access_changes_failed", "Changes that could not be applied, each time that they were tried"
+            "waybill_access_changes_failed_total", "Changes that could not be applied, each time that they were tried"
         )
-        # A gauge, because the registry counts for itself.
-        self.entries = gauge("waybill_access_entries", "Messages of the registry, by what became of them", ["outcome"])
-        self.entries_refused = gauge("waybill_access_entries_refused", "Of these refused, by reason", ["reason"])
-        self.published_again = gauge(
-            "waybill_access_entries_published_again", "What holds of a device, published again behind another message"
-        )
-        self.answers_dropped = gauge(
-            "waybill_access_answers_dropped", "Confirmations and refusals of publications for which there was no room"
-        )
-        self.lists = counter("waybill_access_lists", "Revocation lists of other regions, by outcome", ["outcome"])
+        self.lists = counter("waybill_access_lists_total", "Revocation lists of other regions, by outcome", ["outcome"])
         self.step_s = Histogram(
             "waybill_access_step_seconds",
             "From a change to the end of the sessions that it ends",
             registry=registry,
             buckets=_STEP_S,
         )
-        self.closed = gauge("waybill_access_devices_closed", "Devices that may not connect")
+        self.closed = gauge("waybill_access_closed_devices", "Devices that may not connect")
         self.left_open = gauge(
-            "waybill_access_devices_left_open", "Devices that may not connect, and whom the gateway alone keeps out"
+            "waybill_access_left_open_devices", "Devices that may not connect, and whom the gateway alone keeps out"
         )
-        self.revoked = gauge("waybill_access_certificates_revoked", "Certificates on the region's own list")
+        self.revoked = gauge("waybill_access_revoked_certificates", "Certificates on the region's own list")
         self.list_bytes = gauge("waybill_access_list_bytes", "Bytes of the region's own list, of at most 5,000,000")
-        self.list_ends = gauge("waybill_access_list_ends_seconds", "When the first list ends, seconds since 1970")
+        self.list_ends = gauge(
+            "waybill_access_list_ends_timestamp_seconds", "When the first list ends, seconds since 1970"
+        )
         self.key_ends = gauge(
-            "waybill_access_key_ends_seconds", "When the daemon's own key ends, seconds since 1970; 0: never"
+            "waybill_access_key_ends_timestamp_seconds", "When the daemon's own key ends, seconds since 1970; 0: never"
         )
         self.registry_up = gauge("waybill_access_registry_up", "1 while the registry is read to its end")
-        self.enrolments = gauge(
-            "waybill_access_enrolments", "Requests for certificates, by what became of them", ["outcome"]
-        )
-        self.connections_refused = gauge(
-            "waybill_access_connections_refused", "Connections that a broker refused, by its log", ["broker", "reason"]
-        )
-        self.publications_refused = gauge(
-            "waybill_access_publications_refused", "Publications that a broker refused, by its log", ["broker", "kind"]
-        )
         self._counted = {
             "reloads": self.reloads,
             "sessions_ended": self.sessions_ended,
@@ -95,17 +134,4 @@ class AccessMetrics:
         self.key_ends.set(status.key_ends_s or 0)
         self.registry_up.set(status.registry_current)
         self.healthy.set(status.healthy)
-        self.entries.labels("refused").set(status.entries_refused)
-        self.answers_dropped.set(status.answers_dropped)
-        self.published_again.set(status.entries_published_again)
-        self.entries.labels("outranked").set(status.entries_outranked)
-        for reason, count in status.entries_refused_by.items():
-            self.entries_refused.labels(reason).set(count)
-        for outcome, count in status.enrolments.items():
-            self.enrolments.labels(outcome).set(count)
-        for broker, refused in status.connections_refused.items():
-            for reason, count in refused.items():
-                self.connections_refused.labels(broker, reason).set(count)
-        for broker, refused in status.publications_refused.items():
-            for kind, count in refused.items():
-                self.publications_refused.labels(broker, kind).set(count)
+        self.mirrored.take(status)

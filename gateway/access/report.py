@@ -15,6 +15,7 @@ from gateway.access.broker_logs import BrokerLogs
 from gateway.access.clock_watch import ClockWatch
 from gateway.access.core import AccessCore
 from gateway.access.held_entries import HeldEntries
+from gateway.access.issued import IssuedReader
 from gateway.access.list_intake import ListIntake
 from gateway.access.loop import AccessLoop
 from gateway.access.metrics import AccessMetrics
@@ -25,6 +26,7 @@ from gateway.access.status import AccessStatus, RefusedEnrolment
 from identity.followed_operators import FollowedOperators
 from identity.registry_reader import RegistryReader
 from runtime.compacted_topic import CompactedTopicReader
+from runtime.token_watch import TokenWatch
 
 __all__ = ["AccessReport", "ReportedParts"]
 
@@ -40,12 +42,14 @@ class ReportedParts:
     reader: RegistryReader[Any]
     lists: CompactedTopicReader
     intake: ListIntake
+    issued: IssuedReader
     operators: FollowedOperators | None
     key: AccessKey
     publisher: AccessPublisher
     seen: SeenEntries
     held: HeldEntries
     clock_watch: ClockWatch
+    tokens: TokenWatch
     enrolment: RegionEnrolment | None
     logs: BrokerLogs
     metrics: AccessMetrics
@@ -93,7 +97,7 @@ class AccessReport:
                 **parts.metrics.counts,
             }
         )
-        parts.metrics.entries.labels("taken").set(counts.taken)
+        parts.metrics.mirrored.entries.set(counts.taken, "taken")
         parts.metrics.take(self.status)
 
     def _problems(self) -> Iterator[str]:
@@ -102,11 +106,13 @@ class AccessReport:
         standing, lists = parts.reader.standing, parts.lists.standing
         found = (
             parts.loop.problem,
+            parts.tokens.ended,
             parts.clock_watch.problem,
             "" if standing.is_current else f"registry: {standing.problem}",
             "" if lists.is_current else f"revocation lists: {lists.problem}",
             parts.operators.problem if parts.operators is not None else "",
             parts.loop.not_applied,
+            parts.issued.problem,
             standing.last_unhandled,
             parts.reader.registry.problem,
             parts.core.problem,
@@ -118,5 +124,6 @@ class AccessReport:
             parts.held.problem,
             parts.held.displaced.problem,
             "; ".join(parts.enrolment.problems) if parts.enrolment is not None else "",
+            parts.tokens.ending,
         )
         return (one for one in found if one)

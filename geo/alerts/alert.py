@@ -32,6 +32,7 @@ class Alert(AlertMessage):
     received_ms: Milliseconds
     raised_ms: Milliseconds
 
+    # what is the centre's, too, apart from the region's own times: only that is compared
     @property
     def event(self) -> DayEvent:
         """What it says that happened."""

@@ -38,12 +38,14 @@ class AlertMessage(BaseModel):
 def decoded(kind: type[_Model], data: bytes) -> _Model:
     """The message of some bytes. Raises MalformedAlert, and nothing else for any bytes."""
     try:
+        # bounded first: the parser of the model would unpack whatever is nested
         parse_json(data, max_bytes=MAX_BYTES, max_depth=4, max_values=200)
     except InvalidJson as error:
         raise MalformedAlert(f"not JSON: {one_line(str(error))}") from error
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
+        # the first is enough to find the sender, and one line is what a log shows
         fault = error.errors(include_url=False, include_input=False)[0]
         place = one_line(".".join(map(str, fault["loc"])) or "it", 100)
         raise MalformedAlert(f"{place}: {one_line(fault['msg'], 200)}") from error

@@ -1,5 +1,6 @@
 """A cluster's admin REST interface: bounded in time and size, and its errors are ours."""
 
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,7 +25,7 @@ __all__ = ["AdminClient"]
 _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
 _UNAVAILABLE_S = 15.0
-_NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
+_UNAUTHORISED, _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 401, 404, 409, 500
 _RUNTIME = "brokers/configuration/runtime"
 _LOOKUP = "../../lookup/v2/topic"
 _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | list[Any])
@@ -163,7 +164,11 @@ class AdminClient:
     def _request(
         self, method: str, path: str, body: object, query: Query, *, unread_with: str | None = None
     ) -> RestResponse:
-        return self._transport.request(method, path, body, query, unread_with=unread_with)
+        answer = self._transport.request(method, path, body, query, unread_with=unread_with)
+        # Since it was opened the token may have ended, and its answer does not say which.
+        if answer.status == _UNAUTHORISED and (problem := self.access.token_problem(time.time())):
+            raise AdminRefused(self.cluster, f"{method} {path}", answer.status, problem)
+        return answer
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -182,7 +182,7 @@ def verify(
     """Send a probe through every link, and try the rights of roles whose tokens are at hand.
 
     Exit status: 0 all links and rights are good, 1 one is not, or brokers ask nobody for the rights that the topology
-    names, 3 unknown: a cluster did not answer, or a role's token is not at hand.
+    names, 3 unknown: a cluster did not answer, a role's token is not at hand, or a try of a right got no answer.
 
     Example: waybill topology verify --topology topology.toml
     """

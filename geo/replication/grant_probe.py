@@ -85,10 +85,10 @@ def _tried(topology: Topology, operator: AdminClient, role: str, token: Path | N
         token_file=token, tls_ca=operator.access.tls_ca, tls_validate_hostname=operator.access.tls_validate_hostname
     )
     with AdminClient(cluster, operator.url, access=access, check_name=False, unavailable_s=0) as admin:
-        yield TriedRight(
-            role=role, cluster=cluster, action="ask for", resource="tenants", may=is_superuser, **_asked(admin)
-        )
-        client = connect(admin, ServiceAddress(address(topology, cluster).service_url), operation_s=_OPERATION_S)
+        asked = _asked(admin)
+        yield TriedRight(role=role, cluster=cluster, action="ask for", resource="tenants", may=is_superuser, **asked)
+        way = ServiceAddress(address(topology, cluster).service_url)
+        client = connect(admin, way, operation_s=_OPERATION_S)
         try:
             for topic in _topics(topology, cluster):
                 given = {
@@ -99,11 +99,12 @@ def _tried(topology: Topology, operator: AdminClient, role: str, token: Path | N
                 for action in ("produce", "consume"):
                     may = is_superuser or action in given
                     found = _opened(client, topic, action)
-                    # Whoever is nobody gets no answer at all, here as everywhere.
-                    is_nobody = token is None and found["was"] is None
-                    found = {"was": False} if is_nobody else found
+                    # Whoever is nobody gets no answer at all, here as everywhere; from a dead address nobody does.
+                    is_silent = token is None and found["was"] is None
+                    if is_silent and asked["was"] is False and _answers(operator, way, topic, action):
+                        found = {"was": False}
                     yield TriedRight(role=role, cluster=cluster, action=action, resource=topic, may=may, **found)
-                    if is_nobody:
+                    if is_silent:
                         return
         finally:
             client.close()
@@ -126,6 +127,15 @@ def _asked(admin: AdminClient) -> dict[str, bool | str | None]:
     except ReplicationError as error:
         return {"was": None, "reason": str(error)}
     return {"was": True}
+
+
+def _answers(operator: AdminClient, way: ServiceAddress, topic: str, action: str) -> bool:
+    """Whether this address answers the operator what it may do."""
+    client = connect(operator, way, operation_s=_OPERATION_S)
+    try:
+        return _opened(client, topic, action)["was"] is not None
+    finally:
+        client.close()
 
 
 def _opened(client: pulsar.Client, topic: str, action: str) -> dict[str, bool | str | None]:

@@ -42,12 +42,13 @@ class VerifyResult(Settings):
 
     @property
     def is_good(self) -> bool | None:
-        """Whether every link and right is; None: unknown, because a cluster did not answer or a role was not tried."""
+        """Whether every link and right is; None: unknown, for want of an answer or of a token."""
         if self.unreachable:
             return None
-        is_good = all(link.is_good for link in self.links) and all(right.is_good for right in self.rights)
+        known = [right for right in self.rights if right.was is not None]
+        is_good = all(link.is_good for link in self.links) and all(right.is_good for right in known)
         is_good &= not self.unprotected
-        return None if is_good and self.untried else is_good
+        return None if is_good and (self.untried or len(known) < len(self.rights)) else is_good
 
 
 def verify(

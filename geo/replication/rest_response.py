@@ -8,7 +8,8 @@ too. An answer counts as the cluster's only if it has the form that Pulsar gives
 - **done**: to a command, 204, or 200 with neither a body nor a type of one (Pulsar's for clusters and the like);
 - **not there** (404 where something is read or deleted) and **so already** (409 where it is made): with Pulsar's reason
   in JSON;
-- **refused**: 401 and 403, from whomever; any other status with Pulsar's reason: AdminRefused;
+- **refused**: 401 (it does not take who we say that we are) and 403, from whomever; any other status with Pulsar's
+  reason: AdminRefused;
 - **all else** is no answer of the cluster: ClusterUnreachable. Busy (408, 425, 429), pages, truncated or foreign JSON.
 
 An entry is answered with headers, and one that the broker cannot unpack with an error of the server (500).
@@ -36,6 +37,10 @@ _MAX_EXCERPT_BYTES = 300
 _OK, _NO_CONTENT = 200, 204
 _FIRST_ERROR, _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 400, 401, 403, 404, 500
 _BUSY = frozenset({408, 425, 429})
+_WHY = {
+    _UNAUTHORISED: "it does not take who we say that we are: the token has ended, or another issuer signed it",
+    _FORBIDDEN: "who we say that we are may not do this",
+}
 
 _Value = TypeVar("_Value")
 
@@ -82,7 +87,7 @@ def parse_response(
         value = response.json()
     except ValueError as error:
         if response.status in (_UNAUTHORISED, _FORBIDDEN):
-            raise _refusal_error(request, response, _body_excerpt(response)) from error
+            raise _refusal_error(request, response, _body_excerpt(response) or _WHY[response.status]) from error
         raise _not_from_pulsar(request, response, str(error)) from error
     if response.status == _OK and shape is not None:
         return _of_shape(request, response, value, shape)
@@ -133,9 +138,9 @@ def _of_shape(request: RestRequest, response: RestResponse, value: Any, shape: T
 
 def _no(request: RestRequest, response: RestResponse, reason: str | None) -> ReplicationError:
     if response.status in (_UNAUTHORISED, _FORBIDDEN):
-        return _refusal_error(request, response, reason or _body_excerpt(response))
+        return _refusal_error(request, response, reason or _body_excerpt(response) or _WHY[response.status])
     if response.status < _FIRST_ERROR or response.status in _BUSY or reason is None:
-        return _not_from_pulsar(request, response, _body_excerpt(response) or "no reason")
+        return _not_from_pulsar(request, response, _body_excerpt(response) or "no reason, perhaps a page for browsers")
     return _refusal_error(request, response, reason)
 
 
@@ -149,4 +154,7 @@ def _not_from_pulsar(request: RestRequest, response: RestResponse, detail: str) 
 
 
 def _body_excerpt(response: RestResponse) -> str:
+    """What it says in words; "": nothing, or a page, which is for browsers."""
+    if response.body.lstrip()[:1] == b"<" or "html" in response.content_type.lower():
+        return ""
     return response.body[:_MAX_EXCERPT_BYTES].decode(errors="replace")

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from collections import deque
 from collections.abc import Mapping
 from threading import Event, Timer
@@ -34,6 +35,7 @@ class AdminTransport:
         self._timeout_s = timeout_s
         self._connections: deque[Any] = deque(maxlen=_MAX_CONNECTIONS)
         try:
+            access.check_token(time.time())
             self._token = PulsarToken(access)
             self._http = httpx.Client(timeout=timeout_s, verify=access_tls_context(access))
         except PulsarAccessError as error:

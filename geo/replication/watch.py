@@ -10,18 +10,19 @@ from geo.replication.observe import Observation
 
 __all__ = ["METRICS", "ReplicationCollector"]
 
+_CLUSTER = ("cluster",)
 _LINK = ("namespace", "source", "target")
 _CURSOR = ("topic", "subscription", "cluster")
 
 METRICS = {
-    "waybill_cluster_reachable": "1 when the cluster's admin interface answered",
+    "waybill_replication_cluster_reachable": "1 when the cluster's admin interface answered",
     "waybill_replication_connected": "1 when every replicator of the link is connected",
     "waybill_replication_backlog_messages": "messages of the namespace that the target does not have yet",
     "waybill_replication_lag_seconds": "age of the oldest message that the target does not have yet",
-    "waybill_cursor_snapshot_age_seconds": "since the replicated subscription's position last moved in this cluster",
-    "waybill_cursor_snapshot_behind_seconds": "how long before the furthest cluster's the position last moved here",
-    "waybill_cursor_waiting_seconds": "age of the oldest of them; 0 when nothing waits",
-    "waybill_cursor_backlog_messages": "messages and markers that the subscription has not acknowledged",
+    "waybill_replication_cursor_snapshot_age_seconds": "since the subscription's position last moved in this cluster",
+    "waybill_replication_cursor_snapshot_behind_seconds": "how long before the furthest cluster's it last moved here",
+    "waybill_replication_cursor_waiting_seconds": "age of the oldest of them; 0 when nothing waits",
+    "waybill_replication_cursor_backlog_messages": "messages and markers that the subscription has not acknowledged",
 }
 
 
@@ -43,6 +44,10 @@ class ReplicationCollector(Collector):
         self._last = observation
         self.ready.set()
 
+    def describe(self) -> Iterator[Metric]:
+        """Each metric without its values."""
+        yield from map(_gauge, METRICS)
+
     def collect(self) -> Iterator[Metric]:
         """The metrics of the last observation."""
         if self._last is None:
@@ -52,21 +57,22 @@ class ReplicationCollector(Collector):
         yield from _cursors(self._last)
 
 
-def _gauge(name: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+def _gauge(name: str) -> GaugeMetricFamily:
+    labels = _CURSOR if "_cursor_" in name else _CLUSTER if "_cluster_" in name else _LINK
     return GaugeMetricFamily(name, METRICS[name], labels=labels)
 
 
 def _reachable(seen: Observation) -> Iterator[Metric]:
-    gauge = _gauge("waybill_cluster_reachable", ("cluster",))
+    gauge = _gauge("waybill_replication_cluster_reachable")
     for cluster in sorted({link.source for link in seen.links} | set(seen.unreachable)):
         gauge.add_metric([cluster], 0 if cluster in seen.unreachable else 1)
     yield gauge
 
 
 def _links(seen: Observation) -> Iterator[Metric]:
-    connected = _gauge("waybill_replication_connected", _LINK)
-    backlog = _gauge("waybill_replication_backlog_messages", _LINK)
-    lag = _gauge("waybill_replication_lag_seconds", _LINK)
+    connected = _gauge("waybill_replication_connected")
+    backlog = _gauge("waybill_replication_backlog_messages")
+    lag = _gauge("waybill_replication_lag_seconds")
     for link in seen.links:
         labels = [link.namespace, link.source, link.target]
         connected.add_metric(labels, float(link.connected))
@@ -78,10 +84,10 @@ def _links(seen: Observation) -> Iterator[Metric]:
 
 
 def _cursors(seen: Observation) -> Iterator[Metric]:
-    age = _gauge("waybill_cursor_snapshot_age_seconds", _CURSOR)
-    behind = _gauge("waybill_cursor_snapshot_behind_seconds", _CURSOR)
-    waiting = _gauge("waybill_cursor_waiting_seconds", _CURSOR)
-    backlog = _gauge("waybill_cursor_backlog_messages", _CURSOR)
+    age = _gauge("waybill_replication_cursor_snapshot_age_seconds")
+    behind = _gauge("waybill_replication_cursor_snapshot_behind_seconds")
+    waiting = _gauge("waybill_replication_cursor_waiting_seconds")
+    backlog = _gauge("waybill_replication_cursor_backlog_messages")
     for cursor in seen.cursors:
         labels = [cursor.topic, cursor.subscription, cursor.cluster]
         backlog.add_metric(labels, cursor.backlog)

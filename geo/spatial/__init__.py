@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
     from geo.spatial.event_facts import end_fixes
     from geo.spatial.event_ids import DayEvent, Kind, identified
-    from geo.spatial.events import EventSettings, GeofenceEvent, PublishedEventSettings, find_events
+    from geo.spatial.events import EventSettings, GeofenceEvent, PublishedEventSettings, events_of, find_events
     from geo.spatial.fence_set import FenceSet
     from geo.spatial.fences import Fence
     from geo.spatial.fix_csv import FixFile, bounded_lines, read_fixes
@@ -78,6 +78,7 @@ __all__ = [
     "bounded_lines",
     "build_tracks",
     "end_fixes",
+    "events_of",
     "fact_id",
     "fences_from_geojson",
     "find_encounters",
@@ -100,7 +101,7 @@ _MODULES = {
     "errors": ("FenceError", "FixError", "SpatialError", "TooManyEncounters"),
     "event_facts": ("end_fixes",),
     "event_ids": ("DayEvent", "Kind", "identified"),
-    "events": ("EventSettings", "GeofenceEvent", "PublishedEventSettings", "find_events"),
+    "events": ("EventSettings", "GeofenceEvent", "PublishedEventSettings", "events_of", "find_events"),
     "fence_set": ("FenceSet",),
     "fences": ("Fence",),
     "fix_csv": ("FixFile", "bounded_lines", "read_fixes"),

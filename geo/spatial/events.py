@@ -55,7 +55,13 @@ def find_events(
 ) -> list[GeofenceEvent]:
     """All events of all devices, sorted by device, then time."""
     settings = settings or EventSettings()
-    visits = find_visits(tracks, fences, settings)
+    return events_of(find_visits(tracks, fences, settings), tracks, fences, gates, settings)
+
+
+def events_of(
+    visits: Visits, tracks: Tracks, fences: FenceSet, gates: GateSet | None, settings: EventSettings
+) -> list[GeofenceEvent]:
+    """The same, of visits that were found already: who knows only the end of a track may know when they began."""
     events = list(_of_visits(visits, fences.names, settings.dwell_s))
     events += _speeding(tracks, fences, settings.min_stay_s)
     if gates is not None:
@@ -98,8 +104,8 @@ def _speeding(tracks: Tracks, fences: FenceSet, min_stay_s: float) -> Iterator[_
     Its value is the highest speed. The speed of a segment is the one that its second fix reported, else its length by
     its time.
     """
-    limits = np.array([fence.speed_limit_mps or np.inf for fence in fences.fences])
-    if not np.isfinite(limits).any():
+    limits = fences.speed_limit_mps
+    if not fences.has_speed_limits:
         return
     segments = segments_of(tracks)
     ends = tracks.segments()

@@ -15,7 +15,7 @@ from geo.spatial.clip import Meetings, Segments, Stretches, cut, in_parts, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import wrap_lon
 from geo.spatial.grid import GridIndex
-from geo.spatial.index import FenceIndex
+from geo.spatial.index import FenceIndex, comes_near
 from geo.spatial.predicates import Spots
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, distinct, distinct_pairs, expand, offsets, run_starts
 from geo.spatial.rings import Shape
@@ -91,9 +91,9 @@ class SegmentFences:
 class FenceSet:
     """Fences in the order in which they win: highest priority first, then smallest id.
 
-    `names` are the distinct ids, sorted; the versions of a fence share one name, and a later version (by its
-    effective date) ends the one before it. Immutable; building it builds the `index`
-    of the distinct shapes (`shared`).
+    `speed_limit_mps`: of each, infinity where none is. `names` are the distinct ids, sorted; the versions of a fence
+    share one name, and a later version (by its effective date) ends the one before it. Immutable; building it builds
+    the `index` of the distinct shapes (`shared`).
     """
 
     def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = GridIndex.of) -> None:
@@ -102,6 +102,10 @@ class FenceSet:
         self.names: Final = tuple(sorted({fence.id for fence in ranked}))
         number = {name: at for at, name in enumerate(self.names)}
         self.name_of_fence: Final = np.array([number[fence.id] for fence in ranked], dtype=np.int64)
+        self.speed_limit_mps: Final[Floats] = np.array(
+            [fence.speed_limit_mps or np.inf for fence in ranked], dtype=float
+        )
+        self.has_speed_limits: Final = bool(np.isfinite(self.speed_limit_mps).any())
         self.shared: Final = SharedShapes([fence.shape for fence in ranked])
         self.index: Final = index(self.shared.shapes)
         self._schedule = Schedule([fence.active for fence in ranked])
@@ -126,6 +130,24 @@ class FenceSet:
         row, fence = self._versions.within(name, start_ms, end_ms)
         item, t_ms = self._schedule.switches(self._schedule.kind[fence], start_ms[row], end_ms[row]).made()
         return row[item], t_ms
+
+    def may_cross(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
+        """Whether each segment may meet a border: the fences that hold its ends are the same where it does not."""
+        return comes_near(self.index, px, py, qx, qy)
+
+    def next_switch_ms(self, lon: Floats, lat: Floats, t_ms: Ints, horizon_ms: int) -> Floats:
+        """When one of the fences around each place, in force or not, next comes into force or goes out of it.
+
+        The end of the horizon where none does within it; never (infinity) where no fence is around.
+        """
+        until = np.full(len(lon), np.inf)
+        place, fence = self._locate(Spots(wrap_lon(lon), lat))
+        until[place] = t_ms[place] + float(horizon_ms)
+        if not self._schedule.always and len(place):
+            start, end = t_ms[place], t_ms[place] + horizon_ms
+            row, switch_ms = self._schedule.switches(self._schedule.kind[fence], start, end).made()
+            np.minimum.at(until, place[row], switch_ms)
+        return until
 
     def _locate(self, spots: Spots) -> Pairs:
         return self.shared.fences(*self._shapes_at(spots))

@@ -15,6 +15,7 @@ from geo.spatial.fence_set import PAIRS_AT_ONCE
 from geo.spatial.fences import Outlines
 from geo.spatial.fixes import valid_positions
 from geo.spatial.grid import GridIndex
+from geo.spatial.index import comes_near
 from geo.spatial.predicates import Signs, crossing_fraction, orientation, side
 from geo.spatial.ragged import Bools, Floats, Ints, Points, lexical, run_starts, stacked
 from geo.spatial.schedule import Schedule
@@ -94,6 +95,10 @@ class GateSet:
         self._is_renamed = np.bincount(self._gate_of_image, minlength=len(self.gates)) > 1
         self._schedule = Schedule([gate.active for gate in self.gates])
         self._index = GridIndex(_there_and_back([image for _, image in images]))
+
+    def may_cross(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
+        """Whether each segment may meet a gate."""
+        return comes_near(self._index, px, py, qx, qy)
 
     def crossings(self, tracks: Tracks) -> Crossings:
         """Every crossing of every gate in force."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -74,6 +75,16 @@ def fences_from_geojson(text: str) -> FenceReport:
     if more:
         refused.append(f"and {more:,} more features that cannot be used")
     return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired))
+
+
+def fence_of_text(text: str) -> Fence | Gate:
+    """The fence or gate of a text that is one GeoJSON feature; raises `FenceError`."""
+    features = list(islice(read_features(text), 2))
+    if len(features) != 1 or not text.lstrip().startswith("{"):
+        raise FenceError("it is not one GeoJSON feature")
+    if features[0].fault is None and features[0].value.get("type") != "Feature":
+        raise FenceError("it is not a GeoJSON feature")
+    return fence_of(features[0])
 
 
 def fence_of(feature: Feature) -> Fence | Gate:

@@ -10,7 +10,7 @@ import numpy as np
 from geo.spatial.cells import Cells
 from geo.spatial.fences import Outlines
 from geo.spatial.predicates import Spots
-from geo.spatial.ragged import Floats, Ints, Pairs
+from geo.spatial.ragged import Bools, Floats, Ints, Pairs
 
 FEW: Final = 64
 """A bound up to this costs nothing to allow everywhere; only higher ones are kept for each cell."""
@@ -64,3 +64,15 @@ class FenceIndex(Protocol):
         repeat.
         """
         ...
+
+
+def comes_near(index: FenceIndex, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
+    """Whether an edge may meet each segment: true of all that meet one, and of some more.
+
+    Of a segment that ends beyond the antimeridian it is not looked at: it may.
+    """
+    # the few that wrap are taken for near rather than moved, as the callers then look closely
+    near: Bools = (qx < -180.0) | (qx >= 180.0)
+    for segment, _ in index.edges_near(px, py, qx, qy):
+        near[segment] = True
+    return near

@@ -11,8 +11,8 @@ from typing import Any
 
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import store
-from cloud_jobs.reference_messages import Kind, read_messages, stated_version
-from cloud_jobs.reference_trust import ANYBODY
+from geo.reference.messages import Kind, read_messages, stated_version
+from geo.reference.trust import ANYBODY
 from identity.publication_id import PROPERTY, next_publication_id
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)

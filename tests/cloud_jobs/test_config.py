@@ -7,9 +7,10 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app
-from cloud_jobs.command_settings import load_settings
+from cloud_jobs.command_settings import load_checked_settings, load_settings
 from cloud_jobs.config import MAX_GAP_S, CloudSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
+from tests.tokens import token_file
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
 FACTS = {"lake": "lake", "checkpoints": "notes", "clusters": [CLUSTER]}
@@ -137,3 +138,11 @@ def test_a_tenants_topic_is_its_own_however_it_is_spelled(topics: list[str]) -> 
 def test_what_is_no_topic_is_refused_where_it_is_set(topic: str) -> None:
     with pytest.raises(ValidationError, match="topics"):
         CloudSettings.model_validate(FACTS | {"ingest": {"topics": [topic]}})
+
+
+def test_a_token_that_has_ended_is_named_by_the_check_and_read_again_by_the_jobs(tmp_path: Path) -> None:
+    token, file = token_file(tmp_path, "jobs", ends_in_s=-1), tmp_path / "cloud.toml"
+    file.write_text(f'{LEAST}[access]\ntoken_file = "{token}"\n[reference]\nunsigned = true\n')
+    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
+    assert (done.exit_code, f"access.token_file: token of jobs in {token} ended at" in done.stderr) == (78, True)
+    assert load_checked_settings(file).access.token_file == token

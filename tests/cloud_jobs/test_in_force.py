@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.in_force import InForce, in_force
+from cloud_jobs.in_force import in_force
 from cloud_jobs.reference_files import usable
+from geo.reference.in_force import InForce
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import row_of
 

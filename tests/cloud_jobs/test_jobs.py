@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +17,12 @@ from structlog.testing import capture_logs
 from cloud_jobs import jobs, proximity, usage
 from cloud_jobs.config import CloudSettings, ReferenceSettings
 from cloud_jobs.errors import LakeError, NotPublished, StoreUnavailable
+from cloud_jobs.metrics.config import MetricsSettings
 from cloud_jobs.proximity.job import TABLE, ProximityRun
 from cloud_jobs.reference import CollectedReference
 from cloud_jobs.usage.config import UsageSettings
 from cloud_jobs.usage.job import UsageRun
+from deploy.local.ports import free_port
 from tests.system.lake_of_fixes import derive
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -146,6 +150,30 @@ def test_following_goes_on_until_a_signal_and_ends_after_the_run(centre: Centre,
     centre.last_run, centre.signal = 2, number
     jobs.run_proximity(centre.settings, follow=True)
     assert centre.events == ["waybill-proximity", *["run", "1 to encounters"] * 2, "stopped"]
+
+
+def test_a_job_that_follows_serves_what_it_did(centre: Centre) -> None:
+    port, shown = free_port(), list[str]()
+    centre.settings = centre.settings.model_copy(update={"metrics": MetricsSettings(proximity_port=port)})
+    centre.last_run = 2
+    jobs.run_proximity(centre.settings, lambda _: shown.append(metrics_at(port)), follow=True)
+    _, second = shown
+    assert 'waybill_jobs_runs_total{command="proximity",outcome="computed"} 1.0' in second, "the second goes on"
+    assert 'waybill_jobs_published_rows_total{command="proximity"} 1.0' in second
+
+
+def test_a_single_run_serves_nothing(centre: Centre) -> None:
+    port = free_port()
+    centre.settings = centre.settings.model_copy(update={"metrics": MetricsSettings(proximity_port=port)})
+    centre.last_run = 0
+    with pytest.raises(urllib.error.URLError):
+        jobs.run_proximity(centre.settings, lambda _: metrics_at(port))
+
+
+def metrics_at(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        found: bytes = answer.read()
+        return found.decode()
 
 
 def test_usage_follows_like_the_others_with_reference_data_in_each_run_and_outlives_a_silent_store(

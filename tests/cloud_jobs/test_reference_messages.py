@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud_jobs.reference_files import make_version
-from cloud_jobs.reference_messages import MAX_BYTES, Kind, named_message, read_messages
-from cloud_jobs.reference_trust import ANYBODY
+from geo.reference.messages import MAX_BYTES, Kind, named_message, read_messages
+from geo.reference.trust import ANYBODY
 from identity.publication_id import PROPERTY
 from tests.cloud_jobs.publications import AT, message_of, publication_id
 

@@ -23,7 +23,7 @@ from cloud_jobs.reference import store
 from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import ReferenceVersion, make_version
 from cloud_jobs.reference_publisher import publish
-from cloud_jobs.reference_trust import ANYBODY
+from geo.reference.trust import ANYBODY
 from identity.publication_id import PROPERTY
 from identity.tokens import TokenKey
 from runtime.pulsar_client import PulsarAccess

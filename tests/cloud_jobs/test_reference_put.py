@@ -18,6 +18,7 @@ from runtime.cluster_clock import ClockDiffers
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.identity.operators import operator, operators_file
+from tests.tokens import token_file
 
 
 class Published:
@@ -136,6 +137,18 @@ def test_a_centre_that_does_not_say_whom_it_trusts_publishes_nothing(tmp_path: P
     done = put(tmp_path, tariff(price()), trusted="# nobody")
     assert (done.exit_code, published.keys) == (78, [])
     assert "reference.operators" in done.stderr
+
+
+def test_a_token_that_has_ended_is_named_before_anybody_is_asked(
+    tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(reference_publisher, "publish", published.publish)
+    file = token_file(tmp_path, "publisher", ends_in_s=-1)
+    done = put(tmp_path, legal_entity(), trusted=f'{TRUSTED}\n[access]\ntoken_file = "{file}"')
+    assert (done.exit_code, published.keys) == (1, [])
+    assert f"token of publisher in {file} ended at" in done.stderr
+    assert "waybill pki token ROLE" in done.stderr
 
 
 def test_a_machine_whose_clock_is_wrong_publishes_nothing(

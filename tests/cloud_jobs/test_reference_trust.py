@@ -11,8 +11,8 @@ import pytest
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import publications_in, quarantined_messages, store
 from cloud_jobs.reference_history import history
-from cloud_jobs.reference_messages import Kind, stated_version
-from cloud_jobs.reference_trust import ReferenceTrust
+from geo.reference.messages import Kind, stated_version
+from geo.reference.trust import ReferenceTrust
 from identity import NewOperator, Publication, sign_publication
 from tests.cloud_jobs.billing.contracts.makers import account, device, tariff
 from tests.cloud_jobs.publications import message_of, publication_id

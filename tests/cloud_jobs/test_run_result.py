@@ -12,9 +12,9 @@ from cloud_jobs.in_force import in_force
 from cloud_jobs.proximity.job import ProximityRun
 from cloud_jobs.reference import CollectedReference
 from cloud_jobs.reference_files import usable
-from cloud_jobs.reference_messages import QuarantinedMessage
 from cloud_jobs.run_result import MAX_SHOWN, print_json, print_table, result_of, start_report
 from cloud_jobs.usage.job import UsageRun
+from geo.reference.messages import QuarantinedMessage
 from tests.cloud_jobs.publications import publication_id, row_of
 
 REFUSED = in_force([row_of("fence", "flat [a]", {"type": "Feature"}, 7)], usable).refused

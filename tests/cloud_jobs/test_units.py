@@ -51,7 +51,7 @@ def test_each_unit_calls_a_command_with_options_that_it_has(unit: Path) -> None:
 
 def test_what_always_runs_is_started_again_whatever_ended_it_but_wrong_settings() -> None:
     always = [unit.read_text(encoding="utf-8") for unit in UNITS if unit.stem != "waybill-status"]
-    assert len(always) == 5
+    assert len(always) == 6
     for text in always:
         assert all(word in text for word in ("Restart=always", "StartLimitIntervalSec=0", "PreventExitStatus=2 78"))
         # systemd starts a unit again whose first command fails, whatever its exit status

@@ -166,6 +166,16 @@ def test_the_only_region_is_never_left():
     assert it.region == "eu"
 
 
+def test_how_the_last_connection_ended_is_known_until_a_region_acknowledges():
+    it = choice("eu", "us")
+    assert it.last_failure == ""
+    it.on_failure(0.0, LinkError("eu.example:8883: certificate revoked"), None)
+    it.update(1.0, None, "eu", is_acked=False)
+    assert it.last_failure == "eu.example:8883: certificate revoked"
+    it.on_acked()
+    assert it.last_failure == ""
+
+
 def test_the_log_calls_a_connection_lost_only_if_there_was_one():
     it = choice("eu")
     with capture_logs() as lines:

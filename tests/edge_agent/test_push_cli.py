@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.reference_messages import TOPICS, Kind
 from edge_agent.push_cli import app
+from geo.reference.messages import TOPICS, Kind
 from identity import ANY, read_signed_push
 from identity.operator_files import read_operator_key
 from identity.operator_keys import KINDS
@@ -82,10 +82,10 @@ def test_a_file_that_cannot_be_signed_leaves_all_as_they_were(folder: Path) -> N
 
 def test_a_key_is_never_replaced_and_a_second_one_is_trusted_beside_it(folder: Path) -> None:
     before = (folder / "anna.key").read_bytes()
-    code, text = run("key", "anna", "--tenant", "acme")
+    code, text = run("key", "anna", "--tenant", "acme", "--kind", "settings")
     assert (code, "never replaced" in text) == (1, True)
     assert (folder / "anna.key").read_bytes() == before
-    made = json.loads(run("key", "bea", "--tenant", "*", "--json")[1])
+    made = json.loads(run("key", "bea", "--tenant", "*", "--kind", "*", "--json")[1])
     keys = tomllib.loads((folder / "operators.toml").read_text())["keys"]
     assert {key["name"] for key in keys.values()} == {"anna", "bea"}
     assert keys[made["key_id"]]["tenants"] == ["*"]
@@ -98,8 +98,8 @@ def test_a_key_is_never_replaced_and_a_second_one_is_trusted_beside_it(folder: P
         ["sign", "acme/bus-17.toml", "--key", "none.key"],
         ["sign", "acme/none.toml", "--key", "anna.key"],
         ["check", "acme/bus-17.toml", "--operators", "none.toml"],
-        ["key", "../up", "--tenant", "acme"],
-        ["key", "carl", "--tenant", "a/b"],
+        ["key", "../up", "--tenant", "acme", "--kind", "settings"],
+        ["key", "carl", "--tenant", "a/b", "--kind", "settings"],
     ],
     ids=" ".join,
 )
@@ -151,6 +151,11 @@ def test_what_a_device_may_take_is_signed(folder: Path) -> None:
     assert run("sign", file, "--key", "anna.key")[0] == 0
 
 
+def test_nobody_gets_a_right_to_everything_without_saying_so(folder: Path) -> None:
+    code, text = run("key", "ben", "--tenant", "acme")
+    assert (code, "--kind" in text, (folder / "ben.key").exists()) == (2, True, False), text
+
+
 def test_the_kinds_of_keys_are_all_that_is_signed() -> None:
     assert set(KINDS) == {SETTINGS_KIND, KIND, ENROLMENT_KIND, *TOPICS}
 
@@ -159,9 +164,12 @@ def test_the_kinds_of_keys_are_all_that_is_signed() -> None:
     ("words", "says"),
     [
         (["carl", "--tenant", "acme", "--kind", "acount"], "did you mean account? "),
-        (["carl", "--tenant", "a/b"], "--tenant 'a/b': give up to 63 letters"),
-        (["../up", "--tenant", "acme"], "NAME '../up': give up to 63 letters"),
-        (["carl", "--tenant", "acme", "--account", "ACME"], "--account 'ACME': give up to 63 lower-case letters"),
+        (["carl", "--tenant", "a/b", "--kind", "device"], "--tenant 'a/b': give up to 63 letters"),
+        (["../up", "--tenant", "acme", "--kind", "device"], "NAME '../up': give up to 63 letters"),
+        (
+            ["carl", "--tenant", "acme", "--kind", "account", "--account", "ACME"],
+            "--account 'ACME': give up to 63 lower-case letters",
+        ),
     ],
 )
 def test_an_option_of_a_key_is_refused_in_words(folder: Path, words: list[str], says: str) -> None:

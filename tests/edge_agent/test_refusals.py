@@ -234,8 +234,8 @@ def test_the_metrics_show_dead_letters(tmp_path):
     samples = {
         sample.name: sample.value for metric in AgentCollector(lambda: shown).collect() for sample in metric.samples
     }
-    assert samples["edge_agent_batches_dead_lettered_total"] == 1
-    assert samples["edge_agent_messages_dead_lettered_total"] == 0
-    assert samples["edge_agent_dead_letter_batches"] == 1
-    assert samples["edge_agent_dead_letter_records"] == 1
-    assert samples["edge_agent_gaps"] == pytest.approx(0)
+    assert samples["waybill_agent_batches_dead_lettered_total"] == 1
+    assert samples["waybill_agent_messages_dead_lettered_total"] == 0
+    assert samples["waybill_agent_dead_letter_batches"] == 1
+    assert samples["waybill_agent_dead_letter_records"] == 1
+    assert samples["waybill_agent_missing_records"] == pytest.approx(0)

@@ -30,6 +30,7 @@ from gateway.validation import Sender
 from runtime.logs import BURST
 from settings import MAX_PUSHED_BYTES, SettingsError, load
 from tests.gateway.strategies import settings
+from tests.tokens import token_file
 
 SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 MINIMAL = """
@@ -217,6 +218,21 @@ def test_what_could_not_work_on_this_machine_is_found_before_the_start(tmp_path:
     assert said in answer.output
     config = tmp_path / "gateway.toml"
     assert run("run", config).exit_code == os.EX_CONFIG, "and a start says the same"
+
+
+def test_a_token_that_has_ended_is_a_fault_and_one_that_ends_soon_a_warning(tmp_path: Path) -> None:
+    for table, lines in (
+        ("pulsar.token_file", '[pulsar]\ntoken_file = "{}"'),
+        (
+            "registry.access.token_file",
+            '[registry]\nservice_url = "pulsar://x"\nunsigned = true\naccess.token_file = "{}"\n[pulsar]',
+        ),
+    ):
+        for ends_in_s, status, said in ((-1, os.EX_CONFIG, "ended at"), (3600, 0, "ends at")):
+            file = token_file(tmp_path, "gateway-eu", ends_in_s=ends_in_s)
+            answer = checked(tmp_path, MINIMAL.replace("[pulsar]", lines.format(file)))
+            assert answer.exit_code == status, answer.output
+            assert f"{table}: token of gateway-eu in {file} {said}" in answer.output
 
 
 def test_a_folder_of_settings_that_is_not_there_is_found(tmp_path: Path) -> None:

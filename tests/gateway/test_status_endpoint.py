@@ -70,7 +70,7 @@ def test_metrics_are_served(served: tuple[StatusEndpoint, StatusHolder, GatewayM
     settings, _, metrics, _ = served
     metrics.on_joined()
     text = httpx.get(f"http://{settings.host}:{settings.port}/metrics", timeout=5).text
-    assert "waybill_gateway_joined_total 1.0" in text
+    assert "waybill_gateway_joined_batches_total 1.0" in text
     assert code(settings, "/nothing") == 404
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from math import isnan
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.status_report import StatusReporter
 from telemetry import DeviceChannel, device_topic
 from tests.gateway.strategies import batch, engine, settings, topic
+from tests.tokens import token_file
 
 AFTER_S = settings().status.silent_after_s
 
@@ -21,13 +24,14 @@ AFTER_S = settings().status.silent_after_s
 class Reporting:
     """A reporter of a gateway whose connections are what the test says."""
 
-    def __init__(self, registry: Any = None) -> None:
+    def __init__(self, registry: Any = None, pulsar: dict[str, Any] | None = None) -> None:
+        given = settings()
         self.engine: Engine = engine()
         self.metrics, self.results = GatewayMetrics(), PublicationResults()
         self.suppressed_said = 0
         self.connections = SimpleNamespace(problem="", last_error="", is_mqtt_up=True, is_pulsar_up=True, are_up=True)
         self.reporter = StatusReporter(
-            settings(),
+            given.model_copy(update={"pulsar": given.pulsar.model_copy(update=pulsar or {})}),
             self.engine,
             cast("Any", self.connections),
             self.metrics,
@@ -46,9 +50,24 @@ class Reporting:
 
     def silent(self) -> tuple[int | None, int | None, float]:
         """How many devices are silent, as the list, the status and the metric say."""
-        shown = self.metrics.registry.get_sample_value("waybill_gateway_devices_silent")
+        shown = self.metrics.registry.get_sample_value("waybill_gateway_silent_devices")
         assert shown is not None
         return self.reporter.holder.silent.count, self.reporter.holder.status.devices_silent, shown
+
+
+def test_a_token_that_has_ended_comes_first_and_one_that_ends_soon_last(tmp_path: Path) -> None:
+    for ends_in_s, other, said in (
+        (-1.0, "TimeOut", "token of gateway-eu in .* ended at"),
+        (3600.0, "TimeOut", "TimeOut"),
+        (3600.0, "", "token of gateway-eu in .* ends at .*, and nobody has renewed it"),
+        (500_000.0, "", "$"),
+    ):
+        file = token_file(tmp_path, "gateway-eu", ends_in_s=ends_in_s)
+        reporting = Reporting(pulsar={"token_file": file})
+        reporting.connections.problem = other
+        status = reporting.update(0.0)
+        assert re.match(said, status.last_error), status.last_error
+        assert status.healthy == (said == "$")
 
 
 @pytest.fixture
@@ -136,7 +155,7 @@ def test_a_registry_that_is_not_read_is_no_health_and_how_long_and_what_it_refus
     value = reporting.metrics.registry.get_sample_value
     assert value("waybill_gateway_registry_up") == 0
     assert value("waybill_gateway_registry_devices") == 7
-    assert value("waybill_gateway_registry_refused", {"reason": "unsigned"}) == 2
+    assert value("waybill_gateway_registry_refused_messages_total", {"reason": "unsigned"}) == 2
     registry.problem, facts["registry_current"] = "", True
     assert reporting.update(1.0).healthy
     assert value("waybill_gateway_registry_up") == 1

@@ -21,10 +21,10 @@ from settings import parse
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/systemd"
 UNITS = sorted(FOLDER.glob("fleet-*.service"))
-DAEMONS = [FOLDER / f"fleet-{name}.service" for name in ("access", "gateway@")]
+DAEMONS = [FOLDER / f"fleet-{name}.service" for name in ("access", "alerts", "gateway@")]
 BROKER = FOLDER / "fleet-broker@.service"
 PROGRAM = "/opt/waybill/bin/"
-PAGE = (ROOT / "docs/secured-region.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("secured-region.md", "alerts.md"))
 
 
 def lines(unit: Path, name: str) -> list[str]:

@@ -21,6 +21,7 @@ from identity.registry_session import ChangeOutcome, RegistrySession
 from identity.registry_signing import check_by
 from tests.identity.registry_strategies import CHANGE, CLAIM, active, expected
 from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
+from tests.tokens import token_file
 
 # The entries say that anna changed them.
 MESSAGES = [signed(active(device="bus-1"), ANNA), signed(active(device="bus-2"), BOTH)]
@@ -340,3 +341,16 @@ def test_what_takes_a_while_is_shown_once_where_no_terminal_is(capsys: pytest.Ca
         shown("reading the registry", 3_000)
         shown("reading the registry", 4_000)
     assert capsys.readouterr().err == "waybill device: reading the registry: 3,000 ...\n"
+
+
+def test_with_a_token_that_has_ended_a_command_is_refused_at_once(tmp_path: Path) -> None:
+    token = token_file(tmp_path, "fleet-operator", ends_in_s=-86_400)
+    config = tmp_path / "operator.toml"
+    config.write_text(
+        'service_url = "pulsar://127.0.0.1:1"\nadmin_url = "http://127.0.0.1:1"\nregions = ["eu"]\n'
+        f'tenants = ["acme"]\nunsigned = true\naccess.token_file = "{token}"\n'
+    )
+    said = CliRunner().invoke(app, ["suspend", "acme/bus-1", "--reason", "x", "--config", str(config), "--json"])
+    answer = json.loads(said.stdout)
+    assert (said.exit_code, answer["result"]) == (3, "refused")
+    assert f"token of fleet-operator in {token} ended at" in answer["why"]

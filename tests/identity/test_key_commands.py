@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner, Result
 
+from geo.replication import Topology
 from identity import Sealer, Unsealer, read_public_key
 from identity.pki_cli import app
-from identity.tokens import read_claims
+from identity.tokens import TokenKey, read_claims
+from identity.topology_roles import topology_roles
+from settings import load
 
 ISSUER = "https://keys.example:8443"
 
@@ -160,6 +164,48 @@ def test_the_status_of_a_change_of_keys_writes_nothing(tmp_path: Path) -> None:
     for part in (published, found["keys"][0]["tokens_until"], found["next"]["from"], found["next"]["command"]):
         assert part in shown
     assert files_of(tmp_path) == before
+
+
+def test_a_token_that_ends_soon_has_ended_or_is_missing_is_named_and_ends_with_1(tmp_path: Path) -> None:
+    common = ("--issuer", ISSUER, "--folder", tmp_path)
+    topology = tmp_path / "topology.toml"
+    topology.write_text("[roles.jobs]\n[roles.operator]\n")
+    for role in ("jobs", "operator"):
+        run("token", role, *common, "--days", 7)
+
+    def look(*options: object) -> tuple[int, dict[str, str]]:
+        shown = run("token-key", "status", "--folder", tmp_path, "--json", *options)
+        return shown.exit_code, {one["role"]: one["state"] for one in json.loads(shown.output)["tokens"]}
+
+    good = {"jobs": "good", "operator": "good"}
+    assert (look(), look("--within", 6.9), look("--topology", topology)) == ((0, good),) * 3
+    assert look("--within", 7) == (1, {"jobs": "ends soon", "operator": "ends soon"})
+    topology.write_text("[roles.jobs]\n[roles.gateway-eu]\n")
+    assert look("--topology", topology) == (1, good | {"gateway-eu": "missing"})
+    (tmp_path / "tokens" / "operator.token").write_text("none")
+    assert look() == (1, good | {"operator": "missing"})
+    long_ago = TokenKey(ec.generate_private_key(ec.SECP256R1())).token("operator", issuer=ISSUER, now_s=0, life_s=60)
+    (tmp_path / "tokens" / "operator.token").write_text(long_ago)
+    assert look("--within", 0) == (1, good | {"operator": "ended"})
+    said = run("token-key", "status", "--folder", tmp_path).output
+    assert "token   operator, good for 0 days, until 1970-01-01T00:01:00Z" in said
+    assert "HAS ENDED" in said
+
+
+def test_a_role_that_the_topology_does_not_have_gets_no_token(tmp_path: Path) -> None:
+    topology = Path("deploy/local/topology.toml")
+    assert topology_roles(topology) == sorted(
+        {*load(Topology, topology).roles_by_name(), "replication-eu", "replication-us", "replication-hq"}
+    )
+    common = ("--issuer", ISSUER, "--folder", tmp_path / "tokens", "--topology", topology)
+    wrong = run("token", "gatway-eu", *common)
+    assert (wrong.exit_code, "did you mean gateway-eu?" in wrong.output) == (1, True), wrong.output
+    assert not (tmp_path / "tokens").exists()
+    assert run("token", "gateway-eu", *common).exit_code == 0
+    for text in ("x = 1", "[", "roles = 1"):
+        (tmp_path / "none.toml").write_text(text)
+        refused = run("token", "jobs", "--issuer", ISSUER, "--folder", tmp_path, "--topology", tmp_path / "none.toml")
+        assert (refused.exit_code, "none.toml" in refused.output) == (1, True), refused.output
 
 
 @pytest.mark.parametrize(

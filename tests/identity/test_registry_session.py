@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +21,11 @@ from identity.registry_publisher import RegistryRefused, RegistryUnreachable
 from identity.registry_reader import DeviceRegistry, RegistryReader
 from identity.registry_session import ClockRefused, RegistrySession
 from identity.tokens import TokenKey
-from runtime.cluster_clock import ClockDiffers, ClockUnknown
+from runtime.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn
 from runtime.compacted_topic import TopicMessage, TopicStanding
 from runtime.pulsar_client import AccessRefusal, PulsarAccess
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, change, expected
+from tests.tokens import token_file
 
 SETTINGS = OperatorSettings(
     service_url="pulsar://nowhere",
@@ -151,9 +153,23 @@ def test_a_device_that_was_not_named_at_first_is_read_when_it_is_asked_for(topic
         assert [one.entry.name for one in session.publications()] == ["acme/bus-1"]
 
 
+def test_a_token_that_has_ended_is_refused_at_once_and_named(topic: Topic, tmp_path: Path) -> None:
+    file = token_file(tmp_path, "fleet-operator", ends_in_s=-1)
+    late = SETTINGS.model_copy(update={"access": PulsarAccess(token_file=file)})
+    with pytest.raises(RegistryRefused, match=f"^token of fleet-operator in {file} ended at"):
+        RegistrySession(late).__enter__()
+    token_file(tmp_path, "fleet-operator", ends_in_s=86_400)
+    with RegistrySession(late):
+        pass
+
+
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [(ClockDiffers("http://nowhere", 90.0), ClockRefused), (ClockUnknown("it is away"), RegistryUnreachable)],
+    [
+        (ClockDiffers("http://nowhere", 90.0), ClockRefused),
+        (ClockUnknown("it is away"), RegistryUnreachable),
+        (NotLetIn("it is another's"), RegistryRefused),
+    ],
 )
 def test_nothing_is_published_by_a_clock_that_is_wrong_or_cannot_be_compared(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, fault: Exception, kind: type[Exception]
@@ -285,7 +301,7 @@ def test_who_is_not_let_in_hears_so_at_once_with_the_role_the_topic_and_the_righ
     refused = TopicStanding(problem="AuthorizationError", refusal=AccessRefusal.NO_RIGHT)
     monkeypatch.setattr(Reader, "standing", refused)
     token = TokenKey(ec.generate_private_key(ec.SECP256R1())).token(
-        "gateway-us", issuer="https://keys.example", now_s=1e9, life_s=60
+        "gateway-us", issuer="https://keys.example", now_s=time.time(), life_s=60
     )
     settings = SETTINGS.model_copy(update={"access": PulsarAccess(token=SecretStr(token))})
     said = "the role gateway-us may not consume persistent://fleet/reference/devices"

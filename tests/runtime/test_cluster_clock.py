@@ -8,14 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import cluster_clock
-from runtime.cluster_clock import ClockDiffers, ClockUnknown, check_clock, stated_moment_s
+from runtime.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock, stated_moment_s
 from runtime.pulsar_client import PulsarAccess
+from tests.tokens import token_file
 
 NOBODY = PulsarAccess()
 
@@ -38,7 +40,7 @@ def answering(answer: bytes) -> Iterator[str]:
 
 
 def dated(seconds_off: float) -> bytes:
-    return f"HTTP/1.1 401 Unauthorized\r\ndate: {formatdate(time.time() + seconds_off, usegmt=True)}\r\n\r\n".encode()
+    return f"HTTP/1.1 403 Forbidden\r\ndate: {formatdate(time.time() + seconds_off, usegmt=True)}\r\n\r\n".encode()
 
 
 @pytest.mark.parametrize("off_s", [0, 50, -50])
@@ -61,6 +63,16 @@ def test_a_clock_that_is_off_by_more_than_a_minute_may_not_and_hears_by_how_much
 def test_what_has_no_date_is_no_clock(answer: bytes) -> None:
     with answering(answer) as url, pytest.raises(ClockUnknown, match="is not known"):
         check_clock(url, NOBODY)
+
+
+@pytest.mark.parametrize("date", [b"", b"Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"])
+def test_who_is_not_taken_for_who_we_say_that_we_are_is_refused_whatever_the_date(tmp_path: Path, date: bytes) -> None:
+    answer = b"HTTP/1.1 401 Unauthorized\r\n" + date + b"\r\n<html>"
+    with answering(answer) as url, pytest.raises(NotLetIn, match="has ended, or another issuer signed it"):
+        check_clock(url, NOBODY)
+    access = PulsarAccess(token_file=token_file(tmp_path, "jobs", ends_in_s=-5))
+    with answering(answer) as url, pytest.raises(NotLetIn, match=r"token of jobs in .* ended at"):
+        check_clock(url, access)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ftp://x", "http://[", "http://x:99999", "https://127.0.0.1:1"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
 from runtime import compacted_topic
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage
 from runtime.pulsar_client import AccessRefusal, PulsarAccess
+from tests.tokens import token_file
 from tests.waiting import wait_until
 
 
@@ -75,6 +78,22 @@ def follow(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, handle: Any) -> Co
     reader = CompactedTopicReader("pulsar://nowhere", PulsarAccess(), "persistent://a/b/c", handle)
     reader.start()
     return reader
+
+
+def test_whose_token_has_ended_is_said_and_not_that_nobody_answered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def silent(*_: Any, **__: Any) -> None:
+        raise pulsar.Timeout("TimeOut")
+
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", silent)
+    access = PulsarAccess(token_file=token_file(tmp_path, "access-eu", ends_in_s=-1))
+    reader = CompactedTopicReader("pulsar://nowhere", access, "a", lambda _: None)
+    reader.start()
+    wait_until(lambda: "token of access-eu in" in reader.standing.problem, 10)
+    token_file(tmp_path, "access-eu", ends_in_s=86_400)
+    wait_until(lambda: "TimeOut" in reader.standing.problem, 10)
+    reader.close()
 
 
 def test_a_message_that_cannot_be_handled_is_counted_and_the_next_one_is_read(

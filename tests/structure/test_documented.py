@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,12 @@ from pydantic import BaseModel
 from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
 from gateway.access.config import AccessSettings
+from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
-from gateway.metrics import GatewayMetrics
 from identity.operator_settings import OperatorSettings
 from telemetry import RefusalReason
+from tests.structure.metric_registries import REGISTRIES, every_metric
 from tests.structure.test_help import APPS, commands
-from tests.structure.test_vocabulary import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -30,11 +29,12 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     AgentSettings: ("edge-agent.md",),
     GatewaySettings: ("gateway.md", "access.md"),
     AccessSettings: ("access.md",),
+    AlertSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
-    CloudSettings: ("centre.md", "ingest.md", "spatial-jobs.md"),
+    CloudSettings: ("alerts.md", "centre.md", "ingest.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
-METRIC = re.compile(r"(edge_agent|waybill)(_[a-z0-9]+)+")
+METRIC = re.compile(r"\bwaybill_(?:" + "|".join(REGISTRIES) + r")_\w+")
 # Every page that a reader finds from the README, itself or through one of these.
 LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)")
 
@@ -93,43 +93,15 @@ def test_each_command_and_option_is_explained(name: str) -> None:
     assert missing == []
 
 
-def metrics() -> set[str]:
-    """Each metric's name, as the code writes it whole; the gateway's, which it composes, as its registry has them."""
-    written = {text for tree in _modules_with_metrics() for text in _texts(tree) if METRIC.fullmatch(text)}
-    return written | {metric.name for metric in GatewayMetrics().registry.collect()}
-
-
-def _modules_with_metrics() -> list[ast.Module]:
-    return [tree for tree in MODULES.values() if any(name.startswith("prometheus_client") for name in _imported(tree))]
-
-
-def _texts(node: ast.AST) -> Iterator[str]:
-    return (one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str))
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
 def test_each_metric_is_explained() -> None:
-    assert {"waybill_gateway_batches", "edge_agent_head", "waybill_cluster_reachable"} <= metrics()
-    assert sorted(metric for metric in metrics() if f"`{metric}`" not in EVERYTHING) == []
+    assert sorted(metric for metric in every_metric() if f"`{metric}`" not in EVERYTHING) == []
 
 
-def test_only_the_gateway_composes_the_names_of_its_metrics() -> None:
-    composed = {
-        text
-        for tree in _modules_with_metrics()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr)
-        for text in _texts(node)
-        if re.match(r"(edge_agent|waybill)_", text)
-    }
-    assert composed == {"waybill_gateway_"}
+def test_each_metric_that_a_page_names_is_exported() -> None:
+    runbooks = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "runbooks").glob("*.md"))
+    named = {name for name in METRIC.findall(EVERYTHING + runbooks) if not name.endswith("_")}
+    exported = {sample for metric in every_metric().values() for sample in (metric.name, *metric.sample_names)}
+    assert sorted(named - exported) == []
 
 
 def test_each_page_is_found_from_the_readme() -> None:

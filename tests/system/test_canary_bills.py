@@ -16,7 +16,7 @@ from deploy.canary.reference_texts import contracts_text, fence_text
 from deploy.canary.script import CanaryScript
 from deploy.canary.sensor import canary_name
 from simulator.month import ArrivedBatch, Deliver, Month, Publish, hard_month
-from telemetry import Batch, Canary, Position, Record, encode
+from telemetry import Batch, Body, Canary, Position, Record, encode
 from tests.deploy.canary.canaries import canary_settings
 from tests.system.billed_month import MARCH, Centre, billed
 from tests.system.test_month_bytes import bill
@@ -34,7 +34,7 @@ def probes(settings: CanarySettings, count: int) -> Iterator[ArrivedBatch]:
     first = script.number_at(round(BEGIN.timestamp() * 1000))
     for number in range(first, first + count):
         begins_ms = script.begins_ms(number)
-        bodies = [(begins_ms, Canary(id=canary_name(settings.device, number)))]
+        bodies: list[tuple[int, Body]] = [(begins_ms, Canary(id=canary_name(settings.device, number)))]
         bodies += [
             (begins_ms + fix.after_ms, Position(latitude=fix.latitude, longitude=fix.longitude))
             for fix in script.fixes(number)

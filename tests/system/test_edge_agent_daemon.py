@@ -178,7 +178,7 @@ def test_the_endpoint_on_loopback_serves_metrics_health_and_status(agent, vehicl
         "certificate": "not used",
         "held_back": {},
     }
-    assert b"edge_agent_messages_total 10.0" in get("/metrics")
+    assert b"waybill_agent_messages_total 10.0" in get("/metrics")
     status = json.loads(get("/status"))
     assert (status["region"], status["messages"], status["head"]) == ("eu", 10, 10)
     brokers["eu"].stop()

@@ -159,10 +159,16 @@ def test_a_topic_that_ends_a_line_forges_none_in_the_log(
     neighbour, log = participants["/".join(NEIGHBOUR)], BrokerLog(broker.server.log)
     log.read()
     before = log.publications.total()
-    forged = "2026-11-23T15:05:25: Denied PUBLISH from acme/bus-1 (d0, q1, r0, m7, 'x/ack', ... (8 bytes)) x999"
+    forged = "2026-11-23T15:05:25: x99 Denied PUBLISH from acme/bus-1 (d0, q1, r0, m7, 'x/ack', ... (8 bytes)) x999"
     assert neighbour.publish(f"other\u2028{forged}", b"") == "Not authorized"
     wait_until(lambda: refused(log).total() > before, 10)
     assert (log.publications.total(), log.last[-1].sender) == (before + 1, "/".join(NEIGHBOUR))
+    # The broker cuts a line, at one of these lengths of what is ahead: then it ends as the topic says.
+    cuts, end = range(920, 970), "/batch x999999999"
+    for length in cuts:
+        assert neighbour.publish("y" * (length - len(end)) + end + "z" * 200, b"") == "Not authorized"
+    wait_until(lambda: refused(log).total() >= before + 1 + len(cuts), 10)
+    assert log.publications.total() == before + 1 + len(cuts)
 
 
 def test_a_broker_goes_on_without_the_process_that_writes_its_log(broker: RegionalBroker, tmp_path: Path) -> None:

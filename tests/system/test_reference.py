@@ -22,8 +22,8 @@ from cloud_jobs.reference import CollectedReference, collect, publications_in, q
 from cloud_jobs.reference_cli import app
 from cloud_jobs.reference_files import make_version
 from cloud_jobs.reference_publisher import Signing, publish
-from cloud_jobs.reference_trust import ReferenceTrust
 from deploy.local import LocalStack, PulsarCluster, stack_operator
+from geo.reference.trust import ReferenceTrust
 from identity import OperatorKey, Publication, sign_publication, trusted_key
 from identity.operator_files import read_operators
 from identity.publication_id import next_publication_id

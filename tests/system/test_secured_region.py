@@ -6,19 +6,25 @@ import getpass
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from deploy.local import PortBook
 from deploy.local.mosquitto import mosquitto_program
+from geo.replication import Topology
+from geo.replication.cli import TopologyAccess
 from identity import credentials_in
 from identity.broker_conf import broker_command
 from runtime import TlsSettings, tls_context
+from runtime.pulsar_tls import access_tls_context
+from settings import load
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -58,12 +64,18 @@ class Machine:
         return text
 
     def run(self, command: str) -> str:
+        """What it prints. It succeeds."""
+        ran = self.tried(command)
+        assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
+        return ran.stdout + ran.stderr
+
+    def tried(self, command: str) -> subprocess.CompletedProcess[str]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         issuer = {
             "WAYBILL_TOKEN_ISSUER": "https://keys.example",
             "WAYBILL_TOKENS": f"{self.folder}/var/lib/fleet-tokens",
         }
-        ran = subprocess.run(
+        return subprocess.run(
             ["/bin/sh", "-c", self.here(command)],
             cwd=self.folder,
             env=os.environ | {"PATH": path, "COLUMNS": "200"} | issuer,
@@ -71,16 +83,32 @@ class Machine:
             text=True,
             check=False,
         )
-        assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
-        return ran.stdout + ran.stderr
+
+
+def lines() -> Iterator[tuple[str, str, str]]:
+    """Each command of the page, with its prompt and what it prints there."""
+    # Of every language, so that the end of one block is not taken for the beginning of the next.
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        if not language:
+            yield from STEP.findall(block)
 
 
 def steps() -> Iterator[tuple[str, str]]:
-    """Each command of the page and what it prints there; those that need root, systemd or Pulsar are left out."""
-    for block in re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
-        for prompt, command, printed in STEP.findall(block):
-            if not (prompt == "#" and command.startswith(BY_ROOT)) and "access status" not in command:
-                yield command, printed
+    """Those that need neither root nor systemd nor Pulsar."""
+    for prompt, command, printed in lines():
+        if not (prompt == "#" and command.startswith(BY_ROOT)) and "access status" not in command:
+            yield command, printed
+
+
+def asking_clusters() -> list[str]:
+    """Those that ask Pulsar, and end when no cluster answers."""
+    return [command for prompt, command, _ in lines() if prompt == "#" and command.startswith("waybill topology")]
+
+
+def in_order(printed: str) -> str:
+    """A pattern of what is printed: `…` is anything in a line, or any lines where it stands alone."""
+    patterns = ("(?s:.+)" if line == "…" else re.escape(line).replace("…", ".+") for line in printed.split("\n"))
+    return "\n".join(patterns)
 
 
 def is_running(log: Path) -> bool:
@@ -105,9 +133,75 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     made = Machine(tmp_path_factory.mktemp("region"))
     for command, printed in steps():
         said = made.run(command)
-        wanted = re.escape(made.here(printed)).replace("…", ".+")
-        assert re.fullmatch(wanted, said), (command, said)
+        assert re.fullmatch(in_order(made.here(printed)), said), (command, said)
     return made
+
+
+@pytest.fixture(scope="module")
+def topology(machine: Machine) -> Topology:
+    return load(Topology, machine.path("topology.toml"))
+
+
+def test_every_role_of_the_topology_has_a_token_that_is_renewed_and_brought_to_somebody(
+    machine: Machine, topology: Topology
+) -> None:
+    brokers = {topology.role_of_brokers(cluster) for cluster in topology.clusters}
+    roles = {*topology.roles_by_name(), *brokers}
+    commands = [command for _, command, _ in lines()]
+    assert {command.split()[3] for command in commands if command.startswith("waybill pki token ")} == roles
+    timers = " ".join(command for command in commands if command.startswith("systemctl enable"))
+    assert set(re.findall(r"fleet-token@(\S+)\.timer", timers)) == roles
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    cases = re.findall(r"^([a-z |-]+)\) ", script, re.MULTILINE)
+    assert {role.strip() for case in cases for role in case.split("|")} == roles
+    hand_out = machine.folder / "hand-out"
+    hand_out.write_text(script)
+    asked = [subprocess.run(["/bin/sh", hand_out, role], check=False).returncode for role in ("operator", "nobody")]
+    assert asked == [0, 1]
+
+
+def test_each_cluster_shows_the_office_a_certificate_of_its_address(machine: Machine, topology: Topology) -> None:
+    access = load(TopologyAccess, machine.path("operator-access.toml"))
+    assert access.tls_ca is not None
+    ours = access.model_copy(update={"tls_ca": machine.folder / access.tls_ca})
+    assert list(ours.file_faults()) == []
+    hosts = {name: urlsplit(one.address.admin_url).hostname for name, one in topology.clusters.items() if one.address}
+    assert hosts.keys() == {"eu", "hq"}
+    shown = {f"pulsar-{name}": host or "" for name, host in hosts.items()} | {"keys": "keys.example"}
+    for folder, host in shown.items():
+        place = machine.path(f"tls/{folder}")
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(place / "certificate.pem", place / "key.pem")
+        assert is_shaken(server, access_tls_context(ours), host), folder
+
+
+def is_shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> bool:
+    """Whether a client that trusts somebody takes a server for this host, in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    done = set[ssl.SSLObject]()
+    for end in ends * 4:
+        try:
+            end.do_handshake()
+            done.add(end)
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError:
+            return False
+    return len(done) == len(ends)
+
+
+@pytest.mark.parametrize("command", asking_clusters())
+def test_a_line_that_asks_clusters_fails_for_want_of_them_and_of_nothing_else(machine: Machine, command: str) -> None:
+    ran = machine.tried(command)
+    said = ran.stdout + ran.stderr
+    assert ran.returncode in {1, 3}, said
+    assert re.search(
+        r"cluster (eu|hq) did not answer at https://pulsar\.\1\.example:8443: .*(resolve|Name|lookup)", said
+    ), said
 
 
 def test_mosquitto_runs_with_what_the_page_writes_and_lets_in_whom_it_names(machine: Machine) -> None:

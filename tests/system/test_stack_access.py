@@ -17,6 +17,8 @@ from deploy.demo.guarding import lock_out, open_session
 from deploy.local import LocalStack, TlsFiles
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
+from gateway.checks import problems
+from gateway.config import GatewaySettings
 from identity.device_cli import app
 from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
 from identity.registry_session import RegistrySession
@@ -170,3 +172,15 @@ def test_the_demos_thief_loses_the_session_and_is_refused_in_both_regions(
     files = TlsFiles(ca=stack.folder / "access/authority.pem", certificate=held.path, key=held.path)
     found = lock_out(stack, f"{TENANT}/taken", "eu", files)
     assert found.holds, found.found
+
+
+def test_the_stack_has_settings_of_a_gateway_and_of_an_agent_for_each_region(stack: LocalStack) -> None:
+    for region in ("eu", "us"):
+        settings = load(GatewaySettings, stack.folder / f"gateway-{region}.toml")
+        assert (settings.name, problems(settings), settings.insecure) == (f"{region}-1", [], False)
+        agent = load(AgentSettings, stack.folder / f"agent-{region}.toml")
+        assert agent.enrolment is not None
+        assert (agent.uplinks[0].port, agent.enrolment.port) == (
+            stack.brokers[region].port,
+            stack.enrolment[region].port,
+        )

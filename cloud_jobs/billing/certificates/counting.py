@@ -26,7 +26,8 @@ from cloud_jobs.lake.snapshot_reads import of_devices, reference_rows, usage_row
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.published_fences import parsed, published_fences
+from cloud_jobs.published_fences import parsed
+from geo.reference.fences import published_fences
 from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

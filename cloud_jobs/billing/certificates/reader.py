@@ -17,13 +17,13 @@ from cloud_jobs.billing.certificates.counting import (
 )
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.usage import Reach, reach_at
-from cloud_jobs.in_force import RefusedVersion
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, erasures_since, reference_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.published_fences import published_fences
+from geo.reference.fences import published_fences
+from geo.reference.in_force import RefusedVersion
 
 
 class TimeSpan(Protocol):

@@ -24,7 +24,7 @@ from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.printable import unprintable
 from cloud_jobs.billing.utc_stamp import stamp
-from cloud_jobs.lake.beginning import agreed_moment
+from geo.reference.beginning import agreed_moment
 from geo.spatial.ids import id_fault
 from telemetry import DEVICE_PATTERN
 

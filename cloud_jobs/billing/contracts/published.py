@@ -16,7 +16,7 @@ from cloud_jobs.billing.contracts.legal_entity import LegalEntity
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.versions import EVER, micros
 from cloud_jobs.billing.errors import BadReference
-from cloud_jobs.in_force import Usable
+from geo.reference.in_force import Usable
 
 MODEL_OF: Final[dict[str, type[Contract]]] = {
     "account": Account,

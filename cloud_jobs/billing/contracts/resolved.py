@@ -37,9 +37,10 @@ from cloud_jobs.billing.contracts.published import (
     usable_contract,
 )
 from cloud_jobs.billing.contracts.versions import ContractVersion, ContractVersions, UnusableVersion, micros, moment_of
-from cloud_jobs.in_force import RefusedVersion, Usable, in_force
-from cloud_jobs.lake.beginning import UNKNOWN_BEGINNING
+from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage import TenantDevice
+from geo.reference.beginning import UNKNOWN_BEGINNING
+from geo.reference.in_force import RefusedVersion, Usable
 
 _PAID_WITH: Final = ("legal entity", "currency")
 

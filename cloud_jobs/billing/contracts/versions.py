@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from cloud_jobs.in_force import RefusedVersion
+from geo.reference.in_force import RefusedVersion
 
 Facts = TypeVar("Facts")
 EVER: Final = (1 << 63) - 1

@@ -16,7 +16,7 @@ from cloud_jobs.billing.contracts.price import ANY_ZONE
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.in_force import in_force
-from cloud_jobs.published_fences import usable_fence
+from geo.reference.fences import usable_fence
 
 MAX_FAULTS: Final = 100
 Row = dict[str, Any]

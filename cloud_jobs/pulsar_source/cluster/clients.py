@@ -3,6 +3,7 @@
 import atexit
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -34,6 +35,7 @@ def shared_client(cluster: SourceCluster, options: PulsarOptions) -> Any:
         if key not in _clients:
             connect_s = min(_CONNECT_TIMEOUT_S, timeout_s)
             try:
+                access.check_token(time.time())
                 _clients[key] = open_pulsar_client(
                     cluster.service_url, access, timeout_s=timeout_s, connect_timeout_s=connect_s
                 )

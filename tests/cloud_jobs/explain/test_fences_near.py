@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.explain.fences_near import TrackBox, ids_near
-from cloud_jobs.published_fences import parse_fence
+from geo.reference.fences import parse_fence
 from geo.spatial import Fence, FenceError
 
 DEGREES = st.integers(-720, 720).map(lambda quarter: quarter / 4)

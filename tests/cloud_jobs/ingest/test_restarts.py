@@ -12,6 +12,7 @@ import pytest
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError, Fenced, StoreUnavailable
 from cloud_jobs.ingest.cli import run_query
+from cloud_jobs.metrics.ingest_metrics import IngestMetrics
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
 
@@ -87,6 +88,24 @@ def test_a_query_that_failed_for_its_store_ends_with_what_that_is(
     queries = Queries((OSError("Generic S3 error: error sending request for url"), 0))
     with pytest.raises(StoreUnavailable, match="http://store:9000 does not answer"):
         run_query(queries.start, there, threading.Event())
+
+
+def test_each_failure_is_counted_and_the_query_is_up_only_while_it_runs(tmp_path: Path) -> None:
+    metrics = IngestMetrics()
+    up = list[float | None]()
+
+    def value(name: str) -> float | None:
+        return metrics.registry.get_sample_value(name)
+
+    queries = Queries((GONE, 0), (GONE, 1), (None, 0))
+
+    def start() -> Any:
+        up.append(value("waybill_ingest_query_up"))
+        return queries.start()
+
+    run_query(start, settings(tmp_path, 2), threading.Event(), metrics)
+    assert (up, value("waybill_ingest_query_up")) == ([0, 0, 0], 0)
+    assert value("waybill_ingest_query_failures_total") == 2
 
 
 def test_another_writer_ends_it_at_once(tmp_path: Path) -> None:

@@ -204,6 +204,8 @@ def _values(kind: pa.DataType, at: int) -> pa.Array:
         return pa.array([100, 100], pa.int32()).cast(kind)
     if pa.types.is_boolean(kind):
         return pa.array([True, False])
+    if pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
+        return pa.array([[f"{at}"], []], kind)
     if pa.types.is_list(kind):
         return pa.array([[at, 0, 1, 2], [100 - at, 3, 4, 5]], kind)
     numbers = pa.array([at, 100 - at], pa.int64())

@@ -19,6 +19,7 @@ from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, address
 from tests.cloud_jobs.status.test_topic_lag import says
 from tests.cloud_jobs.status.watched import note_maintenance
+from tests.tokens import token_file
 
 
 @pytest.fixture
@@ -26,6 +27,17 @@ def hq() -> Iterator[FakeAdmin]:
     with address() as one:
         one.says = says([0])
         yield one
+
+
+def test_a_token_that_ends_soon_is_a_problem(tmp_path: Path, hq: FakeAdmin) -> None:
+    new_lake(tmp_path / "lake")
+    for ends_in_s, said in ((3600, "ends at"), (-1, "ended at")):
+        file = token_file(tmp_path, "jobs", ends_in_s=ends_in_s)
+        done = status(tmp_path, hq, "--json", more=f'[access]\ntoken_file = "{file}"\n')
+        found = json.loads(done.stdout)
+        assert done.exit_code == 1
+        assert f"token of jobs in {file} {said}" in found["token_problem"]
+        assert found["token_problem"] in found["problems"]
 
 
 def status(folder: Path, hq: FakeAdmin, *options: str, lake: str = "lake", more: str = "") -> Result:

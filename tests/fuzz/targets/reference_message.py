@@ -13,10 +13,11 @@ from typing import Any
 from cloud_jobs.billing.contracts import contracts_of_toml
 from cloud_jobs.fence_changes import changes_between
 from cloud_jobs.in_force import in_force
-from cloud_jobs.published_fences import parse_fences, published_fences
+from cloud_jobs.published_fences import parse_fences
 from cloud_jobs.reference_files import usable
-from cloud_jobs.reference_messages import TOPICS, Kind, read_messages, stated_version
-from cloud_jobs.reference_trust import ANYBODY
+from geo.reference.fences import published_fences
+from geo.reference.messages import TOPICS, Kind, read_messages, stated_version
+from geo.reference.trust import ANYBODY
 from tests.cloud_jobs.billing.contracts.test_toml_text import EXAMPLE
 from tests.cloud_jobs.publications import message_of
 from tests.fuzz.targets.fences_geojson import FEATURES

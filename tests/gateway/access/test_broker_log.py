@@ -70,8 +70,8 @@ def test_a_line_without_end_does_not_stop_the_counting(tmp_path: Path) -> None:
     assert log.refused == {RefusedConnection.NOT_VERIFIED: 1}
 
 
-def denied(topic: str, *, sender: str = "zeta/bus-1", after: str = "") -> str:
-    return f"{BEGIN}Denied PUBLISH from {sender} (d0, q1, r0, m7, '{topic}', ... (8 bytes)){after}"
+def denied(topic: str, *, sender: str = "zeta/bus-1", count: str = "") -> str:
+    return f"{BEGIN}{count}Denied PUBLISH from {sender} (d0, q1, r0, m7, '{topic}', ... (8 bytes))"
 
 
 @pytest.mark.parametrize(
@@ -84,18 +84,27 @@ def denied(topic: str, *, sender: str = "zeta/bus-1", after: str = "") -> str:
         ("waybill/1/zeta/bus-1/batch", "own-topic"),
         ("waybill/1/zeta/bus-1/ack", "ack"),
         ("it's, ... anything x3", "other"),
+        ("waybill/1/zeta/bus-1/batch', ... (8 bytes)) x3", "other"),
     ],
 )
 def test_a_line_says_whose_publication_was_refused_and_what_it_would_have_been(topic: str, kind: str) -> None:
     found = refused_publication(denied(topic))
     assert found == RefusedPublication(BEGIN[:-2], "zeta/bus-1", kind, topic, 1)
-    assert refused_publication(denied(topic, after=" x17")) == found._replace(times=17)
+    assert refused_publication(denied(topic, count="x17 ")) == found._replace(times=17)
 
 
 def test_of_a_topic_that_the_broker_cut_there_is_what_it_wrote() -> None:
     found = refused_publication(denied("t" * 2000)[:1000])
     assert found is not None
     assert (found.sender, found.kind, found.times) == ("zeta/bus-1", "other", 1)
+
+
+@pytest.mark.parametrize("end", ["/batch x999999999", "/batch', ... (8 bytes)) x999999999", "x9 Denied PUBLISH from a"])
+def test_a_topic_that_ends_where_the_broker_cuts_the_line_says_not_how_many_there_were(end: str) -> None:
+    line = denied("")[: -len("', ... (8 bytes))")]
+    found = refused_publication(line + "y" * (1000 - len(line) - len(end)) + end)
+    assert found is not None
+    assert (found.sender, found.times) == ("zeta/bus-1", 1)
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0b", "\r"])
@@ -110,7 +119,7 @@ def test_a_topic_forges_no_other_line(tmp_path: Path, end: str) -> None:
 
 def test_refused_publications_are_counted_by_kind_and_the_last_ones_kept(tmp_path: Path) -> None:
     file = tmp_path / "log"
-    file.write_text("\n".join([denied(f"waybill/1/acme/{n}/ack", after=" x2") for n in range(60)]) + "\n")
+    file.write_text("\n".join([denied(f"waybill/1/acme/{n}/ack", count="x2 ") for n in range(60)]) + "\n")
     log = BrokerLog(file)
     log.read()
     assert log.publications == {"ack": 120}

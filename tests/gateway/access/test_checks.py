@@ -13,6 +13,7 @@ from gateway.access.cli import app
 from identity.operator_files import trust_operator, write_operator
 from identity.pki_folder import PkiFolder
 from tests.identity.operators import operator
+from tests.tokens import token_file
 
 LASTS = timedelta(days=1)
 
@@ -133,6 +134,17 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(
     code, text = check(old, new, command)
     assert (code, named in text) == (78, True), text
     assert [file.name for file in tmp_path.iterdir()] == ["access.toml"]
+
+
+def test_a_token_that_has_ended_is_named_before_it_keeps_the_daemon_waiting(
+    check: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    for ends_in_s, status, said in ((-1, 78, "ended at"), (3600, 0, "warning: ")):
+        file = token_file(tmp_path, "access-eu", ends_in_s=ends_in_s)
+        code, text = check("[registry]\n", f'[registry]\naccess.token_file = "{file}"\n')
+        assert (code, said in text) == (status, True), text
+        assert f"registry.access.token_file: token of access-eu in {file}" in text
+        assert check("[registry]\n", f'[registry]\naccess.token_file = "{file}"\n', "prepare")[0] == 0
 
 
 def test_a_key_that_is_not_the_daemons_is_a_warning_because_what_is_trusted_may_change(

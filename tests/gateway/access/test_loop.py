@@ -10,7 +10,7 @@ import pytest
 
 from gateway.access.apply import StepRunner
 from gateway.access.core import AccessCore, BrokerStep
-from gateway.access.issued import IssuedReader
+from gateway.access.issued import IssuedReader, IssuedToDevice
 from gateway.access.list_intake import ListIntake
 from gateway.access.loop import CLOCK_BACK_S, AccessLoop
 from gateway.access.metrics import AccessMetrics
@@ -45,6 +45,7 @@ class Region:
     metrics: AccessMetrics = field(default_factory=AccessMetrics)
     steps: list[BrokerStep] = field(default_factory=list)
     looked: list[str] = field(default_factory=list)
+    issued: Any = None
     ticks: int = 0
     wall_s: float = MOMENT.timestamp() + 10
     steady_s: float = 0.0
@@ -55,7 +56,7 @@ class Region:
         runner = create_autospec(StepRunner, is_other_broker=False)
         runner.run.side_effect = self._run
         runner.look.side_effect = self.looked.extend
-        issued = create_autospec(IssuedReader)
+        self.issued = issued = create_autospec(IssuedReader)
         issued.read_new.return_value = []
         lists = create_autospec(ListIntake)
         lists.take_displaced.return_value = False
@@ -211,3 +212,27 @@ def test_a_daemon_that_starts_while_its_clock_is_wrong_leaves_the_broker_as_it_i
     region.wait(1)
     region.wait(1)
     assert region.steps[-1].denied == {"acme/bus-1", "zeta/bus-1"}, "what runs goes on to lock out"
+
+
+def test_what_was_issued_is_read_once_for_all_that_one_step_locks_out() -> None:
+    region = Region()
+    region.issued.read_new.reset_mock()
+    region.issued.read_new.return_value = [IssuedToDevice("acme/bus-7", 77, region.wall_s + 1000)]
+    region.revoke(*(f"bus-{number}" for number in range(50)))
+    region.wait(0)
+    region.wait(0.1)
+    assert len(region.ended) == 50
+    assert region.issued.read_new.call_count == 1
+    (step,) = region.steps
+    assert 77 in step.revoked, "signed a moment ago"
+    region.wait(0.1)
+    assert len(region.steps) == 1
+
+
+def test_sessions_end_though_what_was_issued_cannot_be_read() -> None:
+    region = Region()
+    region.issued.read_new.side_effect = PermissionError(13, "Permission denied")
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wait(0.1)
+    assert region.ended == ["acme/bus-1"]

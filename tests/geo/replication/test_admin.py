@@ -38,6 +38,7 @@ from geo.replication.rest_types import (
 )
 from runtime.pulsar_client import PulsarAccess
 from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
+from tests.tokens import token_file
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,41 @@ def test_a_refusal_says_its_reason(broker: Callable[[str], FakeBroker]) -> None:
 
 
 HTML = {"content-type": "text/html"}
+PAGE = b"<html>\n<head><title>Error 401</title></head><body><h2>HTTP ERROR 401</h2></body></html>"
+
+
+def test_who_is_not_known_hears_why_and_reads_no_page(broker: Callable[[str], FakeBroker], tmp_path: Path) -> None:
+    one = broker("eu")
+    one.answers[RUNTIME] = (401, HTML, PAGE)
+    with (
+        AdminClient("eu", one.url) as client,
+        pytest.raises(AdminRefused, match="401: it does not take who we say that we are: the token has ended") as said,
+    ):
+        client.get("clusters")
+    assert "<" not in str(said.value)
+    access = PulsarAccess(token_file=token_file(tmp_path, "jobs", ends_in_s=86_400))
+    with AdminClient("eu", one.url, access=access) as client:
+        token_file(tmp_path, "jobs", ends_in_s=-1)
+        with pytest.raises(AdminRefused, match=r"token of jobs in .* ended at"):
+            client.get("clusters")
+    asked = len(one.asked)
+    with pytest.raises(UnusableAccess, match=r"token of jobs in .* ended at"):
+        AdminClient("eu", one.url, access=access)
+    assert len(one.asked) == asked, "nobody is asked in vain"
+
+
+@pytest.mark.parametrize("status", [200, 401, 403, 404, 502])
+def test_a_page_for_browsers_is_never_shown(broker: Callable[[str], FakeBroker], status: int) -> None:
+    one = broker("eu")
+    one.answers[RUNTIME] = (status, HTML, PAGE)
+    with (
+        AdminClient("eu", one.url, unavailable_s=0) as client,
+        pytest.raises((AdminRefused, ClusterUnreachable)) as said,
+    ):
+        client.get("clusters")
+    assert "<" not in str(said.value)
+
+
 ASKING: list[Callable[[AdminClient], object]] = [
     lambda client: client.get("namespaces/fleet/a"),
     lambda client: client.put("namespaces/fleet/a", {}),

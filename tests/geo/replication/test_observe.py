@@ -93,8 +93,8 @@ def test_what_waits_for_a_cursor_has_the_age_of_its_oldest_none_where_nothing_do
         "silent": None,
     }
     text = exported(Observation(links=(), cursors=tuple(seen.values()), unreachable={}))
-    assert 'waybill_cursor_waiting_seconds{cluster="hq",subscription="behind",topic="t"} 3.5' in text
-    assert 'waybill_cursor_waiting_seconds{cluster="hq",subscription="silent"' not in text
+    assert 'waybill_replication_cursor_waiting_seconds{cluster="hq",subscription="behind",topic="t"} 3.5' in text
+    assert 'waybill_replication_cursor_waiting_seconds{cluster="hq",subscription="silent"' not in text
 
 
 def exported(observation: Observation) -> str:
@@ -110,7 +110,7 @@ def test_the_metrics_are_those_that_are_documented_and_carry_their_labels() -> N
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
     assert names == set(METRICS)
     assert f'waybill_replication_backlog_messages{{namespace="{SPACE}",source="eu",target="hq"}} 3.0' in text
-    assert 'waybill_cursor_snapshot_age_seconds{cluster="hq",subscription="ingest",topic="t"} 3.0' in text
+    assert 'waybill_replication_cursor_snapshot_age_seconds{cluster="hq",subscription="ingest",topic="t"} 3.0' in text
 
 
 def nowhere() -> Topology:
@@ -132,7 +132,7 @@ def test_what_a_dead_cluster_would_say_is_not_made_up() -> None:
         seen = observe(nowhere(), clients, lambda: 0.0)
     assert {(link.connected, link.backlog, link.delay_s) for link in seen.links} == {(False, None, None)}
     text = exported(seen)
-    assert 'waybill_cluster_reachable{cluster="eu"} 0.0' in text
+    assert 'waybill_replication_cluster_reachable{cluster="eu"} 0.0' in text
     assert f'waybill_replication_connected{{namespace="{SPACE}",source="eu",target="hq"}} 0.0' in text
     assert "waybill_replication_backlog_messages{" not in text
     assert "waybill_replication_lag_seconds{" not in text

@@ -163,3 +163,35 @@ def test_in_a_region_of_the_local_stack_each_role_writes_what_is_its_own_alone(
     assert {role for role in roles if not role.startswith("replication-")} == writers
     assert "consume" in wanted.grants("eu", "fleet/access/confirmations")["fleet-operator"]
     assert "gateway-eu" not in wanted.grants("eu", "fleet/reference"), "it reads no accounts"
+
+
+def test_an_alert_process_reads_batches_and_fences_and_says_alerts_in_its_region_alone() -> None:
+    text = (LOCAL / "topology.toml").read_text() + "".join(
+        f'[clusters.{name}.address]\nservice_url = "pulsar://{name}"\nadmin_url = "http://{name}"\n'
+        for name in ("eu", "us", "hq")
+    )
+    known = Topology.model_validate(tomllib.loads(text))
+    produce, consume, both = frozenset({"produce"}), frozenset({"consume"}), frozenset({"consume", "produce"})
+
+    def of(role: str, cluster: str) -> dict[str, frozenset[str]]:
+        spaces = {name: spec for name, (spec, clusters) in known.placed().items() if cluster in clusters}
+        names = [*spaces, *(f"{name}/{topic}" for name, spec in spaces.items() for topic in spec.topics)]
+        # the tenant of canaries has the same
+        names = [name for name in names if name.startswith("fleet/")]
+        return {name: granted[role] for name in names if role in (granted := known.grants(cluster, name))}
+
+    assert of("alerts-eu", "eu") == {
+        "fleet/telemetry-eu/batches": consume,
+        "fleet/alerts-eu/alerts": produce,
+        "fleet/alerts-eu/processes": both,
+        "fleet/reference/fences": consume,
+    }
+    assert of("alerts-eu", "hq") == of("alerts-eu", "us") == {}
+    assert of("jobs", "hq")["fleet/alerts-eu"] == consume
+    assert of("notifier", "hq") == {
+        "fleet/alerts-eu": consume,
+        "fleet/alerts-us": consume,
+        "fleet/events": consume,
+        "fleet/events/undelivered": produce,
+        "fleet/reference/alert-rules": consume,
+    }

@@ -6,7 +6,7 @@ from typing import Any
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import BlockedPayer, ContractFault, Contracts
-from cloud_jobs.reference_messages import Kind
+from geo.reference.messages import Kind
 from tests.cloud_jobs.publications import row_of
 
 ADDRESS = {"line": "Hafenstr. 1", "city": "Hamburg", "postal_code": "20457", "country": "DE"}

@@ -11,8 +11,8 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from cloud_jobs.reference_messages import Kind
 from cloud_jobs.usage.job import compute_usage
+from geo.reference.messages import Kind
 from geo.spatial import TrackSettings
 from telemetry import IntervalSet
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, tariff

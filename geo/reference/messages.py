@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from cloud_jobs.lake.beginning import instant_text
-from cloud_jobs.reference_trust import Provenance, ReferenceTrust
+from geo.reference.beginning import instant_text
+from geo.reference.trust import Provenance, ReferenceTrust
 from geo.spatial.geojson import named
 from identity.errors import SignatureRefused
 from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id

@@ -1,0 +1,144 @@
+"""What one evaluation of a region does in a second: 100,000 devices among 100,000 fences, a fix each two seconds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import psutil
+
+from gateway.alerts.evaluation import LiveEvents
+from gateway.alerts.fix_columns import FixColumns, FixSource
+from gateway.alerts.rules import AlertRules
+from geo.spatial import Fence, FenceSet, GateSet, PublishedEventSettings, TrackSettings
+from geo.spatial.ragged import Floats
+
+DEVICES: Final = 100_000
+FENCES: Final = 100_000
+TARGET_RATE: Final = 50_000.0
+TARGET_MIB: Final = 600.0
+STEP_S: Final = 2.0
+IN_A_CALL: Final = 2_500
+"""What comes in 50 ms."""
+PARKED: Final = 0.3
+SECONDS: Final = 60
+START_MS: Final = 1_767_600_000_000
+_WEST, _SOUTH, _WIDTH, _HEIGHT = 6.0, 48.0, 8.0, 6.0
+_TOWNS: Final = 400
+_DEGREE_M: Final = 111_320.0
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFigures:
+    """What was measured. `judged`: the share of fixes that went through the engine."""
+
+    rate: float
+    slowest_ms: float
+    events: int
+    judged: float
+    mib: float
+    index_mib: float
+
+
+class DrivingFleet:
+    """Vehicles that drive about towns, some of them parked, each with a fix in `STEP_S`."""
+
+    def __init__(self, random: np.random.Generator, towns: Floats) -> None:
+        town = random.integers(0, len(towns), DEVICES)
+        spread = random.normal(0.0, 0.03, (DEVICES, 2))
+        self.lon, self.lat = towns[town, 0] + spread[:, 0], towns[town, 1] + spread[:, 1]
+        self.heading = random.uniform(0.0, 2 * np.pi, DEVICES)
+        self.speed_mps = random.uniform(5.0, 25.0, DEVICES)
+        self.speed_mps[random.random(DEVICES) < PARKED] = 0.0
+        self._random = random
+
+    def drive(self) -> None:
+        """On by one step."""
+        self.heading += self._random.normal(0.0, 0.1, DEVICES)
+        metres = self.speed_mps * STEP_S
+        self.lat += metres * np.cos(self.heading) / _DEGREE_M
+        self.lon += metres * np.sin(self.heading) / (_DEGREE_M * np.cos(np.radians(self.lat)))
+
+
+def fences(random: np.random.Generator, towns: Floats) -> list[Fence]:
+    """Polygons of eight corners, some 300 m wide, most of them in towns."""
+    import shapely  # noqa: PLC0415 - once
+
+    town = random.integers(0, len(towns), FENCES)
+    centre = towns[town] + random.normal(0.0, 0.05, (FENCES, 2))
+    angle = np.linspace(0.0, 2 * np.pi, 9)[:-1]
+    radius = random.uniform(100.0, 200.0, (FENCES, 1)) * random.uniform(0.8, 1.2, (FENCES, 8))
+    lat = centre[:, 1:] + radius * np.sin(angle) / _DEGREE_M
+    lon = centre[:, :1] + radius * np.cos(angle) / (_DEGREE_M * np.cos(np.radians(centre[:, 1:])))
+    shapes = shapely.polygons(np.stack([lon, lat], axis=2))
+    return [Fence(id=f"f{number}", shape=shape) for number, shape in enumerate(shapes)]
+
+
+def measure(seconds: int = SECONDS) -> EvaluationFigures:
+    """Feeds one evaluation as fast as it goes, after each device has had two fixes."""
+    random = np.random.default_rng(7)
+    towns = np.column_stack([_WEST + _WIDTH * random.random(_TOWNS), _SOUTH + _HEIGHT * random.random(_TOWNS)])
+    before_mib = _resident_mib()
+    rules = AlertRules(FenceSet(fences(random, towns)), GateSet(()), TrackSettings(), PublishedEventSettings())
+    index_mib = _resident_mib() - before_mib
+    live, fleet = LiveEvents(rules), DrivingFleet(random, towns)
+    names = [FixSource("acme", f"bus-{number}", 7) for number in range(DEVICES)]
+    step = 0
+    for _ in range(3):
+        _drive(live, fleet, names, step)
+        step += 1
+    judged, events, fixes, slowest, spent = live.judged, 0, 0, 0.0, 0.0
+    while spent < seconds:
+        some = _drive(live, fleet, names, step)
+        step += 1
+        events, fixes, spent = events + some[0], fixes + DEVICES, spent + some[1]
+        slowest = max(slowest, some[2])
+    share = (live.judged - judged) / fixes
+    return EvaluationFigures(fixes / spent, 1000 * slowest, events, share, _resident_mib(), index_mib)
+
+
+def _drive(live: LiveEvents, fleet: DrivingFleet, names: list[FixSource], step: int) -> tuple[int, float, float]:
+    """One step of the fleet: events, seconds in the evaluation, the slowest call."""
+    fleet.drive()
+    events, spent, slowest = 0, 0.0, 0.0
+    order = np.random.default_rng(step).permutation(DEVICES)
+    for begin in range(0, DEVICES, IN_A_CALL):
+        some = order[begin : begin + IN_A_CALL]
+        count = len(some)
+        none: Floats = np.full(count, np.nan)
+        t_ms = np.full(count, START_MS + round(1000 * STEP_S) * step) + some % 1000
+        fixes = FixColumns(
+            sources=[names[number] for number in some.tolist()],
+            source=np.arange(count),
+            seq=np.full(count, step + 1),
+            t_ms=t_ms,
+            latitude=fleet.lat[some],
+            longitude=fleet.lon[some],
+            accuracy_m=np.full(count, 5.0),
+            speed_mps=none,
+            received_ms=t_ms + 200,
+        )
+        started = time.perf_counter()
+        events += len(live.take(fixes, START_MS + round(1000 * STEP_S) * step, report=True))
+        took = time.perf_counter() - started
+        spent, slowest = spent + took, max(slowest, took)
+    return events, spent, slowest
+
+
+def _resident_mib() -> float:
+    return float(psutil.Process().memory_info().rss) / (1 << 20)
+
+
+def main() -> None:
+    """Prints what was measured."""
+    found = measure()
+    met = "met" if found.rate >= TARGET_RATE else "NOT met"
+    memory = "met" if found.mib < TARGET_MIB else "NOT met"
+    print(f"one evaluation, {FENCES:,} fences, {DEVICES:,} devices, {PARKED:.0%} of them parked")
+    print(f"  fixes a second     {found.rate:>10,.0f}   asked >= {TARGET_RATE:,.0f}   {met}")
+    print(f"  resident           {found.mib:>10.1f} MiB   asked < {TARGET_MIB:.0f} MiB   {memory}")
+    print(f"  of that the fences {found.index_mib:>10.1f} MiB")
+    print(f"  slowest call       {found.slowest_ms:>10.1f} ms of {IN_A_CALL:,} fixes; judged {found.judged:.1%}")
+    print(f"  events             {found.events:>10,}")

@@ -1,0 +1,29 @@
+"""The settings of the verdicts."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from settings import Settings
+
+
+class VerdictSettings(Settings):
+    """From where alerts come, how long one may be provisional, and where verdicts are published."""
+
+    alerts: tuple[str, ...] = Field(
+        default=("persistent://{tenant}/alerts-eu/alerts", "persistent://{tenant}/alerts-us/alerts"),
+        min_length=1,
+        description="the topic of alerts of each region; `{tenant}` stands for each of `tenants`",
+    )
+    subscription: str = "verdicts"
+    topic: str = Field(
+        default="persistent://{tenant}/events/verdicts",
+        description="where verdicts are published; `{tenant}`: each tenant's to its own",
+    )
+    max_provisional_s: float = Field(
+        default=3600.0,
+        ge=1,
+        le=31 * 86_400,
+        description="an alert whose record the centre has not by then is withdrawn as `not_received`",
+    )
+    interval_s: float = Field(default=2.0, ge=0.1, le=3600, description="the pause between two runs of --follow")

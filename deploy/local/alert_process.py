@@ -1,0 +1,57 @@
+"""An alert process of a region of the local stack: its settings, and the process itself, not started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from deploy.local.daemon import DaemonProcess
+from deploy.local.ports import PortBook
+from deploy.local.server_health import http_health
+from deploy.local.stack import LocalStack
+from deploy.local.stack_operator import stack_operator
+
+__all__ = ["alert_process", "alert_settings"]
+
+
+def alert_settings(stack: LocalStack, region: str, number: int = 1) -> Path:
+    """The settings of `fleet-gateway alerts`, written to the stack's folder. Each of several has a number."""
+    name = f"{region}-alerts-{number}"
+    folder = stack.folder / f"alerts-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "alerts.toml"
+    config.write_text(f"""name = "{name}"
+region = "{region}"
+{"insecure = true" if stack.settings.insecure else ""}
+tenants = {json.dumps(list(stack.topology.operators))}
+
+[pulsar]
+service_url = "{stack.pulsar[region].service_url}"
+
+[pulsar.access]
+{stack.access(f"alerts-{region}").as_toml()}
+[fences]
+operators = "{stack_operator(stack.folder).operators_file}"
+
+[status]
+port = {_port(stack, name)}
+""")
+    return config
+
+
+def alert_process(stack: LocalStack, region: str, number: int = 1) -> DaemonProcess:
+    """One with these settings: it counts as started once it turns, also as a standby."""
+    config = alert_settings(stack, region, number)
+    url = f"http://127.0.0.1:{_port(stack, f'{region}-alerts-{number}')}"
+    return DaemonProcess.python(
+        f"alerts-{region}-{number}",
+        "gateway",
+        ["alerts", "run", "--config", str(config)],
+        config.parent,
+        healthy_when=http_health(f"{url}/alive"),
+        addresses={"status": f"{url}/status"},
+    )
+
+
+def _port(stack: LocalStack, name: str) -> int:
+    return PortBook(stack.folder / "alert-processes.json").port(name)

@@ -1,0 +1,117 @@
+"""`fleet-gateway alerts`: run a region's alert process, check its settings, ask a running one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import structlog
+import typer
+
+from gateway.errors import GatewayError, last_line
+from identity import IdentityError
+from runtime.pulsar_client import PulsarAccessError
+from settings import SettingsError, load
+
+if TYPE_CHECKING:
+    from gateway.alerts.config import AlertSettings
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="What happens at fences, said at once: a region's alert process."
+)
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
+
+
+@app.command()
+def run(*, config: ConfigOption) -> None:
+    """Read the region's batches, and publish alerts of what happens at fences and gates, until SIGTERM.
+
+    Example: fleet-gateway alerts run --config alerts.toml
+    """
+    from gateway.alerts.checks import warnings
+    from runtime.logs import start_logging
+
+    with _errors_as_messages():
+        settings = _checked_settings(config)
+        limit = start_logging(settings.log)
+        log = structlog.get_logger("alerts")
+        for problem in warnings(settings, config):
+            log.warning("configuration", problem=problem)
+        # Shapely and PROJ take a second, and `check-config` needs neither
+        from gateway.alerts.service import AlertService
+
+        try:
+            AlertService(settings, lambda: limit.log_suppressed(log)).run()
+        except (GatewayError, IdentityError, SettingsError, PulsarAccessError):
+            raise
+        except Exception as error:
+            log.exception("stopped by an internal error", error=last_line(error))
+            raise typer.Exit(os.EX_SOFTWARE) from error
+        finally:
+            limit.log_suppressed(log)
+
+
+@app.command("check-config")
+def check_config(*, config: ConfigOption) -> None:
+    """Say whether the file can be used on this machine, and list every mistake if not.
+
+    Example: fleet-gateway alerts check-config --config alerts.toml
+    """
+    from gateway.alerts.checks import warnings
+
+    with _errors_as_messages():
+        settings = _checked_settings(config)
+    for problem in warnings(settings, config):
+        typer.echo(f"{config}: warning: {problem}", err=True)
+    typer.echo(f"{config}: right. Alert process {settings.name}, region {settings.region}")
+
+
+@app.command()
+def status(
+    *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """Show what the process that runs with this file is doing; exit status 1 when it is not, or not known, healthy.
+
+    Example: fleet-gateway alerts status --config alerts.toml
+    """
+    from rich.console import Console
+
+    from gateway.alerts.config import AlertSettings
+    from gateway.alerts.status import alerts_table, read_alerts_status
+
+    with _errors_as_messages():
+        answer = read_alerts_status(load(AlertSettings, config).status)
+    if as_json:
+        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+    else:
+        Console().print(alerts_table(answer))
+    if not answer.healthy:
+        raise typer.Exit(1)
+
+
+def _checked_settings(config: Path) -> AlertSettings:
+    from gateway.alerts.checks import problems
+    from gateway.alerts.config import AlertSettings
+
+    settings = load(AlertSettings, config)
+    if found := problems(settings):
+        raise SettingsError(str(config), found)
+    return settings
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+    except (GatewayError, IdentityError, PulsarAccessError) as error:
+        typer.echo(f"fleet-gateway alerts: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,344 @@
+"""From fixes as they arrive to events as a region sees them: the engine of the centre, over the ends of tracks.
+
+Pure: time is passed in.
+
+A fix of a device that is settled, comes near no border and is not due for anything changes nothing: most do not, and
+cost a look into the index. The others are judged in windows (`gateway.alerts.windows`), all of a call together.
+
+What is found is what the centre finds, but where the region knows less: a fix that the next one shows to be an outlier;
+fixes that are older than what is kept (`keep_s`); a visit that began before the region knew of the device, or
+longer before the day than the centre looks (`geofence.reach_h`); the highest speed of a stretch that is not over; and a
+device that was in doubt at a border for more fixes than are kept. The centre's verdict puts each of these right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from gateway.alerts.evaluation_settings import EvaluationSettings
+from gateway.alerts.fix_columns import FixColumns
+from gateway.alerts.passed_over import PassedOver
+from gateway.alerts.rules import AlertRules
+from gateway.alerts.tails import FixRows, Tails
+from gateway.alerts.windows import SinceByPlace, TailBounds, judge
+from geo.spatial import DayEvent, identified, valid_positions
+from geo.spatial.geodesic import unwrapped_end
+from geo.spatial.ragged import Bools, Ints, distinct, offsets, run_starts
+
+__all__ = ["FoundEvent", "LiveEvents", "PassedOver"]
+
+_FORGET_SHARE: Final = 50
+_DEGREE_M: Final = 111_700.0
+"""At least the metres of a degree of a meridian, and of the equator."""
+_LONG_AGO_MS: Final = -(1 << 62)
+_NOTHING: Final[SinceByPlace] = {}
+
+
+class FoundEvent(NamedTuple):
+    """An event that was not reported before: what an alert says, and of whom.
+
+    `received_ms`: when the region's cluster had the newest fix of the device by which it was seen.
+    """
+
+    tenant: str
+    device: str
+    id: str
+    event: DayEvent
+    received_ms: int
+
+
+class LiveEvents:
+    """Finds events in fixes as they arrive, at a cost and with a memory that do not grow with the time that it runs.
+
+    One thread at a time. An event is reported once: what is otherwise later is the centre's to say. `passed_over`
+    counts from the beginning; `judged`: how many fixes went through the engine, those of tails counted again.
+    """
+
+    def __init__(self, rules: AlertRules, settings: EvaluationSettings | None = None) -> None:
+        self._rules, self._settings = rules, settings or EvaluationSettings()
+        self._bounds = TailBounds(round(self._settings.keep_s * 1000), self._settings.max_fixes_held)
+        self.passed_over = PassedOver()
+        self.judged = 0
+        self._slots: dict[tuple[str, str], int] = {}
+        self._names: list[tuple[str, str]] = []
+        self._free: list[int] = []
+        self._tails = Tails()
+        self._newest_ms = np.zeros(0, dtype=np.int64)
+        self._heard_ms = np.zeros(0, dtype=np.int64)
+        self._due_ms = np.zeros(0)
+        self._is_settled = np.zeros(0, dtype=np.bool_)
+        self._is_first = np.zeros(0, dtype=np.bool_)
+        self._judged_ms = np.zeros(0, dtype=np.int64)
+        self._since: dict[int, SinceByPlace] = {}
+        # of those whose visits are others at the last fix that was judged: these hold from that fix on
+        self._since_judged: dict[int, SinceByPlace] = {}
+        self._said: dict[int, dict[str, int]] = {}
+
+    @property
+    def device_count(self) -> int:
+        """Of how many devices something is held."""
+        return len(self._slots)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fixes that are held."""
+        return self._tails.nbytes
+
+    def replace_rules(self, rules: AlertRules) -> None:
+        """From now on these count; what they say of earlier fixes is the centre's."""
+        self._rules = rules
+        # on which side a device counts is decided anew by the next fix, of its whole tail
+        self._is_settled[:] = False
+
+    def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
+        """What is new, by device and time. `now_ms`: by this region's clock.
+
+        `report=False` takes the fixes and says nothing: so a process that was started anew reads again what its
+        predecessor had read.
+        """
+        # what no track has is left out first: it would count as a neighbour of the others
+        usable = self._usable(fixes, now_ms)
+        slots = self._slots_of(fixes, usable, now_ms)
+        rows, received_ms = _in_order(slots, fixes, usable)
+        self.passed_over.repeated += len(slots) - len(rows.owner)
+        if not len(rows.owner):
+            return []
+        mine = rows.owner[run_starts(rows.owner)]
+        rows = rows._replace(owner=np.searchsorted(mine, rows.owner))
+        newest_ms = np.maximum.reduceat(received_ms, np.flatnonzero(run_starts(rows.owner)))
+        quiet = self._are_quiet(mine, rows)
+        # most devices, and no more than a look into the index for each
+        self._go_on(mine[quiet], _of(rows, quiet))
+        found = self._judge(mine[~quiet], _of(rows, ~quiet), newest_ms[~quiet])
+        return sorted(self._news(found, now_ms, report=report), key=lambda one: (one.tenant, one.device, one.event))
+
+    def _usable(self, fixes: FixColumns, now_ms: int) -> Bools:
+        """Which fixes can be part of a track."""
+        tracks, counts = self._rules.tracks, self.passed_over
+        usable = valid_positions(fixes.latitude, fixes.longitude)
+        counts.invalid += len(usable) - int(usable.sum())
+        ahead = usable & (fixes.t_ms > now_ms + round(self._settings.max_ahead_s * 1000))
+        counts.clock_ahead += int(ahead.sum())
+        excluded = _at_null_island(fixes, tracks.null_island_deg)
+        if tracks.max_accuracy_m is not None:
+            excluded |= fixes.accuracy_m > tracks.max_accuracy_m
+        excluded &= usable & ~ahead
+        counts.excluded += int(excluded.sum())
+        return np.asarray(usable & ~ahead & ~excluded, dtype=np.bool_)
+
+    def _slots_of(self, fixes: FixColumns, usable: Bools, now_ms: int) -> Ints:
+        """The slot of the device of each usable fix."""
+        source = fixes.source[usable]
+        numbers = distinct(source)
+        names = [(fixes.sources[number].tenant, fixes.sources[number].device) for number in numbers.tolist()]
+        new = dict.fromkeys(name for name in names if name not in self._slots)
+        if len(self._slots) + len(new) > self._settings.max_devices:
+            self._forget(len(self._slots) + len(new) - self._settings.max_devices)
+            new |= dict.fromkeys(name for name in names if name not in self._slots)
+        for name in new:
+            self._begin(name)
+        slot_of = np.zeros(len(fixes.sources), dtype=np.int64)
+        slot_of[numbers] = [self._slots[name] for name in names]
+        self._heard_ms[slot_of[numbers]] = now_ms
+        return slot_of[source]
+
+    def _begin(self, name: tuple[str, str]) -> None:
+        slot = self._free.pop() if self._free else len(self._names)
+        if slot == len(self._names):
+            self._names.append(name)
+            self._reserve(slot + 1)
+        self._names[slot], self._slots[name] = name, slot
+        self._is_settled[slot], self._is_first[slot] = False, True
+        self._newest_ms[slot] = self._judged_ms[slot] = _LONG_AGO_MS
+
+    def _reserve(self, slots: int) -> None:
+        have = len(self._due_ms)
+        if slots <= have:
+            return
+        more = max(slots, 2 * have) - have
+        self._tails.reserve(have + more)
+        for name in ("_newest_ms", "_heard_ms", "_judged_ms", "_due_ms", "_is_settled", "_is_first"):
+            column = getattr(self, name)
+            setattr(self, name, np.append(column, np.zeros(more, dtype=column.dtype)))
+
+    def _forget(self, least: int) -> None:
+        """Those that were heard least recently; some more than asked, as it looks at all."""
+        slots = np.fromiter(self._slots.values(), dtype=np.int64, count=len(self._slots))
+        # some more than are needed: each look costs as much as there are devices
+        count = min(len(slots), max(least, self._settings.max_devices // _FORGET_SHARE))
+        gone = slots[np.argsort(self._heard_ms[slots], kind="stable")[:count]]
+        self._tails.forget(gone)
+        for slot in gone.tolist():
+            del self._slots[self._names[slot]]
+            for held in (self._since, self._since_judged, self._said):
+                held.pop(slot, None)
+        self._free += gone.tolist()
+        self.passed_over.forgotten += count
+
+    def _are_quiet(self, slots: Ints, rows: FixRows) -> Bools:
+        """Of which devices nothing follows from their new fixes."""
+        last = self._tails.read(slots)
+        ends = offsets(self._tails.lengths(slots))[1:] - 1
+        # a device whose side is in doubt, or that is due for something, is looked at whatever it does
+        has_tail = self._tails.lengths(slots) > 0
+        first = run_starts(rows.owner)
+        newest = np.append(first[1:], True)
+        quiet = has_tail & self._is_settled[slots] & (rows.t_ms[newest] < self._due_ms[slots])
+        quiet &= rows.t_ms[first] > self._newest_ms[slots]
+        mine = np.flatnonzero(quiet[rows.owner])
+        before = mine - 1
+        start = FixRows(
+            *(
+                np.where(first[mine], held[ends[rows.owner[mine]]], column[before])
+                for held, column in zip(last, rows, strict=True)
+            )
+        )
+        stirs = self._may_stir(start, rows.take(mine))
+        quiet[rows.owner[mine[stirs]]] = False
+        return np.asarray(quiet, dtype=np.bool_)
+
+    def _may_stir(self, start: FixRows, end: FixRows) -> Bools:
+        """Whether the way from each fix to the next comes near a border, is too long for its time, or has a gap."""
+        tracks, lon = self._rules.tracks, unwrapped_end(start.longitude, end.longitude)
+        stirs = end.t_ms - start.t_ms > tracks.max_gap_s * 1000.0
+        if tracks.max_speed_mps is not None:
+            # not shorter than the way is: by its parallel that is nearest to the equator
+            parallel = np.cos(np.radians(np.minimum(np.abs(start.latitude), np.abs(end.latitude))))
+            degrees = np.hypot((lon - start.longitude) * parallel, end.latitude - start.latitude)
+            stirs |= degrees * _DEGREE_M > tracks.max_speed_mps * (end.t_ms - start.t_ms) / 1000.0
+        ends = start.longitude, start.latitude, lon, end.latitude
+        return np.asarray(stirs | self._rules.fences.may_cross(*ends) | self._rules.gates.may_cross(*ends))
+
+    def _go_on(self, slots: Ints, rows: FixRows) -> None:
+        """New tails of devices of which nothing follows."""
+        if not len(slots):
+            return
+        tails = _by_owner(self._tails.read(slots).joined(rows))
+        limits = offsets(np.bincount(tails.owner, minlength=len(slots)))
+        last = limits[1:] - 1
+        # the last fix but one, or the newest that is old enough; of what was judged together only the end is known
+        may_be = np.arange(len(tails.owner)) < last[tails.owner]
+        may_be &= tails.t_ms >= self._judged_ms[slots[tails.owner]]
+        may_be &= tails.t_ms <= tails.t_ms[last[tails.owner]] - self._bounds.keep_ms
+        anchor = limits[:-1].copy()
+        np.maximum.at(anchor, tails.owner[may_be], np.flatnonzero(may_be))
+        moved = anchor > limits[:-1]
+        self._is_first[slots[moved]] = False
+        # the tail begins behind what was judged now: from here on the visits of its end hold
+        if self._since_judged:
+            for slot in slots[moved].tolist():
+                if (since := self._since_judged.pop(slot, None)) is not None:
+                    self._visit(slot, since)
+        self._newest_ms[slots] = tails.t_ms[last]
+        self._tails.write(slots, tails.take(np.arange(len(tails.owner)) >= anchor[tails.owner]))
+
+    def _judge(self, slots: Ints, new: FixRows, received_ms: Ints) -> list[tuple[int, list[DayEvent], int, int]]:
+        """What follows from the new fixes of devices of which something may.
+
+        Slot, events, from when on they may be found again, and when its newest fix was received.
+        """
+        if not len(slots):
+            return []
+        rows = self._merged(slots, new)
+        # only repeated or too late: the tail is as it was, and so is all that follows from it
+        has_news = np.bincount(rows.owner, minlength=len(slots)) > self._tails.lengths(slots)
+        slots, rows, received_ms = slots[has_news], _of(rows, has_news), received_ms[has_news]
+        if not len(slots):
+            return []
+        self.judged += len(rows.owner)
+        since = [self._since.get(slot, _NOTHING) for slot in slots.tolist()]
+        judged = judge(rows, self._is_first[slots], since, self._rules, self._bounds)
+        limits = offsets(np.bincount(rows.owner, minlength=len(slots)))
+        anchor_ms = judged.rows.t_ms[offsets(np.bincount(judged.rows.owner, minlength=len(slots)))[:-1]]
+        self._is_first[slots[anchor_ms > rows.t_ms[limits[:-1]]]] = False
+        self._newest_ms[slots] = self._judged_ms[slots] = rows.t_ms[limits[1:] - 1]
+        self._is_settled[slots], self._due_ms[slots] = ~judged.in_doubt, judged.due_ms
+        self._tails.write(slots, judged.rows)
+        self.passed_over.cut += judged.cut
+        for slot, since_anchor, since_last in zip(slots.tolist(), judged.since, judged.since_last, strict=True):
+            self._visit(slot, since_anchor)
+            self._since_judged.pop(slot, None)
+            if since_last != since_anchor:
+                self._since_judged[slot] = since_last
+        return list(zip(slots.tolist(), judged.events, anchor_ms.tolist(), received_ms.tolist(), strict=True))
+
+    def _visit(self, slot: int, since: SinceByPlace) -> None:
+        """What a device visits at the beginning of its tail."""
+        _keep(self._since, slot, since)
+
+    def _merged(self, slots: Ints, new: FixRows) -> FixRows:
+        """The tails with what is new in them: no time twice, and nothing from before a tail."""
+        tails = self._tails.read(slots)
+        lengths = self._tails.lengths(slots)
+        begin_ms = np.full(len(slots), -(1 << 62), dtype=np.int64)
+        some = lengths > 0
+        begin_ms[some] = tails.t_ms[offsets(lengths)[:-1][some]]
+        in_time = new.t_ms >= begin_ms[new.owner]
+        self.passed_over.too_late += int((~in_time).sum())
+        rows = tails.joined(new.take(in_time))
+        rows = rows.take(np.lexsort((rows.seq, rows.epoch, rows.t_ms, rows.owner)))
+        once = run_starts(rows.owner, rows.t_ms)
+        self.passed_over.repeated += int((~once).sum())
+        return rows.take(once)
+
+    def _news(
+        self, found: list[tuple[int, list[DayEvent], int, int]], now_ms: int, *, report: bool
+    ) -> Iterator[FoundEvent]:
+        """What was not reported before; an id is kept for as long as the fixes by which it would be found again."""
+        oldest_ms = now_ms - round(self._settings.max_age_s * 1000)
+        for slot, events, anchor_ms, received_ms in found:
+            said = self._said.get(slot, {})
+            if not events and not said:
+                continue
+            # ids count equal events of one segment: so all of its events are named, said before or not
+            named = identified(*self._names[slot], events)
+            kept = {one: t_ms for one, t_ms in said.items() if t_ms >= anchor_ms}
+            kept |= {one: event.t_ms for one, event in named.items() if event.t_ms >= anchor_ms}
+            _keep(self._said, slot, kept)
+            for one, event in named.items():
+                if one in said or not report:
+                    continue
+                if event.t_ms < oldest_ms:
+                    self.passed_over.too_old += 1
+                    continue
+                yield FoundEvent(*self._names[slot], one, event, received_ms)
+
+
+def _keep(held: MutableMapping[int, Any], slot: int, value: Mapping[str, Any]) -> None:
+    """Of most devices there is nothing to be kept."""
+    if value:
+        held[slot] = value
+    else:
+        held.pop(slot, None)
+
+
+def _at_null_island(fixes: FixColumns, limit_deg: float | None) -> Bools:
+    if limit_deg is None:
+        return np.zeros(len(fixes.t_ms), dtype=np.bool_)
+    return np.asarray((np.abs(fixes.latitude) < limit_deg) & (np.abs(fixes.longitude) < limit_deg))
+
+
+def _in_order(slots: Ints, fixes: FixColumns, usable: Bools) -> tuple[FixRows, Ints]:
+    """The usable fixes by slot, time and record id, of one slot and time the first; and when each was received."""
+    epochs = np.array([source.epoch for source in fixes.sources], dtype=np.int64)
+    epoch = epochs[fixes.source[usable]] if len(epochs) else np.zeros(0, dtype=np.int64)
+    columns = (fixes.latitude, fixes.longitude, fixes.accuracy_m, fixes.speed_mps)
+    rows = FixRows._make((slots, fixes.t_ms[usable], epoch, fixes.seq[usable], *(column[usable] for column in columns)))
+    order = np.lexsort((rows.seq, rows.epoch, rows.t_ms, rows.owner))
+    rows = rows.take(order)
+    once = run_starts(rows.owner, rows.t_ms) if len(order) else np.zeros(0, dtype=np.bool_)
+    return rows.take(once), fixes.received_ms[usable][order][once]
+
+
+def _of(rows: FixRows, chosen: Bools) -> FixRows:
+    """The rows of some owners, which are numbered anew."""
+    number = np.cumsum(chosen) - 1
+    mine = rows.take(chosen[rows.owner])
+    return mine._replace(owner=number[mine.owner])
+
+
+def _by_owner(rows: FixRows) -> FixRows:
+    return rows.take(np.argsort(rows.owner, kind="stable"))

@@ -1,0 +1,144 @@
+"""What an alert process counts, for Prometheus and for its status. `docs/alerts.md` lists every metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import nan
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gateway.alerts.status import AlertsStatus
+
+__all__ = ["AlertMetrics"]
+
+_EVALUATION_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_PUBLISH_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900)
+_REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120)
+
+
+class AlertMetrics:
+    """The numbers of one process. Any thread counts."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._fixes = Counter("waybill_alerts_fixes_total", "Fixes evaluated", registry=registry)
+        self._published = Counter(
+            "waybill_alerts_published_total", "Alerts that Pulsar has", ["kind"], registry=registry
+        )
+        self._passed_over = Counter(
+            "waybill_alerts_passed_over_total", "Messages of batches that gave no fixes", ["reason"], registry=registry
+        )
+        self._fixes_passed_over = Counter(
+            "waybill_alerts_fixes_passed_over_total",
+            "Fixes, events and devices left out",
+            ["reason"],
+            registry=registry,
+        )
+        self._failures = Counter(
+            "waybill_alerts_publish_failures_total", "Sends that failed, repeated", registry=registry
+        )
+        self._lost = Counter("waybill_alerts_partitions_lost_total", "Partitions given up unasked", registry=registry)
+        self._evaluation_s = Histogram(
+            "waybill_alerts_evaluation_seconds", "One evaluation of fixes", buckets=_EVALUATION_S, registry=registry
+        )
+        self._publish_s = Histogram(
+            "waybill_alerts_publish_seconds",
+            "From the arrival of the batch in the region to Pulsar's receipt of the alert",
+            buckets=_PUBLISH_S,
+            registry=registry,
+        )
+        self._rebuild_s = Histogram(
+            "waybill_alerts_rebuild_seconds", "State of a partition made anew", buckets=_REBUILD_S, registry=registry
+        )
+        self._held = Gauge("waybill_alerts_held_partitions", "Partitions of this process", registry=registry)
+        self._unowned = Gauge(
+            "waybill_alerts_unowned_partitions", "Partitions of which no owner is known", registry=registry
+        )
+        self._lag_s = Gauge(
+            "waybill_alerts_lag_seconds", "Age of the newest batch read; NaN: unknown", registry=registry
+        )
+        self._waiting = Gauge("waybill_alerts_waiting_alerts", "Alerts without Pulsar's receipt", registry=registry)
+        self._devices = Gauge("waybill_alerts_devices", "Devices of which something is held", registry=registry)
+        self._fences = Gauge("waybill_alerts_fences", "Versions of fences and gates in force", registry=registry)
+        self._fences_up = Gauge("waybill_alerts_fences_up", "1 while fences are read to their end", registry=registry)
+        self._fences_refused = Gauge(
+            "waybill_alerts_refused_fences", "Publications of fences that cannot be used", registry=registry
+        )
+        self._fence_messages_refused = Gauge(
+            "waybill_alerts_refused_fence_messages",
+            "Messages of the fences' topic that are no publications",
+            ["reason"],
+            registry=registry,
+        )
+        self._healthy = Gauge("waybill_alerts_healthy", "1 while healthy; NaN: it holds nothing", registry=registry)
+
+    def on_evaluated(self, fixes: int, seconds: float) -> None:
+        """So many fixes were evaluated at once."""
+        self._fixes.inc(fixes)
+        self._evaluation_s.observe(seconds)
+
+    def on_published(self, kind: str, seconds: float) -> None:
+        """Pulsar has an alert, so long after its batch came."""
+        self._published.labels(kind).inc()
+        self._publish_s.observe(max(seconds, 0.0))
+
+    def on_passed_over(self, reason: str) -> None:
+        """A message gave no fixes."""
+        self._passed_over.labels(reason).inc()
+
+    def on_fixes_passed_over(self, counts: Mapping[str, int]) -> None:
+        """So many more fixes, events or devices were left out, by reason."""
+        for reason, count in counts.items():
+            if count > 0:
+                self._fixes_passed_over.labels(reason).inc(count)
+
+    def on_publish_failed(self) -> None:
+        """A send failed and is repeated."""
+        self._failures.inc()
+
+    def on_lost(self) -> None:
+        """A partition was given up, though nobody asked for it."""
+        self._lost.inc()
+
+    def on_rebuilt(self, seconds: float) -> None:
+        """The state of a partition was made anew."""
+        self._rebuild_s.observe(seconds)
+
+    @property
+    def fixes(self) -> int:
+        """Fixes evaluated since the start."""
+        return int(_total(self._fixes)[""])
+
+    @property
+    def counts(self) -> dict[str, object]:
+        """What was counted since the start, by the status's keys."""
+        return {
+            "fixes_evaluated": self.fixes,
+            "alerts_published": sum(_total(self._published).values()),
+            "alerts_by_kind": _total(self._published),
+            "fixes_passed_over": _total(self._fixes_passed_over),
+            "passed_over": _total(self._passed_over),
+            "publish_failures": _total(self._failures)[""],
+            "partitions_lost": _total(self._lost)[""],
+        }
+
+    def set_gauges(self, status: AlertsStatus) -> None:
+        """Set the gauges as the status has it."""
+        self._held.set(len(status.partitions_held))
+        self._unowned.set(len(status.partitions_unowned))
+        self._lag_s.set(nan if status.lag_s is None else status.lag_s)
+        self._waiting.set(status.alerts_waiting)
+        self._devices.set(status.devices_known)
+        self._fences.set(status.fences + status.gates)
+        self._fences_up.set(status.fences_current)
+        self._fences_refused.set(status.fences_refused)
+        # a gauge: the topic may be read again from its beginning
+        for reason, count in status.fence_messages_refused.items():
+            self._fence_messages_refused.labels(reason).set(count)
+        self._healthy.set(nan if status.healthy is None else status.healthy)
+
+
+def _total(counter: Counter) -> dict[str, int]:
+    """What was counted for each value of the label; of a counter without one, all of it under ""."""
+    samples = [sample for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")]
+    return {next(iter(sample.labels.values()), ""): int(sample.value) for sample in samples}

@@ -1,0 +1,185 @@
+"""One alert process: fences, partitions, status server, signals and threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+
+from gateway.alerts.claims import ClaimState
+from gateway.alerts.config import AlertEndpoint, AlertSettings
+from gateway.alerts.evaluation import LiveEvents
+from gateway.alerts.fence_follower import FenceFollower
+from gateway.alerts.metrics import AlertMetrics
+from gateway.alerts.owner import PartitionOwner
+from gateway.alerts.rules import AlertRules
+from gateway.alerts.status import AlertsStatus
+from gateway.errors import AddressTaken, ThreadEnded
+from geo.spatial import Fence, FenceSet, Gate, GateSet
+from runtime.signals import handle_signals
+from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+
+__all__ = ["AlertService"]
+
+STUCK_AFTER_S = 60.0
+"""A thread that has not turned for so long is no longer alive."""
+_TURN_S = 0.2
+_STATUS_S = 1.0
+_LOG = structlog.get_logger("alerts")
+
+
+class AlertService:
+    """One alert process. `log_suppressed` says in the log which lines it left out."""
+
+    def __init__(self, settings: AlertSettings, log_suppressed: Callable[[], object] = lambda: None) -> None:
+        """Raises SettingsError, SealingKeyError, PulsarAccessError."""
+        self._settings, self._log_suppressed = settings, log_suppressed
+        source = settings.pulsar
+        self._metrics = AlertMetrics()
+        make = partial(_rules, settings)
+        self._fences: FenceFollower[AlertRules] = FenceFollower(
+            source.service_url, source.access, settings.fences, make
+        )
+        self._owner = PartitionOwner(
+            settings, lambda: self._fences.rules, partial(_evaluation, settings), self._metrics
+        )
+        self._stop = threading.Event()
+        self._ended_thread = ""
+        self._began_s = time.monotonic()
+        self._counted = (self._began_s, 0)
+        self._first = AlertsStatus(
+            process=settings.name,
+            region=settings.region,
+            pid=os.getpid(),
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._status = self._first
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then give the partitions back within the stop time-out."""
+        # By itself a thread that raises ends without a consequence for the process.
+        threading.excepthook = self._on_thread_ended
+        stop = self._stop
+        with (
+            _serve(self._settings.status, self._metrics, lambda: self._status, self._is_alive) as server,
+            handle_signals((signal.SIGTERM, signal.SIGINT), lambda _: stop.set()),
+        ):
+            _LOG.info("started", process=self._settings.name, region=self._settings.region)
+            self._fences.start()
+            self._owner.start()
+            try:
+                self._serve_until_stopped(server)
+            finally:
+                self._status = self._status.model_copy(update={"state": "stopping", "healthy": False})
+                all_receipted = self._owner.close()
+                self._fences.close()
+            # Nothing is lost: whoever reads those batches next publishes their alerts, with the same ids.
+            _LOG.info("stopped", all_receipted=all_receipted)
+
+    def _serve_until_stopped(self, server: StatusServer) -> None:
+        next_s = 0.0
+        while not self._stop.wait(_TURN_S):
+            if (now_s := time.monotonic()) >= next_s:
+                next_s = now_s + _STATUS_S
+                self._update(now_s)
+                self._log_suppressed()
+            # half of an alert process is none, and systemd starts a whole one
+            if self._ended_thread or not server.is_serving:
+                raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
+            if not (self._fences.is_running and self._owner.is_running):
+                raise ThreadEnded("a thread that reads fences, builds rules or claims partitions ended")
+
+    def _update(self, now_s: float) -> None:
+        held, facts, counts = self._owner.held, self._fences.facts, self._metrics.counts
+        unowned = self._owner.of_state(ClaimState.UNKNOWN)
+        problem = self._problem(now_s, facts.problem, unowned)
+        before_s, before = self._counted
+        self._counted = now_s, self._metrics.fixes
+        known: dict[str, object] = {
+            "state": self._state(bool(held)),
+            "healthy": False if problem else (True if held else None),
+            "last_error": problem,
+            "processes": self._owner.processes,
+            "partitions_held": tuple(sorted(one.name for one in held)),
+            "partitions_taken": self._owner.of_state(ClaimState.TAKEN),
+            "partitions_unowned": unowned,
+            "lag_s": max((round(one.lag_s(time.time()), 3) for one in held), default=None),
+            "fixes_per_s": round((self._metrics.fixes - before) / max(now_s - before_s, 0.001), 1),
+            "devices_known": sum(one.device_count for one in held),
+            "alerts_waiting": sum(one.unreceipted for one in held),
+            "fences_current": not facts.problem,
+            "fences_unreachable_since_s": facts.unreachable_since_s,
+            "fences": facts.fences,
+            "gates": facts.gates,
+            "fences_refused": len(facts.refused),
+            "fence_messages_refused": facts.messages_refused,
+            "fence_last_refused": facts.last_refused,
+        }
+        status = self._first.model_copy(update={**counts, **known})
+        self._metrics.set_gauges(status)
+        self._status = status
+
+    def _state(self, holds: bool) -> str:
+        if self._fences.rules is None:
+            return "waiting for fences"
+        return "running" if holds else "standby"
+
+    def _problem(self, now_s: float, fences: str, unowned: tuple[str, ...]) -> str:
+        """Why alerts may not come, or may be wrong; empty when nothing is known to be wrong."""
+        if self._fences.rules is None:
+            waited_s = now_s - self._began_s
+            late = f" for {waited_s:.0f} s: no alert is raised" if waited_s > self._settings.fences.wait_s else ""
+            return f"fences are not known{late}: {fences or 'rules are being made of them'}"
+        of_partitions = (one.problem for one in self._owner.held if one.problem)
+        if problem := self._owner.problem or next(of_partitions, ""):
+            return problem
+        if unowned:
+            return f"of {len(unowned)} partitions no owner is known, of {unowned[0]} for instance"
+        return f"fences: {fences}" if fences else ""
+
+    def _is_alive(self) -> bool:
+        """Whether every thread turned lately. One that waits for the cluster does so for a bounded time."""
+        turned = [self._owner.turned_s, *(one.turned_s for one in self._owner.held)]
+        return time.monotonic() - min(turned) < STUCK_AFTER_S
+
+    def _on_thread_ended(self, ended: threading.ExceptHookArgs) -> None:
+        name = ended.thread.name if ended.thread else "unknown"
+        self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
+
+
+def _rules(settings: AlertSettings, places: tuple[Fence | Gate, ...]) -> AlertRules:
+    fences = FenceSet([one for one in places if isinstance(one, Fence)])
+    gates = GateSet([one for one in places if isinstance(one, Gate)])
+    return AlertRules(fences, gates, settings.tracks, settings.events)
+
+
+def _evaluation(settings: AlertSettings, rules: AlertRules) -> LiveEvents:
+    return LiveEvents(rules, settings.evaluation)
+
+
+def _serve(
+    endpoint: AlertEndpoint, metrics: AlertMetrics, status: Callable[[], AlertsStatus], is_alive: Callable[[], bool]
+) -> StatusServer:
+    """Serves `/metrics`, `/status`, `/health` (200 only when healthy) and `/alive`. Raises AddressTaken."""
+
+    def current(is_good: bool) -> HttpAnswer:
+        return json_answer(status().model_dump_json(indent=2), is_good=is_good)
+
+    routes = {
+        "/metrics": lambda: metrics_answer(metrics.registry),
+        "/status": lambda: current(True),
+        # Unknown is not healthy.
+        "/health": lambda: current(status().healthy is True and is_alive()),
+        "/alive": lambda: current(is_alive()),
+    }
+    try:
+        return StatusServer(endpoint.host, endpoint.port, routes)
+    except OSError as error:
+        where = f"{endpoint.host}:{endpoint.port}"
+        raise AddressTaken(f"status cannot be served on {where}: {error.strerror}; change [status]") from error

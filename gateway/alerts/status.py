@@ -1,0 +1,94 @@
+"""What an alert process says of itself, and reading it from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from gateway.alerts.config import AlertEndpoint
+from gateway.errors import NoAnswer
+from runtime.status_reader import StatusUnavailable, fetch_status
+from settings import one_line
+
+__all__ = ["AlertsStatus", "alerts_table", "read_alerts_status"]
+
+_TIMEOUT_S = 3.0
+_LINE_CHARACTERS = 1000
+
+
+class AlertsStatus(BaseModel):
+    """One moment of an alert process. Counts are since `started_at` (ISO 8601).
+
+    `healthy`: the fences are known to their end, every partition has an owner, those of this process move and their
+    alerts are published. None: it holds no partition, and whether those that do are well, it does not know.
+    `last_error`: why it is not. `processes`: those of the region that are
+    heard, with this one. `partitions_taken`: of other processes, when they were asked for last;
+    `partitions_unowned`: of which nobody is known. `lag_s`: the age of the newest batch that was read, of the partition
+    that is furthest behind; 0 where nothing was left to read, None without a partition.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    process: str
+    region: str
+    pid: int
+    started_at: str
+    state: str = "starting"
+    healthy: bool | None = False
+    last_error: str = "starting"
+    processes: int = 1
+    partitions_held: tuple[str, ...] = ()
+    partitions_taken: tuple[str, ...] = ()
+    partitions_unowned: tuple[str, ...] = ()
+    partitions_lost: int = 0
+    lag_s: float | None = None
+    fixes_per_s: float = 0.0
+    fixes_evaluated: int = 0
+    fixes_passed_over: dict[str, int] = {}
+    devices_known: int = 0
+    alerts_published: int = 0
+    alerts_by_kind: dict[str, int] = {}
+    alerts_waiting: int = 0
+    publish_failures: int = 0
+    passed_over: dict[str, int] = {}
+    fences_current: bool = False
+    fences_unreachable_since_s: float | None = None
+    fences: int = 0
+    gates: int = 0
+    fences_refused: int = 0
+    fence_messages_refused: dict[str, int] = {}
+    fence_last_refused: str = ""
+
+
+def read_alerts_status(endpoint: AlertEndpoint) -> AlertsStatus:
+    """Ask the process that runs with these settings. Raises NoAnswer."""
+    url = f"http://{endpoint.host}:{endpoint.port}/status"
+    try:
+        found = fetch_status(endpoint.host, endpoint.port, "status", timeout_s=_TIMEOUT_S)
+        return AlertsStatus.model_validate(found)
+    except (StatusUnavailable, ValidationError) as error:
+        raise NoAnswer(f"no alert process answers at {url}: {error}; is it running with this configuration?") from error
+
+
+def alerts_table(status: AlertsStatus) -> Table:
+    """The status for the terminal."""
+    table = Table(title=Text(f"alert process {status.process}"), title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in status.model_dump(exclude={"process"}).items():
+        # Refused texts are of whoever was refused: nothing in them moves a cursor or makes a line.
+        table.add_row(name.replace("_", " "), Text(one_line(_words(value), _LINE_CHARACTERS)))
+    return table
+
+
+def _words(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+    return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)

@@ -1,0 +1,114 @@
+"""The last fixes of each device: as many as are needed to go on, in columns.
+
+Most devices need a few: they stand in one table, a row a device. The few that need more have an array of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from geo.spatial.ragged import Bools, Floats, Ints, expand, offsets
+
+__all__ = ["FixRows", "Tails"]
+
+IN_TABLE: Final = 6
+"""So many fixes of a device stand in the table."""
+_GROWTH: Final = 2
+
+
+class FixRows(NamedTuple):
+    """Fixes as columns; `owner` is the caller's number of the device of each. NaN for what a fix does not report."""
+
+    owner: Ints
+    t_ms: Ints
+    epoch: Ints
+    seq: Ints
+    latitude: Floats
+    longitude: Floats
+    accuracy_m: Floats
+    speed_mps: Floats
+
+    def take(self, rows: Ints | Bools | slice) -> FixRows:
+        """Some of the rows."""
+        return FixRows._make(column[rows] for column in self)
+
+    def joined(self, other: FixRows) -> FixRows:
+        """These rows, then the others."""
+        return FixRows._make(np.concatenate(pair) for pair in zip(self, other, strict=True))
+
+    @classmethod
+    def none(cls) -> FixRows:
+        """No rows."""
+        whole, real = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return cls(whole, whole, whole, whole, real, real, real, real)
+
+
+class Tails:
+    """The tails of devices that are numbered from 0 (slots); each in order of time."""
+
+    def __init__(self) -> None:
+        self._count = np.zeros(0, dtype=np.int64)
+        self._table: list[np.ndarray] = [np.zeros((0, IN_TABLE), dtype=column.dtype) for column in FixRows.none()[1:]]
+        self._long: dict[int, FixRows] = {}
+
+    def reserve(self, slots: int) -> None:
+        """Make room for so many devices."""
+        have = len(self._count)
+        if slots <= have:
+            return
+        # twice as much: devices come one by one, and each time all columns are copied
+        more = max(slots, _GROWTH * have) - have
+        self._count = np.append(self._count, np.zeros(more, dtype=np.int64))
+        self._table = [
+            np.concatenate([column, np.zeros((more, IN_TABLE), dtype=column.dtype)]) for column in self._table
+        ]
+
+    def read(self, slots: Ints) -> FixRows:
+        """The tails of some devices, one after the other; `owner` is the place in `slots`."""
+        count = self._count[slots]
+        owner, place = expand(np.zeros(len(slots), dtype=np.int64), np.minimum(count, IN_TABLE))
+        rows = FixRows._make((owner, *(column[slots[owner], place] for column in self._table)))
+        long = np.flatnonzero(count > IN_TABLE)
+        if not len(long):
+            return rows
+        rows = rows.take(count[rows.owner] <= IN_TABLE)
+        for at in long.tolist():
+            held = self._long[int(slots[at])]
+            rows = rows.joined(held._replace(owner=np.full(len(held.owner), at, dtype=np.int64)))
+        return rows.take(np.argsort(rows.owner, kind="stable"))
+
+    def write(self, slots: Ints, rows: FixRows) -> None:
+        """Other tails for these devices, of rows in the order of `owner`, the place in `slots`."""
+        count = np.bincount(rows.owner, minlength=len(slots))
+        first = offsets(count)
+        for at in np.flatnonzero(self._count[slots] > IN_TABLE).tolist():
+            del self._long[int(slots[at])]
+        self._count[slots] = count
+        for at in np.flatnonzero(count > IN_TABLE).tolist():
+            # copied: a view would keep the columns of all devices of this call
+            self._long[int(slots[at])] = FixRows._make(
+                column.copy() for column in rows.take(slice(first[at], first[at + 1]))
+            )
+        short = np.flatnonzero((count <= IN_TABLE)[rows.owner])
+        owner = rows.owner[short]
+        place = short - first[owner]
+        for column, values in zip(self._table, rows[1:], strict=True):
+            column[slots[owner], place] = values[short]
+
+    def forget(self, slots: Ints) -> None:
+        """Nothing is known of these devices any more."""
+        for slot in slots[self._count[slots] > IN_TABLE].tolist():
+            del self._long[slot]
+        self._count[slots] = 0
+
+    def lengths(self, slots: Ints) -> Ints:
+        """How many fixes each has."""
+        return self._count[slots]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        held = sum(sum(column.nbytes for column in rows) for rows in self._long.values())
+        return held + self._count.nbytes + sum(column.nbytes for column in self._table)

@@ -1,0 +1,148 @@
+"""Which publications of reference data are in force: one rule, for fences, tariffs and accounts. Pure.
+
+A version is an id and the moment from which it is in force. Of its publications the latest holds. One that cannot be
+used is not in force: what it was to replace stays in force, and the publication is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from geo.reference.beginning import UNKNOWN_BEGINNING, beginning, instant_text
+from geo.spatial.errors import FenceError
+
+Made = TypeVar("Made")
+Made_co = TypeVar("Made_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedVersion:
+    """A publication that cannot be used, and what it was to be. `place`: where its message stood: topic, message id."""
+
+    kind: str
+    id: str
+    effective_from: str
+    publication_id: str
+    published_at: str
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        since = f" from {self.effective_from}" if self.effective_from else ""
+        return f"{self.kind} {self.id!r}{since} ({self.place}, publication {self.publication_id}): {self.reason}"
+
+
+class Usable(NamedTuple, Generic[Made_co]):
+    """What the text of a version made, and a number that orders the versions of one id by their beginnings."""
+
+    begin: int
+    made: Made_co
+
+
+@dataclass(frozen=True, slots=True)
+class HeldVersion(Generic[Made]):
+    """A version in force: the row of its latest publication that can be used, what that made, and the number that
+    orders it among the versions of its id."""
+
+    row: dict[str, Any]
+    made: Made
+    begin: int
+
+
+@dataclass(frozen=True, slots=True)
+class InForce(Generic[Made]):
+    """The versions in force, by kind, id and beginning, and the publications that would replace them and cannot."""
+
+    held: tuple[HeldVersion[Made], ...]
+    refused: tuple[RefusedVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPublication(Generic[Made]):
+    """The row of a publication, its beginning as it is written, and what its text made; or why that cannot be used."""
+
+    row: dict[str, Any]
+    written: str
+    usable: Usable[Made] | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Thing(Generic[Made]):
+    """The versions of one id, by their beginnings."""
+
+    held: dict[int, HeldVersion[Made]] = field(default_factory=dict)
+    refused: dict[str, RefusedVersion] = field(default_factory=dict)
+
+
+def publication_order(row: dict[str, Any]) -> str:
+    """By what rows of REFERENCE are sorted into the order in which they were published."""
+    return str(row["publication_id"])
+
+
+def versions_in_force(
+    rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[Made]], faults: tuple[type[Exception], ...]
+) -> InForce[Made]:
+    """What rows of the reference table, in any order, amount to.
+
+    `parse` makes something of a kind and a text, or raises one of `faults`.
+    """
+    return held_versions(judged_publication(row, parse, faults) for row in sorted(rows, key=publication_order))
+
+
+def judged_publication(
+    row: dict[str, Any], parse: Callable[[str, str], Usable[Made]], faults: tuple[type[Exception], ...]
+) -> JudgedPublication[Made]:
+    """A publication by itself; what others say is for `held_versions`."""
+    written = beginning(row["kind"], row["body"])
+    try:
+        return JudgedPublication(row, written, parse(row["kind"], row["body"]))
+    except faults as fault:
+        return JudgedPublication(row, written, None, fault.reason if isinstance(fault, FenceError) else str(fault))
+
+
+def held_versions(publications: Iterable[JudgedPublication[Made]]) -> InForce[Made]:
+    """What publications amount to, given in `publication_order`. The bodies of their rows are not looked at.
+
+    All versions of an id are of one type: one that would make a gate of a fence that stands with another version is
+    refused. A publication whose beginning cannot be read is taken for corrected by whatever usable publication of its
+    id comes later.
+    """
+    things: dict[tuple[str, str], _Thing[Made]] = {}
+    for one in publications:
+        kind, written = one.row["kind"], one.written
+        thing = things.setdefault((kind, one.row["id"]), _Thing())
+        if one.usable is None:
+            thing.refused[written] = _refused(one.row, written, one.reason)
+            continue
+        begin, made = one.usable
+        others = (held for other, held in thing.held.items() if other != begin)
+        # they are all of one type, so one of them speaks for all
+        if kind == "fence" and any(type(held.made) is not type(made) for held in islice(others, 1)):
+            thing.refused[written] = _refused(one.row, written, "this id is a fence and a gate")
+            continue
+        thing.held[begin] = HeldVersion(one.row, made, begin)
+        # of all but a fence nothing is in force without a beginning: a text that states none has a fault
+        unknown = (UNKNOWN_BEGINNING,) if kind == "fence" else (UNKNOWN_BEGINNING, "")
+        for corrected in (written, *unknown):
+            thing.refused.pop(corrected, None)
+    ordered = [thing for _, thing in sorted(things.items())]
+    return InForce(
+        tuple(held for thing in ordered for _, held in sorted(thing.held.items())),
+        tuple(refused for thing in ordered for _, refused in sorted(thing.refused.items())),
+    )
+
+
+def _refused(row: dict[str, Any], written: str, reason: str) -> RefusedVersion:
+    return RefusedVersion(
+        kind=row["kind"],
+        id=row["id"],
+        effective_from=written,
+        publication_id=row["publication_id"],
+        published_at=instant_text(row["published_at"].isoformat()),
+        place=row["place"] or "",
+        reason=reason,
+    )

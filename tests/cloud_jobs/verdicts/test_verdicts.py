@@ -1,0 +1,141 @@
+"""What becomes of an alert: confirmed, corrected, withdrawn; and of an event that no region announced: late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.errors import CommitConflict
+from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.verdicts import job
+from cloud_jobs.verdicts.config import VerdictSettings
+from cloud_jobs.verdicts.job import give_verdicts
+from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
+from tests.cloud_jobs.geofence.test_event_revisions import MINUTE, NOON, THROUGH
+from tests.cloud_jobs.verdicts.centre import TOPIC, VerdictCentre, alert_of
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> VerdictCentre:
+    return VerdictCentre(tmp_path / "lake", rules(dwell_s=None))
+
+
+def seen(*fixes: GeofenceFix) -> list[dict[str, Any]]:
+    region = GeofenceCentre(rules(dwell_s=None))
+    region.take(fixes)
+    return region.table
+
+
+def said(centre: VerdictCentre) -> dict[str, tuple[str, str | None, int]]:
+    """By the id: verdict, reason, revision."""
+    return {name: (row["verdict"], row["reason"], row["revision"]) for name, row in centre.in_force().items()}
+
+
+def test_what_the_region_saw_is_confirmed_and_what_it_missed_is_late(centre: VerdictCentre) -> None:
+    enter, exits, gate = seen(*THROUGH)
+    assert centre.collect(alert_of(enter), alert_of(exits)).added == 2
+    centre.ingest(THROUGH)
+    assert centre.decide().provisional == 2, "events are not computed yet"
+    centre.compute_events()
+    run = centre.decide()
+    assert (run.confirmed, run.late, run.provisional) == (2, 1, 0)
+    assert said(centre)[gate["id"]] == ("late", None, 0)
+
+
+def test_an_alert_with_another_time_or_value_is_corrected_with_what_is_so(centre: VerdictCentre) -> None:
+    enter, exits, _ = seen(*THROUGH)
+    centre.collect(alert_of(exits, value=1.5))
+    centre.ingest(THROUGH)
+    centre.compute_events()
+    centre.decide()
+    row = centre.in_force()[exits["id"]]
+    assert (row["verdict"], row["reason"], row["value"]) == ("corrected", "incorrect_data", exits["value"])
+    assert enter["id"] in centre.in_force()
+
+
+def test_an_alert_of_what_did_not_happen_is_withdrawn_and_says_what_did(centre: VerdictCentre) -> None:
+    enter, *_ = seen(THROUGH[0], THROUGH[2])
+    centre.collect(*(alert_of(row) for row in seen(THROUGH[0], THROUGH[2]) if row["kind"] == "enter"))
+    centre.ingest(THROUGH)
+    centre.compute_events()
+    centre.decide()
+    happened = next(row for row in centre.geofence.table if row["kind"] == "enter")
+    row = centre.in_force()[enter["id"]]
+    assert (row["verdict"], row["reason"], row["corrective_ids"]) == ("withdrawn", "did_not_occur", [happened["id"]])
+
+
+def test_an_alert_whose_record_never_comes_is_withdrawn_at_the_bound_and_confirmed_if_it_comes_after_all(
+    tmp_path: Path,
+) -> None:
+    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=5.0))
+    enter, *_ = seen(*THROUGH)
+    centre.collect(alert_of(enter))
+    centre.compute_events()
+    for _ in range(4):
+        run = centre.decide()
+        assert (run.provisional, bool(run)) == (1, False)
+    assert run.oldest_provisional_s == 4
+    assert centre.decide().withdrawn == 1
+    assert said(centre)[enter["id"]] == ("withdrawn", "not_received", 0)
+    centre.ingest(THROUGH)
+    centre.compute_events()
+    centre.decide()
+    assert said(centre)[enter["id"]] == ("confirmed", None, 1)
+
+
+def test_a_late_fix_that_takes_an_event_back_withdraws_what_was_confirmed(centre: VerdictCentre) -> None:
+    enter, *_ = seen(THROUGH[0], THROUGH[2])
+    centre.collect(alert_of(enter))
+    centre.ingest([THROUGH[0], THROUGH[2]])
+    centre.compute_events()
+    centre.decide()
+    assert said(centre)[enter["id"]] == ("confirmed", None, 0)
+    centre.ingest([THROUGH[1]])
+    centre.compute_events()
+    run = centre.decide()
+    assert said(centre)[enter["id"]] == ("withdrawn", "did_not_occur", 1)
+    assert run.late
+
+
+def test_one_alert_that_waits_holds_up_no_other(centre: VerdictCentre) -> None:
+    other = [fix._replace(device="e") for fix in THROUGH]
+    waits, *_ = seen(*other)
+    centre.collect(alert_of(waits))
+    for at in range(3):
+        fixes = [fix._replace(seq=fix.seq + 10 * at, t_ms=fix.t_ms + 20 * at * MINUTE) for fix in THROUGH]
+        centre.collect(*map(alert_of, seen(*fixes)))
+        centre.ingest(fixes)
+        centre.compute_events()
+        run = centre.decide()
+        assert (run.confirmed, run.provisional) == (3, 1)
+    centre.ingest(other)
+    centre.compute_events()
+    assert centre.decide().provisional == 0
+
+
+def test_repeated_alerts_are_there_once_and_what_is_none_is_counted(centre: VerdictCentre) -> None:
+    enter, *_ = seen(*THROUGH)
+    alert = alert_of(enter)
+    found = centre.collect(alert, alert, alert_of(enter, tenant="kaze"), alert_of(enter, t_ms=NOON + 9 * 10**10))
+    assert (found.added, found.repeated, dict(found.refused)) == (1, 1, {"wrong-tenant": 1, "far-off": 1})
+    assert TOPIC in found.last_refused
+    assert (centre.collect(alert).repeated, centre.lake.open("alerts").count()) == (1, 1)
+
+
+def test_of_two_runs_at_once_one_gives_the_verdicts(centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch) -> None:
+    centre.collect(*map(alert_of, seen(*THROUGH)))
+    centre.ingest(THROUGH)
+    centre.compute_events()
+    made = write_data_files
+
+    def beside(*args: Any, **options: Any) -> list[DataFile]:
+        monkeypatch.setattr(job, "write_data_files", made)
+        assert give_verdicts(centre.lake, centre.settings, centre.now).confirmed == 3
+        return made(*args, **options)
+
+    monkeypatch.setattr(job, "write_data_files", beside)
+    with pytest.raises(CommitConflict):
+        centre.decide()
+    assert {row["revision"] for row in centre.in_force().values()} == {0}

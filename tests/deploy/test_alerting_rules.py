@@ -1,0 +1,130 @@
+"""Each alerting rule is right PromQL over metrics that exist, fires when it should, and has its section to act by."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+from prometheus_client.registry import CollectorRegistry
+
+from cloud_jobs.metrics.ingest_metrics import IngestMetrics
+from cloud_jobs.metrics.run_metrics import RunMetrics
+from gateway.metrics import GatewayMetrics
+from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, AlertingRule, faults, rules, samples
+from tests.deploy.promql import named_in, promtool, template_labels
+from tests.structure.test_documented import anchors
+from tests.structure.test_help import APPS, commands
+
+RULES = {rule.name: rule for rule in rules()}
+MONITORING = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+EACH = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+PARTS = ("**Means.** ", "**See.** ", "**Do.** ", "**Green again.** ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("check", "rules", "waybill-rules.yml"), ("check", "config", SCRAPE.name), ("test", "rules", TESTS.name)],
+    ids=["rules", "scrape configuration", "unit tests"],
+)
+def test_promtool_finds_nothing_wrong(arguments: tuple[str, ...]) -> None:
+    done = promtool(*arguments, folder=FOLDER)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@EACH
+def test_each_rule_names_metrics_and_labels_that_exist(rule: AlertingRule) -> None:
+    assert faults(named_in(rule.expr)) == []
+    written = set(re.findall(r'label_replace\(.*?, "(\w+)"', rule.expr))
+    known = {
+        label
+        for metric in named_in(rule.expr).metrics
+        for label in (samples()[metric][1] if metric in samples() else {"job", "instance"})
+    }
+    grouped = named_in(rule.expr).labels
+    kept = grouped if re.search(r"\b(?:sum|max) by", rule.expr) else known | written
+    assert set(template_labels(rule.summary)) - {"value"} <= kept
+
+
+@EACH
+def test_each_rule_has_a_section_that_says_what_to_do(rule: AlertingRule) -> None:
+    page, _, anchor = rule.runbook.partition("#")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert anchor in anchors(text)
+    section = text.split(f"\n## {rule.name}\n", 1)[1].split("\n## ", 1)[0]
+    assert [part for part in PARTS if part not in section] == []
+
+
+def test_what_does_not_exist_is_found() -> None:
+    assert faults(named_in("waybill_gateway_healthy == 0")) == []
+    assert faults(named_in("waybill_gateway_health == 0")) == ["nobody exports waybill_gateway_health"]
+    assert faults(named_in('waybill_gateway_healthy{device="d"}')) == ["waybill_gateway_healthy has no label device"]
+    assert faults(named_in("sum by (le) (waybill_gateway_healthy)")) == ["nothing here has a label le"]
+    assert faults(named_in("waybill_gateway_persist_seconds")) == ["nobody exports waybill_gateway_persist_seconds"]
+
+
+def test_each_section_belongs_to_a_rule_and_each_rule_is_in_the_table() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "runbooks").glob("*.md")]
+    assert sorted(name for text in pages for name in re.findall(r"^## (\w+)$", text, re.MULTILINE)) == sorted(RULES)
+    assert f"SUCCESS: {len(RULES)} rules found" in MONITORING
+    listed = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md#(\w+)\) \| (\w+) \|", MONITORING, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        (rule.name, *re.findall(r"runbooks/(\w+)\.md#(\w+)", rule.runbook)[0], rule.severity) for rule in rules()
+    )
+
+
+def test_each_command_that_a_runbook_says_is_one() -> None:
+    known = {
+        " ".join((name.split()[0], *path))
+        for name, app in APPS.items()
+        for path, _ in commands(typer.main.get_command(app))
+    }
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "runbooks").glob("*.md"))
+    said = re.findall(r"`((?:waybill|cloud-jobs|fleet-gateway|edge-agent)(?: [a-z][a-z-]*)+)", text)
+    assert len(said) > 20
+    assert sorted({one for one in said if one not in known}) == []
+
+
+def test_each_rule_is_seen_red_and_green() -> None:
+    text = TESTS.read_text(encoding="utf-8")
+    seen = re.findall(r"^  - name: (\w+ (?:red|green))$", text, re.MULTILINE)
+    assert sorted(seen) == sorted(f"{name} {color}" for name in RULES for color in ("red", "green"))
+
+
+def test_the_metrics_in_the_tests_of_the_rules_are_those_of_the_rules() -> None:
+    series = re.findall(r"- series: '(.+)'", TESTS.read_text(encoding="utf-8"))
+    wrong = [fault for one in series for fault in faults(named_in(one))]
+    assert (len(series) > len(RULES), wrong) == (True, [])
+
+
+@EACH
+def test_somebody_is_called_now_or_within_the_day(rule: AlertingRule) -> None:
+    assert rule.severity in {"page", "ticket"}
+
+
+def test_the_first_of_what_must_never_happen_is_an_increase() -> None:
+    """A counter with a label that has no value before the first one goes from nothing to 1, which is no increase."""
+    registries: list[CollectorRegistry] = [
+        GatewayMetrics().registry,
+        IngestMetrics().registry,
+        RunMetrics("usage", 60).registry,
+    ]
+    at_the_start = {
+        sample.name for registry in registries for metric in registry.collect() for sample in metric.samples
+    }
+    needed = {
+        selector.metric
+        for rule in rules()
+        for part in re.findall(r"increase\(([^)]*)\)", rule.expr)
+        for selector in named_in(part).selectors
+        if selector.metric.startswith(("waybill_gateway_", "waybill_ingest_", "waybill_jobs_"))
+    }
+    assert needed - at_the_start == set()
+
+
+def test_the_targets_of_a_region_have_its_label() -> None:
+    text = SCRAPE.read_text(encoding="utf-8")
+    jobs = dict(re.findall(r"- job_name: waybill-(\w+)\n(.*?)(?=\n  #|\Z)", text, re.DOTALL))
+    regional = {job for job, rest in jobs.items() if rest.count("targets:") == rest.count("labels: {region: ")}
+    assert regional == REGIONAL
+    assert set(jobs) == {"gateway", "access", "replication", "centre", "jobs"}

@@ -1,0 +1,120 @@
+"""Each query of the dashboards is right PromQL, and names metrics and labels that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.deploy.alerting_rules import ROOT, faults, labels_of
+from tests.deploy.promql import named_in, promtool, template_labels
+
+FOLDER = ROOT / "deploy" / "grafana"
+DASHBOARDS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))
+}
+# What Grafana puts in the place of a variable, so that what is left is PromQL.
+VARIABLES = {"$__rate_interval": "5m", "$__range": "6h"}
+EACH = pytest.mark.parametrize("name", DASHBOARDS)
+
+
+class Query(NamedTuple):
+    """A query of a panel; `legend` names labels."""
+
+    where: str
+    expr: str
+    legend: str
+
+
+def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for panel in dashboard["panels"]:
+        yield panel
+        yield from panel.get("panels", ())
+
+
+def queries(name: str) -> Iterator[Query]:
+    for panel in panels(DASHBOARDS[name]):
+        for target in panel.get("targets", ()):
+            yield Query(f"{name}: {panel['title']}", target["expr"], target["legendFormat"])
+
+
+def plain(expr: str, dashboard: dict[str, Any]) -> str:
+    """The expression without Grafana's variables."""
+    for variable, value in VARIABLES.items():
+        expr = expr.replace(variable, value)
+    for variable in dashboard["templating"]["list"]:
+        expr = expr.replace(f"${variable['name']}", "x")
+    assert "$" not in expr, "each variable is one of the dashboard"
+    return expr
+
+
+def test_there_is_a_dashboard_for_each_place() -> None:
+    assert set(DASHBOARDS) == {"waybill-centre", "waybill-fleet", "waybill-region", "waybill-replication"}
+    titles = [dashboard["title"] for dashboard in DASHBOARDS.values()]
+    assert len(set(titles)) == len(titles)
+
+
+@EACH
+def test_ids_and_titles_stand_once(name: str) -> None:
+    dashboard = DASHBOARDS[name]
+    assert dashboard["uid"] == name, "the file is named by it"
+    for key in ("id", "title"):
+        counts = Counter(panel[key] for panel in panels(dashboard))
+        assert [one for one, count in counts.items() if count > 1] == []
+    assert [panel["title"] for panel in panels(dashboard) if panel["type"] != "row" and not panel["description"]] == []
+
+
+@EACH
+def test_no_panel_covers_another(name: str) -> None:
+    cells = Counter(
+        (x, y)
+        for panel in panels(DASHBOARDS[name])
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    )
+    assert [cell for cell, count in cells.items() if count > 1 or cell[0] >= 24] == []
+
+
+@EACH
+def test_each_query_names_metrics_and_labels_that_exist(name: str) -> None:
+    wrong = {query.where: faults(named_in(query.expr)) for query in queries(name)}
+    assert {where: found for where, found in wrong.items() if found} == {}
+
+
+@EACH
+def test_each_legend_names_labels_that_are_left(name: str) -> None:
+    wrong = {}
+    for query in queries(name):
+        named = named_in(query.expr)
+        all_of_them = {label for metric in named.metrics for label in labels_of(metric) or ()}
+        is_grouped = re.search(r"\b(?:sum|max|count)\b", query.expr)
+        left = set(named.labels) if is_grouped else all_of_them
+        if missing := set(template_labels(query.legend)) - left:
+            wrong[query.where] = missing
+    assert wrong == {}
+
+
+@EACH
+def test_each_variable_asks_for_a_label_that_exists(name: str) -> None:
+    for variable in DASHBOARDS[name]["templating"]["list"]:
+        if variable["type"] == "query":
+            metric, label = re.findall(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])[0]
+            assert label in (labels_of(metric) or ()), variable
+
+
+@EACH
+def test_promtool_takes_each_query(name: str, tmp_path: Path) -> None:
+    recorded = [
+        {"record": f"query:{number}", "expr": plain(query.expr, DASHBOARDS[name])}
+        for number, query in enumerate(queries(name))
+    ]
+    assert recorded
+    # JSON is YAML
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": name, "rules": recorded}]}), encoding="utf-8")
+    done = promtool("check", "rules", "rules.yml", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

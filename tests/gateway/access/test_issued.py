@@ -1,0 +1,115 @@
+"""What an authority signed for devices: each file counts once, and none is missed because it could not be read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.access.issued import MAX_AGAIN, IssuedReader
+from identity import AuthorityFolder, KeyPair, make_request
+
+NOW = datetime.now(UTC)
+LIFE = timedelta(days=9)
+KEY = KeyPair.generate()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> AuthorityFolder:
+    root = AuthorityFolder.create_root(tmp_path / "root", "root", now=NOW, lifetime=LIFE)
+    return AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=NOW, lifetime=LIFE)
+
+
+def sign(authority: AuthorityFolder, device: str) -> Path:
+    issued = authority.device(make_request(KEY, f"acme/{device}"), "acme", device, now=NOW, lifetime=LIFE)
+    return authority.folder / "issued" / f"{issued.serial:040x}.pem"
+
+
+def names(reader: IssuedReader) -> list[str]:
+    return sorted(one.name for one in reader.read_new())
+
+
+class Unreadable:
+    """Files that the system does not give at the moment."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.files: set[Path] = set()
+        read = Path.read_bytes
+
+        def read_bytes(path: Path) -> bytes:
+            if path in self.files:
+                raise PermissionError(13, "Permission denied", str(path))
+            return read(path)
+
+        patch.setattr(Path, "read_bytes", read_bytes)
+
+
+def test_each_certificate_of_a_device_is_read_once(authority: AuthorityFolder) -> None:
+    reader = IssuedReader(authority)
+    assert names(reader) == []
+    sign(authority, "bus-1")
+    authority.client(KEY, "gateway@eu-1", now=NOW, lifetime=LIFE)
+    assert names(reader) == ["acme/bus-1"]
+    sign(authority, "bus-2")
+    assert names(reader) == ["acme/bus-2"]
+    assert names(reader) == []
+
+
+def test_a_file_that_cannot_be_read_is_named_and_read_when_it_can(
+    authority: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, unreadable = IssuedReader(authority), Unreadable(monkeypatch)
+    file = sign(authority, "bus-1")
+    unreadable.files = {file}
+    assert names(reader) == []
+    assert reader.problem.startswith(f"{file} is not read: Permission denied")
+    sign(authority, "bus-2")
+    assert names(reader) == ["acme/bus-2"]
+    assert reader.problem
+    unreadable.files.clear()
+    assert names(reader) == ["acme/bus-1"]
+    assert reader.problem == ""
+
+
+def test_of_many_files_that_cannot_be_read_each_has_its_turn(
+    authority: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, unreadable = IssuedReader(authority), Unreadable(monkeypatch)
+    content = sign(authority, "bus-1").read_bytes()
+    files = [authority.folder / "issued" / f"{number}.pem" for number in range(2 * MAX_AGAIN)]
+    for file in files:
+        file.write_bytes(content)
+    unreadable.files = {*files}
+    reader.read_new()
+    assert f", and {2 * MAX_AGAIN - 1} more" in reader.problem
+    unreadable.files = {*files[:-1]}
+    assert sum(len(reader.read_new()) for _ in range(3)) == 1
+
+
+def test_what_is_no_certificate_is_passed_over_until_it_is_one(authority: AuthorityFolder) -> None:
+    reader = IssuedReader(authority)
+    content = sign(authority, "bus-1").read_bytes()
+    reader.read_new()
+    copied = authority.folder / "issued" / "copied.pem"
+    copied.write_bytes(content[:50])
+    assert names(reader) == []
+    assert reader.problem == ""
+    copied.write_bytes(content)
+    assert names(reader) == ["acme/bus-1"]
+    copied.unlink()
+    assert names(reader) == []
+
+
+def test_a_folder_that_could_not_be_looked_through_is_looked_through_again(
+    authority: AuthorityFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = IssuedReader(authority)
+    folder = sign(authority, "bus-1").parent
+    with monkeypatch.context() as patch:
+        patch.setattr("os.scandir", lambda path: (_ for _ in ()).throw(OSError(24, "Too many open files", path)))
+        # As if it had been changed a while ago.
+        patch.setattr("time.time_ns", lambda: folder.stat().st_mtime_ns + 10_000_000_000)
+        with pytest.raises(OSError, match="Too many open files"):
+            reader.read_new()
+    assert names(reader) == ["acme/bus-1"]

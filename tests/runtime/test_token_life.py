@@ -1,0 +1,96 @@
+"""What a token says of its own life, and what a daemon says of the tokens that it is given."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from runtime.pulsar_client import PulsarAccess, TokenNotGood
+from runtime.token_life import TokenLife, token_life
+from runtime.token_watch import TokenWatch, token_faults, tokens_ending
+from tests.tokens import token_file, token_text
+
+DAY_S = 86_400.0
+
+
+def test_a_token_that_has_ended_is_named_with_its_role_its_file_and_its_end(tmp_path: Path) -> None:
+    file = token_file(tmp_path, "jobs", ends_in_s=0)
+    ended = PulsarAccess(token_file=file)
+    moment = time.strftime("%Y-%m-%dT%H:%M", time.gmtime())
+    with pytest.raises(TokenNotGood, match=rf"^token of jobs in {file} ended at {moment[:13]}.*ask for a new one$"):
+        ended.check_token(time.time())
+    token_file(tmp_path, "jobs", ends_in_s=7 * DAY_S)
+    ended.check_token(time.time())
+
+
+def test_a_token_that_is_not_good_yet_is_named_and_a_clock_a_minute_behind_is_not() -> None:
+    access = PulsarAccess(token=SecretStr(token_text("jobs", nbf=1000, exp=9000)))
+    assert "token of jobs is not good before 1970-01-01T00:16:40Z" in access.token_problem(900)
+    assert access.token_problem(941) == ""
+    assert "ended at 1970-01-01T02:30:00Z" in access.token_problem(9000)
+
+
+@pytest.mark.parametrize(
+    ("life_s", "soon_s"), [(7 * DAY_S, 1.4 * DAY_S), (365 * DAY_S, 2 * DAY_S), (3600.0, 720.0)], ids=str
+)
+def test_a_token_ends_soon_in_the_last_fifth_of_its_life_and_at_most_two_days_before_its_end(
+    life_s: float, soon_s: float
+) -> None:
+    life = TokenLife("x", 0, life_s)
+    assert life.ends_soon(life_s - soon_s - 1) == ""
+    assert life.ends_soon(life_s - soon_s + 1).startswith("ends at ")
+    assert life.ends_soon(life_s) == "", "it has ended"
+    assert TokenLife("x", ends_s=life_s).ends_soon(life_s - 1) == "", "nobody knows how long it was good for"
+
+
+@pytest.mark.parametrize(
+    "token", ["secret", "a.b.c", token_text(exp="soon"), token_text(exp=float("nan")), token_text(exp=1e300)]
+)
+def test_of_what_says_nothing_of_its_life_nothing_is_known(token: str) -> None:
+    assert token_life(token) is None
+    PulsarAccess(token=SecretStr(token)).check_token(1e12)
+
+
+def test_a_token_without_an_end_is_good_for_ever() -> None:
+    life = token_life(token_text("x"))
+    assert life is not None
+    assert (life.problem(9e12), life.ends_soon(9e12)) == ("", "")
+
+
+@given(st.text(max_size=60) | st.binary(max_size=60).map(lambda body: f"a.{body!r}.b"))
+def test_whatever_is_given_as_a_token_has_a_life_or_none(text: str) -> None:
+    life = token_life(text)
+    assert life is None or isinstance(life.problem(0), str)
+
+
+def test_nobody_who_shows_no_token_has_one_that_ends() -> None:
+    assert (PulsarAccess().token_problem(0), PulsarAccess(token_file=Path("/nowhere")).token_problem(0)) == ("", "")
+
+
+def test_a_daemon_reads_its_tokens_again_and_names_each_once(tmp_path: Path) -> None:
+    now_s = [time.time()]
+    one = PulsarAccess(token_file=token_file(tmp_path, "a", ends_in_s=DAY_S))
+    other = PulsarAccess(token_file=token_file(tmp_path, "b", ends_in_s=6 * DAY_S))
+    watch = TokenWatch([one, other, one], clock=lambda: now_s[0])
+    assert (watch.ended, watch.ending.count("token of a in"), "token of b" in watch.ending) == ("", 1, False)
+    now_s[0] += 2 * DAY_S
+    assert ("token of a in" in watch.ended, watch.ending) == (True, "")
+    token_file(tmp_path, "a", ends_in_s=6 * DAY_S)
+    assert watch.ended, "it looks each ten seconds"
+    now_s[0] += 10
+    assert (watch.ended, watch.ending) == ("", "")
+
+
+def test_the_setting_that_names_a_token_is_named(tmp_path: Path) -> None:
+    accesses = {
+        "pulsar": PulsarAccess(token_file=token_file(tmp_path, ends_in_s=DAY_S)),
+        "registry.access": PulsarAccess(token=SecretStr(token_text("x", exp=5))),
+    }
+    (fault,), (ending,) = token_faults(accesses, time.time()), tokens_ending(accesses, time.time())
+    assert fault.startswith("registry.access.token: token of x ended at 1970-01-01T00:00:05Z")
+    assert ending.startswith("pulsar.token_file: token of operator in ")

@@ -1,0 +1,220 @@
+"""Alert processes on a real Pulsar: what happens is said within the region, once or more, and nothing else is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from deploy.local import PulsarCluster, wait_all
+from gateway.errors import NoAnswer
+from tests.system.alert_region import FEATURES, AlertProcess, AlertRegion, Drive
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+ROUNDS = 20
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AlertRegion]:
+    """A Pulsar of our own: what is in its topics is known."""
+    folder = tmp_path_factory.mktemp("alerts")
+    region = AlertRegion(PulsarCluster("eu", folder / "pulsar"), folder)
+    region.pulsar.start()
+    try:
+        wait_all((region.pulsar,), 120)
+        admin = f"{region.pulsar.admin_url}/admin/v2"
+        wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
+        httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
+        retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
+        for name in ("telemetry-eu", "alerts-eu", "reference"):
+            httpx.put(f"{admin}/namespaces/fleet/{name}", json=retention).raise_for_status()
+        httpx.put(f"{admin}/persistent/fleet/telemetry-eu/batches/partitions", json=2).raise_for_status()
+        region.publish_fences()
+        yield region
+    finally:
+        region.pulsar.kill()
+
+
+@pytest.fixture
+def processes(region: AlertRegion) -> Iterator[Callable[..., AlertProcess]]:
+    made: list[AlertProcess] = []
+
+    def make(name: str, more: str = "") -> AlertProcess:
+        one = region.process(name, more)
+        one.start()
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.process.stop()
+
+
+def held(*several: AlertProcess) -> list[int]:
+    """How many partitions each has and serves."""
+    found = []
+    for one in several:
+        try:
+            found.append(one.held)
+        except NoAnswer:
+            found.append(0)
+    return found
+
+
+def truth(drives: list[Drive]) -> set[str]:
+    return {name for one in drives for name in one.truth()}
+
+
+def test_two_processes_share_the_partitions_and_say_what_the_engine_says_soon_and_once(
+    region: AlertRegion, processes: Callable[..., AlertProcess]
+) -> None:
+    first, second = processes("both-1"), processes("both-2")
+    wait_until(lambda: held(first, second) == [1, 1], 60)
+    drives = [Drive(f"both-{number}", ROUNDS) for number in range(10)]
+    with region.sender() as sender:
+        for number in range(ROUNDS):
+            sender.send_round(drives, number)
+    wait_until(lambda: region.ids(drives) >= truth(drives), 20)
+    alerts = region.alerts(one.device for one in drives)
+    assert sorted(alert.id for alert, _ in alerts) == sorted(truth(drives)), "each once, and none invented"
+    events = {name: event for one in drives for name, event in one.truth().items()}
+    assert {alert.id: alert.event for alert, _ in alerts} == events
+    assert {alert.kind for alert, _ in alerts} == {"enter", "exit", "forward", "backward"}
+    delays_ms = sorted(persisted_ms - alert.received_ms for alert, persisted_ms in alerts)
+    assert delays_ms[len(delays_ms) // 2] < 1000
+    both = (first, second)
+    wait_until(lambda: sum(one.status().fixes_evaluated for one in both) == sum(len(one.records) for one in drives), 5)
+    wait_until(lambda: sum(one.status().alerts_published for one in both) == len(alerts), 5)
+    wait_until(lambda: [one.status().lag_s for one in (first, second)] == [0, 0], 5)
+
+
+def test_a_killed_process_is_replaced_within_five_seconds_and_nothing_is_missed_or_invented(
+    region: AlertRegion, processes: Callable[..., AlertProcess]
+) -> None:
+    first, second = processes("kill-1"), processes("kill-2")
+    wait_until(lambda: held(first, second) == [1, 1], 60)
+    drives = [Drive(f"kill-{number}", ROUNDS) for number in range(10)]
+    killed_s, replaced_s = 0.0, 0.0
+    with region.sender() as sender:
+        for number in range(ROUNDS):
+            sender.send_round(drives, number)
+            if number == ROUNDS // 2:
+                first.process.kill()
+                killed_s = time.monotonic()
+            if killed_s and not replaced_s and held(second) == [2]:
+                replaced_s = time.monotonic()
+    if not replaced_s:
+        wait_until(lambda: held(second) == [2], 10)
+        replaced_s = time.monotonic()
+    assert replaced_s - killed_s < 5
+    wait_until(lambda: region.ids(drives) >= truth(drives), 20)
+    assert region.ids(drives) == truth(drives)
+    # One that comes gets its share, and a third one is a standby that does not say that it is healthy.
+    again = processes("kill-3")
+    wait_until(lambda: held(second, again) == [1, 1], 30)
+    third = processes("kill-4")
+    wait_until(lambda: _standby(third) and third.status().processes == 3, 30)
+    assert third.status().healthy is None
+    assert httpx.get(f"http://127.0.0.1:{third.endpoint.port}/health").status_code == 503
+    assert held(second, again) == [1, 1]
+
+
+def _standby(process: AlertProcess) -> bool:
+    try:
+        return process.status().state == "standby" and len(process.status().partitions_taken) == 2
+    except NoAnswer:
+        return False
+
+
+def test_one_that_is_stopped_gives_its_partitions_to_the_other_and_says_all_that_it_read(
+    region: AlertRegion, processes: Callable[..., AlertProcess]
+) -> None:
+    first = processes("stop-1")
+    wait_until(lambda: held(first) == [2], 60)
+    second = processes("stop-2")
+    wait_until(lambda: held(first, second) == [1, 1], 30)
+    drives = [Drive(f"stop-{number}", ROUNDS) for number in range(6)]
+    with region.sender() as sender:
+        for number in range(ROUNDS):
+            sender.send_round(drives, number)
+            if number == ROUNDS // 2:
+                first.signal(signal.SIGTERM)
+    stopped_s = time.monotonic()
+    wait_until(lambda: held(second) == [2], 10)
+    assert time.monotonic() - stopped_s < 5
+    wait_until(lambda: region.ids(drives) >= truth(drives), 20)
+    assert region.ids(drives) == truth(drives)
+    wait_until(lambda: first.process.exit_status is not None, 20)
+    assert first.process.exit_status == 0
+
+
+def test_what_is_no_batch_is_counted_and_passed_over_and_what_comes_twice_is_said_once(
+    region: AlertRegion, processes: Callable[..., AlertProcess]
+) -> None:
+    process = processes("odd-1")
+    wait_until(lambda: held(process) == [2], 60)
+    drive, other = Drive("odd-0", ROUNDS), Drive("odd-1", ROUNDS)
+    with region.sender() as sender:
+        for number, payload in enumerate(drive.payloads()):
+            sender.send(drive.device, payload)
+            sender.send(drive.device, payload)
+            sender.send(other.device, other.payloads()[number], tenant="stranger")
+        sender.send("odd-2", b"no batch")
+        sender.send("odd-2", payload[:-1] + bytes([payload[-1] ^ 1]))
+        sender.send("odd-2", b"")
+        wait_until(lambda: region.ids([drive]) >= truth([drive]), 20)
+        wait_until(lambda: sum(process.status().passed_over.values()) == ROUNDS + 3, 10)
+    assert sorted(alert.id for alert, _ in region.alerts(["odd-0"])) == sorted(drive.truth())
+    assert region.alerts(["odd-1"]) == []
+    passed_over = process.status().passed_over
+    assert (passed_over["tenant"], passed_over["checksum"]) == (ROUNDS, 1)
+    assert process.status().healthy is True
+
+
+def test_fences_that_change_hold_without_a_stop_and_those_that_cannot_be_used_are_counted(
+    region: AlertRegion, processes: Callable[..., AlertProcess]
+) -> None:
+    process = processes("new-1")
+    wait_until(lambda: held(process) == [2], 60)
+    assert (process.status().fences, process.status().gates) == (1, 1)
+    yard = [[8.0175, 49.995], [8.0625, 49.995], [8.0625, 50.005], [8.0175, 50.005], [8.0175, 49.995]]
+    flat = [[0, 0], [0, 0], [0, 0], [0, 0]]
+    more = [
+        FEATURES[0] | {"properties": {"id": name}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+        for name, ring in (("yard", yard), ("flat", flat))
+    ]
+    region.publish_fences(more)
+    wait_until(lambda: process.status().fences == 2, 10)
+    assert process.status().fences_refused == 1
+    drive = Drive("new-0", 4)
+    with region.sender() as sender:
+        for payload in drive.payloads():
+            sender.send(drive.device, payload)
+    wait_until(lambda: {alert.place for alert, _ in region.alerts(["new-0"])} >= {"square", "yard", "bridge"}, 20)
+
+
+def test_the_commands_check_the_settings_and_show_the_process(
+    region: AlertRegion, processes: Callable[..., AlertProcess]
+) -> None:
+    process = processes("shown-1")
+    wait_until(lambda: held(process) == [2], 60)
+
+    def said(*words: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "gateway", "alerts", *words, "--config", str(process.config)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, text = said("check-config")
+    assert (code, "right. Alert process shown-1, region eu" in text) == (0, True)
+    code, text = said("status")
+    assert (code, "partitions held" in text) == (0, True)
+    metrics = httpx.get(f"http://127.0.0.1:{process.endpoint.port}/metrics").text
+    assert "waybill_alerts_held_partitions 2.0" in metrics
+    assert "waybill_alerts_healthy 1.0" in metrics
