@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from settings import SettingsError, load
 
 if TYPE_CHECKING:
     from deploy.canary.config import CanarySettings
+    from deploy.canary.status import CanaryStatus
 
 __all__ = ["app"]
 
@@ -62,32 +64,56 @@ def check_config(*, config: ConfigOption) -> None:
 @app.command()
 def status(
     *,
-    config: ConfigOption,
+    config: Annotated[
+        list[Path], typer.Option("--config", "-c", help="The settings of the canary; of several: one table of all.")
+    ],
     buckets: Annotated[bool, typer.Option("--buckets", help="The service level of each minute, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show each hop of the canary that runs with this file: its colour, why, its latencies and its service level.
+    """Show each hop of the canary that runs with this file: its colour, why, its latencies, counts and service level.
 
-    Exit status: 0 when no hop is red (some may be unknown), 1 when one is or no canary runs, 78 for wrong settings.
+    Exit status: 0 when each watched hop is green; 1 when one is red; 3 when none is and of one it is not known, or no
+    canary answers; 78 for wrong settings.
 
     Example: waybill canary status --config canary.toml --buckets
     """
-    settings = _settings(config)
+    known = [_settings(one) for one in config]
+    from deploy.canary.status import exit_status
+
+    answers = {one.region: _answer(one) for one in known}
+    if as_json:
+        said = {region: answer and answer.model_dump(mode="json") for region, answer in answers.items()}
+        typer.echo(json.dumps(said if len(config) > 1 else next(iter(said.values())), indent=2))
+    else:
+        _print(answers, buckets=buckets)
+    raise typer.Exit(exit_status([*answers.values()]))
+
+
+def _answer(settings: CanarySettings) -> CanaryStatus | None:
+    """What a canary says; None, and a line on standard error: it does not answer."""
+    from deploy.canary.errors import CanaryNotRunning
+    from deploy.canary.status import read_canary_status
+
+    try:
+        return read_canary_status(settings.status.port)
+    except CanaryNotRunning as error:
+        typer.echo(f"waybill canary: {error}", err=True)
+        return None
+
+
+def _print(answers: Mapping[str, CanaryStatus | None], *, buckets: bool) -> None:
     from rich.console import Console
 
-    from deploy.canary.status import buckets_table, read_canary_status, status_table
+    from deploy.canary.status import buckets_table, regions_table, status_table
 
-    with _errors_as_messages():
-        answer = read_canary_status(settings.status.port)
-    if as_json:
-        typer.echo(answer.model_dump_json(indent=2))
-    else:
-        console = Console(width=_WIDTH, highlight=False)
-        console.print(status_table(answer))
-        if buckets:
+    console = Console(width=_WIDTH, highlight=False)
+    if len(answers) > 1:
+        console.print(regions_table(answers))
+    for answer in answers.values():
+        if answer is not None and (len(answers) == 1 or not answer.is_healthy):
+            console.print(status_table(answer))
+        if answer is not None and buckets:
             console.print(buckets_table(answer))
-    if not answer.is_healthy:
-        raise typer.Exit(1)
 
 
 @app.command()

@@ -84,7 +84,7 @@ class HopLimits(Settings):
 class CanaryStatusSettings(Settings):
     """The address for metrics, health and status, on loopback."""
 
-    port: int = Field(9475, ge=0, le=65_535, description="0: none")
+    port: int = Field(9479, ge=0, le=65_535, description="0: none")
 
 
 class CanarySettings(Settings):

@@ -43,11 +43,11 @@ class Driver:
             self._sent.end()
         except (ProbeCut, OSError) as error:
             self._watch.drop(number, str(error))
-            self._watch.metrics.on_probe(is_whole=False)
+            self._watch.metrics.on_probe(self._watch.clock(), is_whole=False)
             _LOG.warning("a probe was cut", number=number, error=str(error))
             self._sent.cut()
         else:
-            self._watch.metrics.on_probe(is_whole=True)
+            self._watch.metrics.on_probe(self._watch.clock(), is_whole=True)
 
     def _next(self) -> int:
         """The next probe that is still to begin, where the last one ended."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final
 
-__all__ = ["CURRENCY", "EACH", "bill_fault", "expected_minor"]
+__all__ = ["CURRENCY", "EACH", "amount_text", "bill_fault", "expected_minor"]
 
 CURRENCY: Final = "EUR"
 EACH: Final = Decimal("1.00")
@@ -27,10 +27,11 @@ def bill_fault(entries: int, net_minor: int, tax_minor: int, currency: str) -> s
         return f"it is owed in {currency}, not in {CURRENCY}"
     wanted = expected_minor(entries)
     if net_minor != wanted:
-        return f"{entries} entries cost {_amount(net_minor)}, not {_amount(wanted)}"
-    return f"a tax of {_amount(tax_minor)} is owed on it" if tax_minor else ""
+        return f"{entries} entries cost {amount_text(net_minor)}, not {amount_text(wanted)}"
+    return f"a tax of {amount_text(tax_minor)} is owed on it" if tax_minor else ""
 
 
-def _amount(minor: int) -> str:
+def amount_text(minor: int) -> str:
+    """An amount for people."""
     sign, cents = ("-" if minor < 0 else ""), abs(minor)
     return f"{sign}{cents // _MINOR}.{cents % _MINOR:02} {CURRENCY}"

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from deploy.canary.hops import PARENT, Hop, ProbeItem
 from deploy.canary.probe_at_hop import HopColour, HopCounts, HopState, Probe, ProbeAtHop
 
-__all__ = ["CanaryLedger"]
+__all__ = ["NOT_WATCHED", "CanaryLedger"]
 
+NOT_WATCHED: Final = "not watched"
+"""Of a hop that the settings leave out nothing is known, and nothing is asked."""
 _NOBODY: Mapping[Hop, str] = {}
 
 
@@ -119,7 +122,7 @@ class CanaryLedger:
 
     def _state(self, hop: Hop, now_s: float, blind: str) -> HopState:
         if hop not in self._limits_s:
-            return HopState(hop, HopColour.UNKNOWN, "not watched")
+            return HopState(hop, HopColour.UNKNOWN, NOT_WATCHED)
         # the newest probe of which anything can be said yet
         for probe, at in reversed([*self._probes_at(hop)]):
             if (state := self._state_by(probe, at, hop, now_s, blind)) is not None:

@@ -14,62 +14,72 @@ from deploy.canary.probe_at_hop import HopColour, HopCounts, HopState
 __all__ = ["CanaryMetrics"]
 
 _LATENCY_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
-_LABELS: Final = ("hop", "region")
 _VALUE_OF: Final = {HopColour.GREEN: 1.0, HopColour.RED: 0.0, HopColour.UNKNOWN: nan}
+_COUNTERS: Final = (
+    ("consumed", "waybill_canary_consumed_items", "Items that came"),
+    ("delayed", "waybill_canary_delayed_items", "Of these, items of probes that came too late"),
+    ("lost", "waybill_canary_lost_items", "Items that did not come in time to be counted"),
+    ("doubled", "waybill_canary_doubled_items", "Items that are there twice where each is there once"),
+    ("wrong", "waybill_canary_wrong_items", "Items of probes that are not what they should be"),
+    ("repeated", "waybill_canary_repeated_items", "Items that came again in a topic, as they may"),
+)
 
 
 class CanaryMetrics:
-    """The metrics of one canary, in a registry of their own: labels are the hop and the region, and no device."""
+    """The metrics of one canary, in a registry of their own. The label is the hop; the region is that of the target.
 
-    def __init__(self, region: str) -> None:
+    A hop that is not watched has no samples.
+    """
+
+    def __init__(self, watched: Iterable[Hop] = tuple(Hop)) -> None:
         self.registry = registry = CollectorRegistry()
-        self._region = region
-        self._state = Gauge("waybill_canary_hop_state", "1 green, 0 red, NaN unknown", _LABELS, registry=registry)
+        self._healthy = Gauge("waybill_canary_healthy", "1 green, 0 red, NaN unknown", ["hop"], registry=registry)
         self._level = Gauge(
-            "waybill_canary_service_level",
+            "waybill_canary_service_level_ratio",
             "Of the last hour: (consumed - delayed) / (consumed + lost); NaN: nothing was due",
-            _LABELS,
+            ["hop"],
             registry=registry,
         )
-        self._counters = {
-            name: Counter(metric, text, _LABELS, registry=registry)
-            for name, metric, text in (
-                ("consumed", "waybill_canary_consumed", "Items that came"),
-                ("delayed", "waybill_canary_delayed", "Of these, items of probes that came too late"),
-                ("lost", "waybill_canary_lost", "Items that did not come in time to be counted"),
-                ("doubled", "waybill_canary_doubled", "Items that are there twice where each is there once"),
-                ("wrong", "waybill_canary_wrong", "Items of probes that are not what they should be"),
-                ("repeated", "waybill_canary_repeated", "Messages that came again, as they may"),
-            )
-        }
+        self._counters = {name: Counter(metric, text, ["hop"], registry=registry) for name, metric, text in _COUNTERS}
         self._latency = Histogram(
             "waybill_canary_latency_seconds",
             "From an item's device time to the hop",
-            _LABELS,
+            ["hop"],
             buckets=_LATENCY_S,
             registry=registry,
         )
-        self._probes = Counter(
-            "waybill_canary_probes", "Probes that were sent as a whole", ["region"], registry=registry
+        self._probes = Counter("waybill_canary_probes", "Probes that were sent as a whole", registry=registry)
+        self._cut = Counter("waybill_canary_cut_probes", "Probes that were not", registry=registry)
+        self._last = Gauge(
+            "waybill_canary_last_probe_timestamp_seconds",
+            "When the newest probe was sent as a whole, or this process began",
+            registry=registry,
         )
-        self._cut = Counter("waybill_canary_probes_cut", "Probes that were not", ["region"], registry=registry)
-        for hop in Hop:
+        for hop in watched:
             self.set_hop(HopState(hop, HopColour.UNKNOWN), HopCounts(), None)
 
     def set_hop(self, state: HopState, news: HopCounts, level: float | None) -> None:
         """A hop as it is now, and what its counts have grown by."""
-        labels = (state.hop.value, self._region)
-        self._state.labels(*labels).set(_VALUE_OF[state.colour])
-        self._level.labels(*labels).set(nan if level is None else level)
+        hop = state.hop.value
+        self._healthy.labels(hop).set(_VALUE_OF[state.colour])
+        self._level.labels(hop).set(nan if level is None else level)
         for name, counter in self._counters.items():
-            counter.labels(*labels).inc(getattr(news, name))
+            counter.labels(hop).inc(getattr(news, name))
 
     def on_latencies(self, hop: Hop, values_s: Iterable[float]) -> None:
         """So long items took to a hop."""
-        histogram = self._latency.labels(hop.value, self._region)
+        histogram = self._latency.labels(hop.value)
         for value_s in values_s:
             histogram.observe(value_s)
 
-    def on_probe(self, *, is_whole: bool) -> None:
+    def on_begin(self, now_s: float) -> None:
+        """The canary begins: from now on probes are expected."""
+        self._last.set(now_s)
+
+    def on_probe(self, now_s: float, *, is_whole: bool) -> None:
         """A probe was sent, or cut."""
-        (self._probes if is_whole else self._cut).labels(self._region).inc()
+        if not is_whole:
+            self._cut.inc()
+            return
+        self._probes.inc()
+        self._last.set(now_s)

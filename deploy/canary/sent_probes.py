@@ -91,7 +91,7 @@ class SentProbes:
     def _load(self) -> None:
         try:
             self._take(json.loads(read_bounded(self._file, _MAX_BYTES)))
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (AttributeError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise StateFileDamaged(
                 f"{self._file} cannot be read ({error}): remove it; until the next quarter of an hour usage is unknown"
             ) from error

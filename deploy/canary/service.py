@@ -101,7 +101,7 @@ def _observers(watch: CanaryWatch, vehicle: CanaryVehicle, sent: SentProbes) -> 
 
 @contextmanager
 def _status(settings: CanarySettings, watch: CanaryWatch) -> Iterator[None]:
-    """Serves `/metrics`, `/status` and `/health` (200 only when no hop is red)."""
+    """Serves `/metrics`, `/status` and `/health` (503 when a hop is red; what is unknown is named)."""
     if not settings.status.port:
         yield
         return
@@ -128,4 +128,4 @@ def _health(watch: CanaryWatch) -> HttpAnswer:
         "red": {one.hop: one.reason for one in status.hops if one.colour is HopColour.RED},
         "unknown": {one.hop: one.reason for one in status.hops if one.colour is HopColour.UNKNOWN},
     }
-    return json_answer(json.dumps(said), is_good=status.is_healthy)
+    return json_answer(json.dumps(said), is_good=status.is_healthy is not False)

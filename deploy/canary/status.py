@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil
 from typing import Final
@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.canary.errors import CanaryNotRunning
+from deploy.canary.expected_bill import amount_text, expected_minor
 from deploy.canary.hops import Hop
-from deploy.canary.ledger import CanaryLedger
+from deploy.canary.ledger import NOT_WATCHED, CanaryLedger
 from deploy.canary.probe_at_hop import HopColour, HopState
 from runtime.status_reader import StatusUnavailable, fetch_status
 from settings import Settings
@@ -23,7 +24,9 @@ __all__ = [
     "HopStatus",
     "LevelBucket",
     "buckets_table",
+    "exit_status",
     "read_canary_status",
+    "regions_table",
     "status_of_hop",
     "status_table",
 ]
@@ -69,9 +72,12 @@ class CanaryStatus(Settings):
     hops: tuple[HopStatus, ...]
 
     @property
-    def is_healthy(self) -> bool:
-        """Whether no hop is red. What is unknown is no sign of health either: see `unknown`."""
-        return not self.of(HopColour.RED)
+    def is_healthy(self) -> bool | None:
+        """Whether each hop that is watched is green; None: none is red, and of one or more it is not known."""
+        if self.of(HopColour.RED):
+            return False
+        unknown = [one for one in self.hops if one.colour is HopColour.UNKNOWN and one.reason != NOT_WATCHED]
+        return None if unknown or not self.of(HopColour.GREEN) else True
 
     def of(self, colour: HopColour) -> list[Hop]:
         """The hops of a colour."""
@@ -119,14 +125,39 @@ def read_canary_status(port: int) -> CanaryStatus:
         raise CanaryNotRunning(f"no canary answers at port {port}: {error}") from error
 
 
+def exit_status(statuses: Sequence[CanaryStatus | None]) -> int:
+    """0: each hop that is watched is green. 1: one is red. 3: none is, and of one it is unknown, or no canary runs."""
+    said = [None if one is None else one.is_healthy for one in statuses]
+    return 1 if False in said else 3 if None in said else 0
+
+
+def regions_table(statuses: Mapping[str, CanaryStatus | None]) -> Table:
+    """The colour of each hop in each region. None: no canary answers there."""
+    table = Table(title="canaries: hops of each region", title_justify="left")
+    table.add_column("hop", no_wrap=True)
+    for region in statuses:
+        table.add_column(region, no_wrap=True)
+    for hop in Hop:
+        table.add_row(hop.value, *(_colour_of(status, hop) for status in statuses.values()))
+    return table
+
+
+def _colour_of(status: CanaryStatus | None, hop: Hop) -> Text:
+    if status is None:
+        return Text("no canary", style=_STYLE[HopColour.UNKNOWN])
+    one = next(one for one in status.hops if one.hop is hop)
+    colour = NOT_WATCHED if one.reason == NOT_WATCHED else one.colour.value
+    return Text(f"{colour} {_percent(one.level)}".strip(), style=_STYLE[one.colour])
+
+
 def status_table(status: CanaryStatus) -> Table:
-    """Each hop with its colour, why, and its figures."""
+    """Each hop with its colour, why, and its figures of the last hour."""
     asked = datetime.fromtimestamp(status.asked_s, UTC)
     table = Table(title=f"canary {status.device} of region {status.region}, {asked:%Y-%m-%d %H:%M:%S} UTC")
     table.title_justify = table.caption_justify = "left"
-    for name in ("hop", "state", "p50", "p99", "level"):
+    for name in ("hop", "state", "p50", "p99", "level", "items", "late", "missing", "double", "wrong"):
         table.add_column(name, justify="left" if name in {"hop", "state"} else "right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table.add_column("why", overflow="fold", min_width=12)
     for one in status.hops:
         table.add_row(
             one.hop.value,
@@ -134,11 +165,26 @@ def status_table(status: CanaryStatus) -> Table:
             _seconds(one.p50_s),
             _seconds(one.p99_s),
             _percent(one.level),
+            *(str(count) if one.level is not None else "" for count in _counts(one)),
             Text(one.reason),
         )
+    table.caption = Text(_money(status))
     if status.not_sent:
         table.caption = Text(f"the newest probe was not sent: {status.not_sent}", style="red")
     return table
+
+
+def _counts(one: HopStatus) -> tuple[int, ...]:
+    return one.consumed, one.delayed, one.lost, one.doubled, one.wrong
+
+
+def _money(status: CanaryStatus) -> str:
+    """The service level of the amounts: each item of the last hop is one."""
+    rated = next(one for one in status.hops if one.hop is Hop.RATED)
+    if rated.level is None:
+        return "of the last hour; nothing was due at rated"
+    came, due = expected_minor(rated.consumed - rated.delayed), expected_minor(rated.consumed + rated.lost)
+    return f"of the last hour; rated right and in time: {amount_text(came)} of {amount_text(due)}"
 
 
 def buckets_table(status: CanaryStatus) -> Table:

@@ -31,7 +31,8 @@ class CanaryWatch:
     def __init__(self, settings: CanarySettings, clock: Callable[[], float] = time.time) -> None:
         self.settings, self.script = settings, CanaryScript(settings.script)
         self.clock = clock
-        self.metrics = CanaryMetrics(settings.region)
+        self.metrics = CanaryMetrics(settings.watched)
+        self.metrics.on_begin(clock())
         limits = {hop: settings.limits.of(hop) for hop in settings.watched}
         stale_s = STALE_PERIODS * settings.script.period_s
         self._ledger = CanaryLedger(limits, settings.lost_after_s, stale_s)
@@ -161,7 +162,7 @@ class CanaryWatch:
         now_s = self.clock()
         with self._lock:
             states = self._ledger.states(now_s, self._all_blind())
-            for state in states:
+            for state in (one for one in states if one.hop in self.settings.watched):
                 news = self._ledger.take_news(state.hop, now_s)
                 level = self._ledger.counts(state.hop, now_s - 3600, now_s, now_s).level
                 self.metrics.set_hop(state, news, level)

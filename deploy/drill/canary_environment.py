@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from cloud_jobs.reference_publisher import Signing, publish
 from deploy.canary.config import CanarySettings
 from deploy.canary.errors import CanaryNotRunning
 from deploy.canary.hops import Hop
+from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.reference_texts import contracts_text, fence_text
 from deploy.canary.status import CanaryStatus, read_canary_status
 from deploy.demo.guarding import ExpectedDevice, expect_devices
@@ -29,9 +31,15 @@ __all__ = ["REGION", "CanaryEnvironment", "canary_environment"]
 REGION: Final = "eu"
 DEVICE: Final = "canary-eu"
 _POLL_S: Final = 0.5
-_FOLLOWED_S: Final = 1.0
+_FOLLOWED_S: Final = 4.0
 """The pause between two runs of the jobs that follow."""
-_JOBS: Final = {"usage": {Hop.USAGE, Hop.RATED}, "geofence": {Hop.EVENT}}
+_JOBS: Final = {
+    "ingest": ((), (Hop.TABLE, Hop.COVERAGE)),
+    "geofence": (("--follow",), (Hop.EVENT,)),
+    "usage": (("--follow",), (Hop.USAGE, Hop.RATED)),
+}
+"""Each with its options, and the hops that it makes green."""
+_BEGUN_S: Final = 240.0
 _QUICK_JVM: Final = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _NOWHERE: Final = (54.6, 4.2)
 """In the North Sea: nobody drives there."""
@@ -54,7 +62,7 @@ class CanaryEnvironment:
         self._watched = watched
 
     def start(self) -> None:
-        """Starts gateway, jobs and canary, in this order; what is published is published before."""
+        """Starts gateway, alerts, canary and jobs, in this order; what is published is published before."""
         self.jobs.tables.create()
         self.publish_contracts()
         device = ExpectedDevice((self.canary.tenant, DEVICE), REGION, self._token_file)
@@ -62,12 +70,13 @@ class CanaryEnvironment:
         self._add("gateway", gateway_process(self.stack, REGION, self._ports.port("gateway")))
         if Hop.ALERT in self._watched:
             self._add("alerts", alert_process(self.stack, REGION))
-        self._add("ingest", self._job("ingest"))
-        for name, hops in _JOBS.items():
-            if hops & {*self._watched}:
-                self._add(name, self._job(name, "--follow"))
         arguments = ["canary", "run", "--config", str(self.config)]
         self._add("canary", DaemonProcess.python("canary-eu", "waybill", arguments, self.folder / "canary"))
+        for name, (more, hops) in _JOBS.items():
+            if wanted := {*hops} & {*self._watched}:
+                self._add(name, self._job(name, *more))
+                # one after the other: the beginnings of several at once take minutes on a small machine
+                self.wait_for(f"{name} is seen", partial(_are_green, wanted), _BEGUN_S)
 
     def stop(self) -> None:
         """Stops what was started, the canary first."""
@@ -199,6 +208,10 @@ service_url = "{stack.pulsar[stack.topology.centre].service_url}"
 [status]
 port = {self._ports.port("canary")}
 """
+
+
+def _are_green(hops: set[Hop], status: CanaryStatus) -> bool:
+    return hops <= {*status.of(HopColour.GREEN)}
 
 
 @contextmanager

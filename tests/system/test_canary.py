@@ -43,8 +43,8 @@ def test_each_watched_hop_becomes_green_and_the_others_are_unknown(environment: 
     assert "coverage" in done.output
     with urlopen(f"http://127.0.0.1:{environment.canary.status.port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
-    assert 'waybill_canary_hop_state{hop="table",region="eu"} 1.0' in text
-    assert 'waybill_canary_hop_state{hop="usage",region="eu"} NaN' in text
+    assert 'waybill_canary_healthy{hop="table"} 1.0' in text
+    assert 'waybill_canary_healthy{hop="usage"}' not in text
 
 
 def test_a_cut_link_is_red_at_the_centre_alone_and_green_again_when_it_is_healed(
