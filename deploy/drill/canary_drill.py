@@ -19,7 +19,7 @@ from deploy.drill.canary_environment import REGION, CanaryEnvironment
 __all__ = ["CanaryFault", "FaultOutcome", "faults_as_json", "faults_table", "run_faults"]
 
 RED_WITHIN_S: Final = 60.0
-_STEADY_S: Final = 300.0
+_STEADY_S: Final = 600.0
 _GIVEN_UP_S: Final = 150.0
 _SENT: Final = "unit_amount = 1.00"
 _WRONG: Final = "unit_amount = 0.10"

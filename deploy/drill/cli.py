@@ -18,7 +18,7 @@ from rich.console import Console
 from cloud_jobs.errors import CloudError
 from deploy.canary.hops import Hop
 from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_table, run_faults
-from deploy.drill.canary_environment import canary_environment
+from deploy.drill.canary_environment import canary_environment, small_topology
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import Say, drill_stack, open_environment
 from deploy.drill.errors import DrillError
@@ -27,6 +27,7 @@ from deploy.drill.settings import Drill, DrillSettings, FleetSettings, Moment
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep, sweep_table
 from deploy.local import LakePlace, LocalStack, LocalStackError, PulsarSettings, StackSettings, empty
 from geo.replication import ReplicationError
+from runtime.logs import LogSettings, start_logging
 from runtime.signals import raise_on_signals
 from settings import SettingsError
 
@@ -177,9 +178,10 @@ def run_canary_drill(
 def _run_canary_drill(folder: Path, faults: Sequence[CanaryFault] | None, say: Say) -> list[FaultOutcome]:
     empty(folder)
     folder = folder.absolute()
-    say("starting clusters eu, us and hq")
+    start_logging(LogSettings(level="warning"))
+    say("starting clusters eu and hq")
     settings = StackSettings(pulsar=PulsarSettings(heap_mb=DrillSettings().heap_mb, direct_mb=256))
-    with LocalStack(folder, settings=settings) as stack:
+    with LocalStack(folder, topology=small_topology(folder / "one-region.toml"), settings=settings) as stack:
         say(f"{len(stack.servers)} servers are up, replication is applied")
         with canary_environment(stack, folder / "canary", tuple(Hop), say) as environment:
             return run_faults(environment, faults or tuple(CanaryFault), tuple(Hop))
