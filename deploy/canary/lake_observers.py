@@ -46,6 +46,7 @@ class RecordsObserver(Observer):
     """The records of the canary's device in the table, and those of them that the coverage has."""
 
     hops = (Hop.TABLE, Hop.COVERAGE)
+    every_s = 1.0
 
     def __init__(self, watch: CanaryWatch) -> None:
         self._watch, self._lake, self._device = watch, watch.settings.tables, device_of(watch)
@@ -74,7 +75,7 @@ class EventObserver(Observer):
     """The events at the canary's fence that are in force."""
 
     hops = (Hop.EVENT,)
-    every_s = 1.0
+    every_s = 2.0
 
     def __init__(self, watch: CanaryWatch) -> None:
         self._watch, self._lake, self._device = watch, watch.settings.tables, device_of(watch)

@@ -38,7 +38,7 @@ class MoneyObserver(Observer):
     """USAGE: the quarter of each probe that waits. RATED: the month of each probe that usage covers."""
 
     hops = (Hop.USAGE, Hop.RATED)
-    every_s = 1.0
+    every_s = 2.0
 
     def __init__(self, watch: CanaryWatch, sent: SentProbes) -> None:
         self._watch, self._sent, self._script = watch, sent, watch.script

@@ -169,18 +169,14 @@ lost_after_s = 60
 latitude = {latitude}
 longitude = {longitude}
 fence_m = 100
-period_s = 15
+speed_mps = 40
+period_s = 10
 
 [limits]
-region = 5
-acknowledged = 5
-alert = 5
-centre = 5
-table = 12
-coverage = 5
-event = 25
-usage = 25
-rated = 15
+table = 25
+event = 35
+usage = 35
+rated = 20
 
 [[agent.uplinks]]
 region = "{REGION}"
