@@ -6,7 +6,7 @@ REPLAY ?=
 CLUSTER ?=
 LAKE ?= folder
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing
+.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -81,3 +81,6 @@ bench-gateway: setup  ## What a gateway holds for 100,000 devices, what goes thr
 
 bench-billing: setup  ## What billing costs: a month rated, closed and issued, one large payer, one invoice shown
 	@$(PYTHON) -m benchmarks.billing
+
+bench-alerts: setup  ## How long an alert takes, hop by hop, at 5,000 fixes a second; what a killed alert process costs
+	@$(PYTHON) -m benchmarks.alerts

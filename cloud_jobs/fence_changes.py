@@ -15,8 +15,8 @@ import numpy as np
 from geo.reference.fences import parse_fence
 from geo.spatial import Activity, Fence, FenceError
 from geo.spatial.activity import FOREVER_MS
+from geo.spatial.feature_names import named
 from geo.spatial.gates import Gate
-from geo.spatial.geojson import named
 from geo.spatial.hours import DAY_MS
 from geo.spatial.versions import effective_ms
 

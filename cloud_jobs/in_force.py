@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from cloud_jobs.errors import CloudError
+from geo.alerts import AlertError
 from geo.reference.in_force import InForce, Usable, versions_in_force
 from geo.spatial import FenceError
 
@@ -15,6 +16,6 @@ Made = TypeVar("Made")
 def in_force(rows: Iterable[dict[str, Any]], parse: Callable[[str, str], Usable[Made]]) -> InForce[Made]:
     """What rows of the reference table, in any order, amount to.
 
-    `parse` makes something of a kind and a text, or raises CloudError or FenceError.
+    `parse` makes something of a kind and a text, or raises CloudError, AlertError or FenceError.
     """
-    return versions_in_force(rows, parse, (CloudError, FenceError))
+    return versions_in_force(rows, parse, (CloudError, AlertError, FenceError))

@@ -1,4 +1,4 @@
-"""Files of contracts and fences, judged beside what a lake has: one judgement for checking and for publishing."""
+"""Files of reference data, judged beside what a lake has: one judgement for checking and for publishing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cloud_jobs.alert_rule_checks import check_rules
 from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.what_if import Bills
 from cloud_jobs.lake.tables import Lake
@@ -48,4 +49,6 @@ def judged_reference(
         for one in placed
     ]
     checked = check_contracts(published, stated, moment, bills)
+    rules = check_rules(published, stated)
+    checked = checked._replace(lacking=[*checked.lacking, *rules.lacking], notices=[*checked.notices, *rules.notices])
     return JudgedReference(tuple(placed), checked)

@@ -1,4 +1,4 @@
-"""`waybill reference`: fences, tariffs and accounts, checked, published from files, and shown as the jobs have them."""
+"""`waybill reference`: reference data, checked, published from files, and shown as the jobs have it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
 
 from cloud_jobs.command_settings import load_settings
 from cloud_jobs.contracts_cli import check
@@ -18,6 +19,7 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
 from geo.reference.beginning import beginning
+from identity.device_files_cli import app as devices
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
@@ -31,14 +33,28 @@ __all__ = ["app"]
 
 MAX_FIELDS: Final = 40
 """So many fields of a version are shown to a reader."""
+_DEVICES: Final = "devices"
+
+
+class _DevicesAnywhere(TyperGroup):
+    """`check devices FILE` is `devices check FILE`: what is done with a kind may stand before it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[1:2] == [_DEVICES] and args[0] in self.commands:
+            args = [_DEVICES, args[0], *args[2:]]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_DevicesAnywhere,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Check, publish and show fences, tariffs and accounts.",
+    help="Check, publish and show fences, contracts, alert rules and devices.",
 )
 _TAKEN_OVER: Final = (
     "the next run of `cloud-jobs usage` takes them over; what is closed before that is by what was published earlier"
 )
+_AT_ONCE: Final = "`waybill alerts deliver` goes by them at once"
 Config = Annotated[
     Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
 ]
@@ -64,6 +80,7 @@ Files = Annotated[
 ]
 
 app.command()(check)
+app.add_typer(devices, name=_DEVICES)
 
 
 @app.command()
@@ -116,7 +133,7 @@ def put(
     else:
         typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}")
         if counts:
-            typer.echo(_TAKEN_OVER)
+            typer.echo(_AT_ONCE if set(counts) == {"alert_rule"} else _TAKEN_OVER)
 
 
 def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: JudgedReference) -> Signing | None:
@@ -329,7 +346,7 @@ def _version(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    from cloud_jobs.billing.utc_stamp import stamp
+    from geo.reference.moments import stamp
 
     return stamp(value) if isinstance(value, datetime) else value
 

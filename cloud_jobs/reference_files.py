@@ -1,4 +1,4 @@
-"""Fences and contracts in files: read, and checked as where they are used."""
+"""Fences, contracts and alert rules in files: read, and checked as where they are used."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from cloud_jobs.billing.contracts import StatedContract, contracts_of_toml, usable_contract
 from cloud_jobs.errors import CloudError, ReferenceFileError
+from geo.alerts import AlertError, usable_rule
 from geo.reference.beginning import UNKNOWN_BEGINNING, beginning
 from geo.reference.fences import usable_fence
 from geo.reference.in_force import Usable
@@ -129,8 +130,7 @@ def _place_is(place: str) -> _PlaceOf:
 def _contracts_in(text: str) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]]:
     found, faults = contracts_of_toml(text)
     for fault in faults:
-        where = "".join(f":{number}" for number in (fault.line, fault.column) if number)
-        yield _place_is(where), fault.reason
+        yield _place_is(fault.place), fault.reason
     for one in found:
         yield partial(_line, one), _stated(one)
 
@@ -182,15 +182,17 @@ def fault_of(kind: Kind, body: str) -> str:
     """Why the text of a version cannot be used, by the jobs or by the bill; "": it can."""
     try:
         usable(kind, body)
-    except (CloudError, FenceError) as error:
+    except (CloudError, AlertError, FenceError) as error:
         return str(error)
     return ""
 
 
 def usable(kind: str, body: str) -> Usable[object]:
-    """What a text makes, where it is used, and from when it is in force. Raises CloudError, FenceError."""
+    """What a text makes, where it is used, and from when it is in force. Raises CloudError, AlertError, FenceError."""
     match kind:
         case "fence":
             return usable_fence(body)
+        case "alert_rule":
+            return usable_rule(body)
         case _:
             return usable_contract(kind, body)

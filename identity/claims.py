@@ -35,6 +35,7 @@ __all__ = [
     "is_token_id",
     "make_token",
     "password_file",
+    "read_token",
     "token_id",
     "token_user",
 ]
@@ -64,7 +65,16 @@ class EnrolmentToken(NamedTuple):
 
 def make_token(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> EnrolmentToken:
     """A new one-time token; `random_bytes` must be fit for secrets."""
-    text = f"token-{base64.urlsafe_b64encode(random_bytes(32)).rstrip(b'=').decode()}"
+    return _token(f"token-{base64.urlsafe_b64encode(random_bytes(32)).rstrip(b'=').decode()}")
+
+
+def read_token(text: str) -> EnrolmentToken:
+    """A token by its text. Raises NameRefused for what is none."""
+    token_user(text)
+    return _token(text)
+
+
+def _token(text: str) -> EnrolmentToken:
     password_hash = _hash_of(text)
     return EnrolmentToken(SecretStr(text), token_id(password_hash), password_hash)
 

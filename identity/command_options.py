@@ -11,6 +11,7 @@ __all__ = [
     "ByHand",
     "Config",
     "Device",
+    "Devices",
     "Factory",
     "Key",
     "LockWait",
@@ -37,6 +38,10 @@ def _device(text: str) -> str:
     return _argument(lambda: device_name(tenant, device))
 
 
+def _devices(texts: list[str]) -> list[str]:
+    return [_device(text) for text in texts]
+
+
 def _reason(text: str) -> str:
     from identity.signatures import checked_reason
 
@@ -61,6 +66,7 @@ def _successor(text: str) -> str:
 
 
 Device = Annotated[str, typer.Argument(help="The device, TENANT/DEVICE.", callback=_device)]
+Devices = Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE.", callback=_devices)]
 Successor = Annotated[
     str,
     typer.Argument(help="The name of the new device in this vehicle, of the same tenant.", callback=_successor),

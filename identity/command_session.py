@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from identity.device_answers import EXIT_ARGUMENTS, EXIT_REFUSED, EXIT_UNREACHABLE, end
+from identity.device_answers import DEVICE, EXIT_ARGUMENTS, EXIT_REFUSED, Speaker, end
 
 if TYPE_CHECKING:
     from identity.operator_settings import OperatorSettings
@@ -25,7 +25,9 @@ _SOON_S: Final = 2.0
 
 
 @contextmanager
-def shows_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str, int], None]]:
+def shows_progress(
+    clock: Callable[[], float] = time.monotonic, program: str = DEVICE.program
+) -> Iterator[Callable[[str, int], None]]:
     """What shows how far something is: on a terminal as it moves, else one line of each thing that takes a while."""
     from rich.console import Console
 
@@ -35,7 +37,7 @@ def shows_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Call
         now_s = clock()
         if what not in said and now_s - began_s.setdefault(what, now_s) >= _SOON_S:
             said.add(what)
-            typer.echo(f"waybill device: {what}: {count:,} ...", err=True)
+            typer.echo(f"{program}: {what}: {count:,} ...", err=True)
 
     if not console.is_terminal:
         yield line
@@ -54,6 +56,7 @@ def command_session(
     signs: bool = True,
     check: Callable[[OperatorSettings], None] = lambda _: None,
     as_json: bool = False,
+    speaker: Speaker = DEVICE,
 ) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
     """The session, and the settings. `signs`: whether it changes anything; else no key is needed.
 
@@ -74,20 +77,20 @@ def command_session(
             settings = settings.model_copy(update={"key": key})
         check(settings)
         with (
-            shows_progress() as on_progress,
+            shows_progress(program=speaker.program) as on_progress,
             RegistrySession(settings, names=names, with_history=with_history, on_progress=on_progress) as session,
         ):
             yield session, settings
     except SettingsError as error:
-        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json)
+        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json, speaker=speaker)
     except OperatorKeyRefused as error:
-        end(str(error), os.EX_CONFIG if key is None else EXIT_ARGUMENTS, as_json=as_json)
+        end(str(error), os.EX_CONFIG if key is None else EXIT_ARGUMENTS, as_json=as_json, speaker=speaker)
     except RegistryRefused as error:
-        end(str(error), EXIT_REFUSED, as_json=as_json)
+        end(str(error), EXIT_REFUSED, as_json=as_json, speaker=speaker)
     except RegistryUnreachable as error:
-        end(str(error), EXIT_UNREACHABLE, as_json=as_json)
+        end(str(error), speaker.unreachable, as_json=as_json, speaker=speaker)
     except IdentityError as error:
-        end(str(error), EXIT_REFUSED, as_json=as_json)
+        end(str(error), EXIT_REFUSED, as_json=as_json, speaker=speaker)
 
 
 def known_entry(session: RegistrySession, device: str) -> DeviceEntry:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import typer
 
+from identity.errors import MAX_ERROR_CHARACTERS
 from identity.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -17,20 +19,25 @@ if TYPE_CHECKING:
     from identity.registry_session import ChangeOutcome
 
 __all__ = [
+    "DEVICE",
     "EXIT_ARGUMENTS",
     "EXIT_NOT_CONFIRMED",
     "EXIT_OUTRANKED",
+    "EXIT_PARTLY_REFUSED",
     "EXIT_REFUSED",
     "EXIT_UNREACHABLE",
+    "Speaker",
     "confirmation",
     "device_facts",
     "device_line",
     "end",
+    "end_refused",
     "no_device_text",
+    "refusals",
     "say_outcome",
 ]
 
-EXIT_UNREACHABLE, EXIT_ARGUMENTS, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED = 1, 2, 3, 4, 5
+EXIT_UNREACHABLE, EXIT_ARGUMENTS, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED, EXIT_PARTLY_REFUSED = range(1, 7)
 _RESULTS: Final = {
     0: "done",
     EXIT_UNREACHABLE: "unreachable",
@@ -38,18 +45,37 @@ _RESULTS: Final = {
     EXIT_REFUSED: "refused",
     EXIT_OUTRANKED: "outranked",
     EXIT_NOT_CONFIRMED: "not-confirmed",
+    EXIT_PARTLY_REFUSED: "partly-refused",
+    os.EX_TEMPFAIL: "unreachable",
     os.EX_CONFIG: "wrong-settings",
 }
 _NO_KEY_THERE = "add your public key to that region's operators.toml: then it takes this change too"
 
 
-def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None:
-    """What became of a change; of what is not done the command ends."""
+class Speaker(NamedTuple):
+    """Which command speaks, and by which exit status it says that the registry was not reachable."""
+
+    program: str
+    unreachable: int = EXIT_UNREACHABLE
+
+
+DEVICE: Final = Speaker("waybill device")
+
+
+def say_outcome(
+    outcome: ChangeOutcome,
+    wait_s: float,
+    *,
+    as_json: bool,
+    more: Mapping[str, object] = MappingProxyType({}),
+    speaker: Speaker = DEVICE,
+) -> None:
+    """What became of a change; of what is not done the command ends. `more`: facts beside it, for programs."""
     missing = outcome.missing or ()
     if as_json:
         devices = [json.loads(one.entry.model_dump_json()) | {"id": one.publication_id} for one in outcome.publications]
         facts: dict[str, object] = {"devices": devices, "confirmed": [*outcome.confirmed], "missing": [*missing]}
-        facts["unlisted"] = [*outcome.unlisted]
+        facts |= {"unlisted": [*outcome.unlisted], **more}
     else:
         facts = {}
         for one in outcome.publications:
@@ -60,15 +86,19 @@ def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None
             typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
         if outcome.unlisted:
             regions = ", ".join(outcome.unlisted)
-            typer.echo(f"waybill device: `regions` of the settings lacks {regions}: add it there", err=True)
+            typer.echo(f"{speaker.program}: `regions` of the settings lacks {regions}: add it there", err=True)
     if not outcome.holds:
         why = "somebody changed it at the same moment, and that change holds: look, and ask again"
-        end(why, EXIT_OUTRANKED, as_json=as_json, facts=facts)
+        end(why, EXIT_OUTRANKED, as_json=as_json, facts=facts, speaker=speaker)
     if missing:
-        more = f" ({_NO_KEY_THERE})" if "unknown-key" in outcome.why else ""
+        advice = f" ({_NO_KEY_THERE})" if "unknown-key" in outcome.why else ""
         where = f"in force in {', '.join(outcome.confirmed)} alone" if outcome.confirmed else "in force nowhere"
-        why = f"{where} after {wait_s:g} s: {outcome.why}{more}"
-        end(why, EXIT_NOT_CONFIRMED, as_json=as_json, facts=facts)
+        why = f"{where} after {wait_s:g} s: {outcome.why}{advice}"
+        end(why, EXIT_NOT_CONFIRMED, as_json=as_json, facts=facts, speaker=speaker)
+    if refused := more.get("refused"):
+        assert isinstance(refused, list), "each by itself"
+        why = f"{len(refused)} refused, {len(outcome.publications)} done"
+        end(why, EXIT_PARTLY_REFUSED, as_json=as_json, facts=facts, speaker=speaker)
     if as_json:
         typer.echo(_result(0, "", facts))
 
@@ -85,13 +115,37 @@ def _advice(entry: DeviceEntry) -> Iterator[str]:
         yield f"it may connect at once, with a certificate by hand: waybill pki device {place} --out FOLDER"
 
 
-def end(text: str, status: int, *, as_json: bool = False, facts: Mapping[str, object] | None = None) -> NoReturn:
+def end(
+    text: str,
+    status: int,
+    *,
+    as_json: bool = False,
+    facts: Mapping[str, object] | None = None,
+    speaker: Speaker = DEVICE,
+) -> NoReturn:
     """The command ends, and why."""
     if as_json:
         typer.echo(_result(status, text, facts or {}))
     else:
-        typer.echo(f"waybill device: {text}", err=True)
+        typer.echo(f"{speaker.program}: {text}", err=True)
     raise typer.Exit(status)
+
+
+def refusals(refused: Mapping[str, Exception], *, as_json: bool) -> dict[str, object]:
+    """The devices that were refused, for programs; people are told here of each."""
+    if not as_json:
+        for why in refused.values():
+            typer.echo(f"{DEVICE.program}: {why}", err=True)
+    return {"refused": [{"device": name, "why": str(why)} for name, why in refused.items()]}
+
+
+def end_refused(refused: Mapping[str, Exception], *, as_json: bool) -> NoReturn:
+    """The command ends: each of its devices was refused, and nothing was changed."""
+    facts = refusals(refused, as_json=as_json)
+    if as_json:
+        reasons = [str(why) for why in refused.values()]
+        typer.echo(_result(EXIT_REFUSED, "; ".join(reasons)[:MAX_ERROR_CHARACTERS], facts))
+    raise typer.Exit(EXIT_REFUSED)
 
 
 def device_facts(publication: DevicePublication, signed_by: str) -> dict[str, Any]:

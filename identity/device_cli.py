@@ -2,15 +2,14 @@
 
 Exit status: 0 done; 1 the registry is not reachable; 2 wrong arguments; 3 refused: nothing was changed; 4 published,
 and another change of the same moment holds instead; 5 published, and a region refuses it or has not confirmed it in
-time; 78 wrong settings, or a file that they name cannot be used.
+time; 6 of several devices some were refused, and the others are done; 78 wrong settings, or a file that they name
+cannot be used.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +20,7 @@ from identity.command_options import (
     ByHand,
     Config,
     Device,
+    Devices,
     Factory,
     Key,
     LockWait,
@@ -31,13 +31,8 @@ from identity.command_options import (
     Wait,
 )
 from identity.command_session import command_session, known_entry
-from identity.device_answers import (
-    confirmation,
-    device_facts,
-    device_line,
-    no_device_text,
-    say_outcome,
-)
+from identity.command_views import show_device, show_devices
+from identity.device_answers import end_refused, refusals, say_outcome
 from identity.refused_token import removes_refused_token
 
 if TYPE_CHECKING:
@@ -49,8 +44,6 @@ __all__ = ["app"]
 
 _LOCK_WAIT_S = 10.0
 """Who locks somebody out hears by default whether the regions do so."""
-_CONFIRMATIONS_KEPT = timedelta(days=1)
-"""So long the topologies keep confirmations."""
 
 app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Expect, suspend, revoke, move and replace devices; show them."
@@ -68,21 +61,7 @@ def list_devices(
 
     Example: waybill device list --config operator.toml --tenant acme
     """
-    with command_session(config, signs=False) as (session, _):
-        missing = session.not_confirmed(datetime.now(UTC) - _CONFIRMATIONS_KEPT)
-        every = session.publications()
-        chosen = [one for one in every if tenant in ("", one.entry.tenant)]
-        if not chosen:
-            typer.echo(f"waybill device: {no_device_text(every, tenant)}", err=True)
-        if as_json:
-            facts = [device_facts(one, session.signed_by(one)) | confirmation(one.entry, missing) for one in chosen]
-            typer.echo(json.dumps(facts, indent=2))
-        else:
-            for one in chosen:
-                why = (missing or {}).get(one.entry.name)
-                typer.echo(device_line(one.entry, session.signed_by(one)) + (f"  NOT CONFIRMED: {why}" if why else ""))
-    if missing is None:
-        typer.echo("waybill device: confirmations cannot be read: what is listed may not be in force", err=True)
+    show_devices(config, tenant, as_json=as_json)
 
 
 @app.command()
@@ -91,21 +70,7 @@ def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> N
 
     Example: waybill device show acme/bus-1 --config operator.toml
     """
-    with command_session(config, names={device}, with_history=True, signs=False) as (session, _):
-        known_entry(session, device)
-        held = session.publication(device)
-        assert held is not None, "it is known"
-        past = session.history(device)
-        if as_json:
-            facts = {
-                "device": device_facts(held, session.signed_by(held)),
-                "history": [device_facts(one, session.signed_by(one)) for one in past],
-            }
-            sys.stdout.write(json.dumps(facts, indent=2) + "\n")
-            return
-        typer.echo(device_line(held.entry, session.signed_by(held)))
-        for one in past:
-            typer.echo(f"  {device_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
+    show_device(device, config, as_json=as_json)
 
 
 @app.command()
@@ -160,7 +125,7 @@ def expect(
 
 @app.command()
 def suspend(
-    device: Device,
+    devices: Devices,
     *,
     config: Config = None,
     reason: Reason,
@@ -168,26 +133,20 @@ def suspend(
     wait: LockWait = _LOCK_WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """End a device's session in all regions, and let it in no more until it is resumed.
+    """End devices' sessions in all regions, and let them in no more until they are resumed.
+
+    Of several devices each that is refused is named, and the others are done: exit status 6.
 
     Example: waybill device suspend acme/bus-1 --reason "in the workshop" --config operator.toml --wait 10
     """
     from identity.registry import suspend as suspended
 
-    _change(
-        config,
-        key,
-        reason,
-        wait,
-        lambda session, change: (suspended(known_entry(session, device), change),),
-        names={device},
-        as_json=as_json,
-    )
+    _change_each((config, key), reason, wait, suspended, devices, as_json=as_json)
 
 
 @app.command()
 def resume(
-    device: Device,
+    devices: Devices,
     *,
     config: Config = None,
     reason: Reason,
@@ -195,26 +154,18 @@ def resume(
     wait: Wait = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Let a suspended device in again.
+    """Let suspended devices in again.
 
     Example: waybill device resume acme/bus-1 --reason "repaired" --config operator.toml
     """
     from identity.registry import resume as resumed
 
-    _change(
-        config,
-        key,
-        reason,
-        wait,
-        lambda session, change: (resumed(known_entry(session, device), change),),
-        names={device},
-        as_json=as_json,
-    )
+    _change_each((config, key), reason, wait, resumed, devices, as_json=as_json)
 
 
 @app.command()
 def revoke(
-    device: Device,
+    devices: Devices,
     *,
     config: Config = None,
     reason: Reason,
@@ -222,21 +173,15 @@ def revoke(
     wait: LockWait = _LOCK_WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """End a device's session in all regions, and never let it in again.
+    """End devices' sessions in all regions, and never let them in again.
 
-    Example: waybill device revoke acme/bus-1 --reason "stolen" --config operator.toml --wait 10
+    Of several devices each that is refused is named, and the others are done: exit status 6.
+
+    Example: waybill device revoke acme/bus-1 acme/bus-2 --reason "stolen" --config operator.toml --wait 10
     """
     from identity.registry import revoke as revoked
 
-    _change(
-        config,
-        key,
-        reason,
-        wait,
-        lambda session, change: (revoked(known_entry(session, device), change),),
-        names={device},
-        as_json=as_json,
-    )
+    _change_each((config, key), reason, wait, revoked, devices, as_json=as_json)
 
 
 @app.command()
@@ -324,6 +269,34 @@ def sign(
         chosen = [known_entry(session, name) for name in devices] or [one.entry for one in session.publications()]
         outcome = session.sign([entry.name for entry in chosen if tenant in ("", entry.tenant)], wait)
     say_outcome(outcome, wait, as_json=as_json)
+
+
+def _change_each(
+    who: tuple[Path | None, Path | None],
+    reason: str,
+    wait_s: float,
+    changed: Callable[[DeviceEntry, DeviceChange], DeviceEntry],
+    devices: list[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Changes devices by one reading of the registry; of each that is refused it says why, the others are done.
+
+    `who`: the settings, and the key that signs.
+    """
+    from identity.changed_devices import changed_devices
+    from identity.registry import DeviceChange
+
+    names = list(dict.fromkeys(devices))
+    with command_session(*who, names=set(names), as_json=as_json) as (session, _):
+        change = DeviceChange(datetime.now(UTC), session.operator, reason)
+        entries, refused = changed_devices(session, names, lambda entry: changed(entry, change))
+        if not entries:
+            end_refused(refused, as_json=as_json)
+        # Before anything is published: what is refused is known whatever becomes of the others.
+        more = refusals(refused, as_json=as_json)
+        outcome = session.publish(entries, wait_s)
+    say_outcome(outcome, wait_s, as_json=as_json, more=more)
 
 
 def _change(

@@ -30,7 +30,17 @@ from telemetry.record import DEVICE_PATTERN
 __all__ = ["ANY", "KEY_BYTES", "KINDS", "MAX_KEYS", "OperatorKeys", "Scope", "TrustedKey", "key_id_of"]
 
 ANY = "*"
-KINDS = ("settings", "device", "enrolment", "account", "exchange_rate", "fence", "legal_entity", "tariff")
+KINDS = (
+    "settings",
+    "device",
+    "enrolment",
+    "account",
+    "alert_rule",
+    "exchange_rate",
+    "fence",
+    "legal_entity",
+    "tariff",
+)
 """What a key may be for. A file of keys may name others: those of a later version."""
 MAX_KEYS = 100
 KEY_BYTES = 32

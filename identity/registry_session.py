@@ -37,6 +37,7 @@ _SILENCE_S: Final = 30.0
 """So long nothing may come: however many devices there are, what is read goes on."""
 _LOOK_S: Final = 0.2
 _SIGNED_AGAIN: Final = 3
+_MAX_NAMED: Final = 10
 
 
 OnMessage = Callable[[TopicMessage, BecameOfMessage], object]
@@ -219,9 +220,15 @@ class RegistrySession:
 
     def _published(self, entries: Iterable[DeviceEntry]) -> tuple[DevicePublication, ...]:
         """Those that were published, once they came back, as far as they do."""
-        made = []
+        made = list[DevicePublication]()
         for entry in entries:
-            made.append(DevicePublication(entry, self._publisher.publish(entry)))
+            try:
+                made.append(DevicePublication(entry, self._publisher.publish(entry)))
+            except RegistryUnreachable as error:
+                if not made:
+                    raise
+                # What a cluster let in once is in, whatever it says of the rest: this is no refusal.
+                raise RegistryUnreachable(f"{_published_text(made)}, and no more: {error}") from error
             self._on_progress("published", len(made))
         # What another operator published at the same moment stands before ours or behind it: ours is read back.
         ids = [one.publication_id for one in made]
@@ -248,6 +255,14 @@ class RegistrySession:
         # Before the publication, so that no confirmation is missed.
         if wait_s and not self._confirmations.is_running:
             self._confirmations.start()
+
+    def refusal(self, entry: DeviceEntry) -> SignatureRefused | None:
+        """Why nobody would take this entry from the operator's key; None: it would be taken."""
+        try:
+            self._check_rights((entry,))
+        except SignatureRefused as refused:
+            return refused
+        return None
 
     def _check_rights(self, entries: Iterable[DeviceEntry]) -> None:
         if self._trusted is None:
@@ -356,3 +371,9 @@ class RegistrySession:
         end_s = time.monotonic() + timeout_s
         with self._changed:
             return self._changed.wait_for(condition, max(0.0, end_s - time.monotonic()))
+
+
+def _published_text(made: Collection[DevicePublication]) -> str:
+    names = [one.entry.name for one in made]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"published: {', '.join(names[:_MAX_NAMED])}{more}"

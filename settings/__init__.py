@@ -12,6 +12,8 @@ from settings.file_fault import file_fault
 from settings.loading import load, parse, problem_text, read_text, renamed_to, validate
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line
+from settings.text_fault import TextFault, toml_fault
+from settings.toml_lines import TomlLines, TomlPath
 
 __all__ = [
     "MAX_PUSHED_BYTES",
@@ -19,6 +21,9 @@ __all__ = [
     "TOML_TOKEN",
     "Settings",
     "SettingsError",
+    "TextFault",
+    "TomlLines",
+    "TomlPath",
     "file_fault",
     "load",
     "one_line",
@@ -27,5 +32,6 @@ __all__ = [
     "problem_text",
     "read_text",
     "renamed_to",
+    "toml_fault",
     "validate",
 ]

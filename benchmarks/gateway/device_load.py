@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class LoadSettings:
     """Latencies count from then on."""
     name: str = "bench"
     tenant: str = TENANT
+    records: int = RECORDS
+    """Of one batch."""
     deaf: bool = False
     """Sends at its rate whatever it is answered; its latencies mean nothing."""
 
@@ -78,18 +81,31 @@ def packets(tenant: str, device: str, batch_bytes: int, seed: int) -> list[bytes
             Record(seq, 1_767_614_400_000_000 + seq * 1_000_003, Raw(topic="can/0", payload=draw.randbytes(size)))
             for seq in range(first, first + RECORDS)
         )
-        batch = encode(Batch(device, 7, READY * RECORDS, records))
-        body = _text(topic) + struct.pack(">H", number + 1) + b"\x00" + batch
-        made.append(_packet(0x32, body))
+        made.append(publish_packet(topic, number + 1, encode(Batch(device, 7, READY * RECORDS, records))))
     return made
+
+
+def publish_packet(topic: bytes, number: int, batch: bytes) -> bytes:
+    """A PUBLISH of QoS 1 with that packet id."""
+    return _packet(0x32, _text(topic) + struct.pack(">H", number) + b"\x00" + batch)
+
+
+MakePackets = Callable[["LoadSettings", int], list[bytes]]
+"""The packets of the device with this number, which it sends in turn, again and again."""
+
+
+def packets_of(settings: LoadSettings, number: int) -> list[bytes]:
+    """Those of benchmarks that do not care what is in a batch."""
+    return packets(settings.tenant, device_name(settings.name, number), settings.batch_bytes, number)
 
 
 class Device:
     """One connection. `sent_s` has when each batch that is under way was to be sent, the oldest first."""
 
-    def __init__(self, settings: LoadSettings, number: int) -> None:
+    def __init__(self, settings: LoadSettings, number: int, made: list[bytes]) -> None:
         device = device_name(settings.name, number)
-        self.packets = packets(settings.tenant, device, settings.batch_bytes, number)
+        self.packets = made
+        self._records = settings.records
         self.socket = _connected(settings, number)
         self.socket.sendall(_connect(f"{settings.tenant}/{device}"))
         self.socket.sendall(_subscribe(device_topic(settings.tenant, device, DeviceChannel.ACK)))
@@ -105,7 +121,7 @@ class Device:
     def send(self, now_s: float) -> None:
         """Queue the next batch; `now_s`: when it is, or was, due."""
         self.outgoing += self.packets[self._next]
-        self._next = (self._next + 1) % READY
+        self._next = (self._next + 1) % len(self.packets)
         if not self._deaf:
             self.sent_s.append(now_s)
 
@@ -158,16 +174,17 @@ class Device:
         assert "refused" not in ack, ack
         self.messages += 1
         self._part += sum(last - first + 1 for first, last in ack["ranges"])
-        done, self._part = divmod(self._part, RECORDS)
+        done, self._part = divmod(self._part, self._records)
         return done
 
 
 class LoadFleet:
     """All devices, and the loop that serves them."""
 
-    def __init__(self, settings: LoadSettings) -> None:
+    def __init__(self, settings: LoadSettings, make: MakePackets = packets_of) -> None:
         self._settings = settings
-        self._devices = [Device(settings, number) for number in range(len(settings.certificates))]
+        count = len(settings.certificates)
+        self._devices = [Device(settings, number, make(settings, number)) for number in range(count)]
         self._poll = select.epoll()
         self._by_fd = {}
         for device in self._devices:

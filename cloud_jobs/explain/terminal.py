@@ -12,11 +12,11 @@ from rich.text import Text
 from cloud_jobs.billing.currency import amount_text
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, place_text, quantity_text
 from cloud_jobs.billing.rating import Charge
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.pool_arithmetic import steps
 from cloud_jobs.fitted_table import Column, FittedTable
+from geo.reference.moments import stamp
 from geo.spatial import ENGINE_VERSION
 
 _WORDS: Final = {True: "yes", False: "NO", None: "unknown"}

@@ -69,6 +69,12 @@ def _unpublished_s(status: CentreStatus, one: DerivedStatus) -> Value:
     return 0 if one.unpublished_since is None else status.age_s(one.unpublished_since)
 
 
+def _provisional_s(status: CentreStatus) -> Value:
+    if (found := status.provisional) is None or found.error:
+        return None
+    return 0 if found.since is None else status.age_s(found.since)
+
+
 def _waiting(status: CentreStatus) -> Iterator[Labelled]:
     return (((one.topic, one.cluster), one.backlog) for one in status.lag)
 
@@ -135,6 +141,12 @@ FACTS: Final[Mapping[str, _Fact]] = {
     ),
     "waybill_centre_unpublished_seconds": _Fact(
         _TABLE, "Age of the oldest row that waits to be published; 0: none does", _derived(_unpublished_s)
+    ),
+    "waybill_centre_oldest_provisional_seconds": _Fact(
+        (), "Age of the oldest alert whose verdict is not published; 0: none waits", _one(_provisional_s)
+    ),
+    "waybill_centre_max_provisional_seconds": _Fact(
+        (), "The longest that one may wait", _one(_of("provisional", "bound_s"))
     ),
     "waybill_centre_streams": _Fact((), "Device streams of the coverage", _one(_of("coverage", "streams"))),
     "waybill_centre_open_streams": _Fact((), "Of these, with a gap", _one(_of("coverage", "open_streams"))),

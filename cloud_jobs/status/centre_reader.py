@@ -8,6 +8,7 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.status.facts import CentreStatus
 from cloud_jobs.status.judging import problems
 from cloud_jobs.status.lake_facts import LakeReader
+from cloud_jobs.status.provisional import provisional_alerts
 from cloud_jobs.status.topic_lag import left_out_topics, topic_lags
 from runtime.token_watch import TokenWatch
 
@@ -26,7 +27,8 @@ class CentreReader:
         """How the centre is, and what is wrong, by the limits of the settings."""
         lags = topic_lags(self._settings)
         token_problem = self._token.ended or self._token.ending
-        found = replace(self._lake.read(), lag=lags, token_problem=token_problem)
+        provisional = provisional_alerts(self._settings)
+        found = replace(self._lake.read(), lag=lags, token_problem=token_problem, provisional=provisional)
         try:
             found = replace(found, left_out=left_out_topics(self._settings))
         except ValueError as error:

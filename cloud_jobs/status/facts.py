@@ -97,13 +97,25 @@ class MaintenanceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ProvisionalStatus:
+    """Alerts that wait for their verdicts: the longest that one may, and since when the oldest does; None: none does.
+
+    `error`: why that is unknown.
+    """
+
+    bound_s: float
+    since: datetime | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CentreStatus:
     """All of it. `clock_ahead_s`: how far this machine's clock is ahead of that of the lake's store.
 
     `ingest_number`, `fence`: of the newest commit of the ingest, counted from 1, and whole, as its writer drew it.
     `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause. `erasures_pending`: declared, and
-    not yet done in all files. `errors`: what could not be read, by its name. `token_problem`: that the token of
-    `[access]` has ended or ends soon; "": it does not.
+    not yet done in all files. `provisional`: None where no alert was ever collected. `errors`: what could not be read,
+    by its name. `token_problem`: that the token of `[access]` has ended or ends soon; "": it does not.
     """
 
     now: datetime
@@ -121,6 +133,7 @@ class CentreStatus:
     erasures: int | None = None
     erasures_pending: int | None = None
     maintenance: MaintenanceStatus = MaintenanceStatus()
+    provisional: ProvisionalStatus | None = None
     errors: Mapping[str, str] = field(default_factory=dict)
     token_problem: str = ""
 

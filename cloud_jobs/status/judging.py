@@ -11,6 +11,8 @@ from cloud_jobs.status_settings import CentreLimits
 
 MAX_SKEW_S: Final = 300.0
 """So far a clock may be from another one."""
+_DECIDED_WITHIN_S: Final = 60.0
+"""At its bound an alert is withdrawn by the next run of the verdicts, and that is published: so long it may take."""
 _ALWAYS: Final = "usage"
 """Bills are made of it: it is waited for although it was never computed."""
 
@@ -27,6 +29,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
         *_of_rows(status),
         *_of_statements(status),
         *(problem for one in status.derived for problem in _of_derived(status, one, limits.max_behind_s)),
+        *_of_provisional(status),
         *_of_reference(status, limits.max_behind_s),
         *_of_maintenance(status, limits.max_unmaintained_s),
     )
@@ -99,6 +102,16 @@ def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -
         yield f"{one.table} is computed with other fences than those in force, {late}"
     if one.unpublished_since is not None and (late := _late(status, one.unpublished_since, max_behind_s)):
         yield f"rows of {one.table} wait to be published, the oldest {late}"
+
+
+def _of_provisional(status: CentreStatus) -> Iterator[str]:
+    """An alert without a verdict for longer than one may be provisional: whoever gives them stands still."""
+    if (found := status.provisional) is None:
+        return
+    if found.error:
+        yield f"it is unknown whether each alert has its verdict: {found.error}"
+    elif found.since is not None and (late := _late(status, found.since, found.bound_s + _DECIDED_WITHIN_S)):
+        yield f"an alert waits for its verdict {late}"
 
 
 def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""What waits for the ingest in Pulsar: the backlog of its subscription, by topic partition, from the admin address."""
+"""What waits in Pulsar: the backlog of a subscription, by topic partition, from the admin address."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
     """For each topic of the ingest what waits in its partitions; unknown, with the reason, where nobody says."""
-    cluster = _cluster_read(settings)
+    cluster, subscription = _cluster_read(settings), settings.ingest.subscription
+    return subscription_lags(settings, cluster, settings.batch_topics, subscription)
+
+
+def subscription_lags(
+    settings: CloudSettings, cluster: ClusterSettings, topics: Iterable[str], subscription: str
+) -> tuple[TopicLag, ...]:
+    """The same of a subscription to topics of a cluster."""
     try:
         client = AdminClient(
             cluster.name,
@@ -34,9 +41,9 @@ def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
             check_name=False,
         )
     except ReplicationError as error:
-        return tuple(TopicLag(topic, cluster.name, error=str(error)) for topic in settings.batch_topics)
+        return tuple(TopicLag(topic, cluster.name, error=str(error)) for topic in topics)
     with client:
-        return tuple(lag for topic in settings.batch_topics for lag in _lags(client, topic, settings))
+        return tuple(lag for topic in topics for lag in _lags(client, topic, subscription))
 
 
 def left_out_topics(settings: CloudSettings) -> tuple[TopicLeftOut, ...]:
@@ -54,13 +61,13 @@ def _cluster_read(settings: CloudSettings) -> ClusterSettings:
     return next((one for one in settings.clusters if one.name == active), settings.clusters[0])
 
 
-def _lags(client: AdminClient, topic: str, settings: CloudSettings) -> Iterator[TopicLag]:
+def _lags(client: AdminClient, topic: str, subscription: str) -> Iterator[TopicLag]:
     name = topic.removeprefix(PERSISTENT)
     try:
         found = client.get(f"{topic_path(name)}/partitions", PARTITIONS)
         count = 0 if found is None else found.partitions
         for partition in [partition_name(name, number) for number in range(count)] or [name]:
-            yield _lag(client, partition, settings.ingest.subscription)
+            yield _lag(client, partition, subscription)
     except ReplicationError as error:
         yield TopicLag(topic, client.cluster, error=str(error))
 
@@ -72,8 +79,8 @@ def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:
     stats = client.get(f"{topic_path(partition)}/stats", STATS, **asked)
     if stats is None:
         return TopicLag(topic, client.cluster, error="the cluster does not have it")
-    of_ingest = stats.subscriptions.get(subscription)
-    if of_ingest is None:
+    waiting = stats.subscriptions.get(subscription)
+    if waiting is None:
         return TopicLag(topic, client.cluster, error=f"it has no subscription {subscription!r}")
-    oldest = _EPOCH + timedelta(milliseconds=of_ingest.earliest_ms) if of_ingest.earliest_ms > 0 else None
-    return TopicLag(topic, client.cluster, of_ingest.backlog, oldest if of_ingest.backlog else None)
+    oldest = _EPOCH + timedelta(milliseconds=waiting.earliest_ms) if waiting.earliest_ms > 0 else None
+    return TopicLag(topic, client.cluster, waiting.backlog, oldest if waiting.backlog else None)

@@ -18,6 +18,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from cloud_jobs.verdicts.lookups import OpenedTable, moment
 from geo.alerts import Alert, MalformedAlert, decode_alert
+from geo.spatial import is_identified_by
 
 TABLE: Final = "alerts"
 MAX_AHEAD: Final = timedelta(days=1)
@@ -80,6 +81,9 @@ def _judged(message: TopicAlert, now: datetime, max_age: timedelta) -> tuple[Ale
     happened = moment(alert.t_ms)
     if not now - max_age <= happened <= now + MAX_AHEAD:
         return None, f"far-off: it says that it happened at {happened.isoformat()}"
+    # an id that is another fact's would get two verdicts, of which one is wrong
+    if not is_identified_by(alert.id, alert.tenant, alert.device, alert.event):
+        return None, f"wrong-id: {alert.id} does not follow from what it says"
     return alert, ""
 
 

@@ -24,6 +24,7 @@ class VerdictSettings(Settings):
         default=3600.0,
         ge=1,
         le=31 * 86_400,
-        description="an alert whose record the centre has not by then is withdrawn as `not_received`",
+        description="from when the centre has an alert: if events are not computed with its record by then, it "
+        "is withdrawn as `not_received`, or as `not_computed` if only the record is there",
     )
     interval_s: float = Field(default=2.0, ge=0.1, le=3600, description="the pause between two runs of --follow")

@@ -33,13 +33,14 @@ class KnownOfAlert:
     """What is known of one id.
 
     `alert`: what a region said; None: nothing. `event`: what is in force at the centre; None: nothing is, or not yet.
-    `is_covered`: the events are computed with the record that the alert names. `is_overdue`: the alert is as old as one
-    may be provisional. `was_announced`: a verdict was given before.
+    `is_covered`: the events are computed with the record that the alert names. `is_received`: the centre has it.
+    `is_overdue`: the alert is as old as one may be provisional. `was_announced`: a verdict was given before.
     """
 
     alert: DayEvent | None
     event: DayEvent | None
     is_covered: bool
+    is_received: bool
     is_overdue: bool
     was_announced: bool
 
@@ -57,7 +58,9 @@ def decide(known: KnownOfAlert) -> AlertDecision | None:
         return AlertDecision(VerdictKind.CORRECTED, known.event, ErrorReason.INCORRECT_DATA)
     if known.is_covered:
         return _WITHDRAWN
-    return AlertDecision(VerdictKind.WITHDRAWN, None, ErrorReason.NOT_RECEIVED) if known.is_overdue else None
+    # who is told that a record never came looks for it in the region, and not at the job that stands still
+    reason = ErrorReason.NOT_COMPUTED if known.is_received else ErrorReason.NOT_RECEIVED
+    return AlertDecision(VerdictKind.WITHDRAWN, None, reason) if known.is_overdue else None
 
 
 _WITHDRAWN: Final = AlertDecision(VerdictKind.WITHDRAWN, None, ErrorReason.DID_NOT_OCCUR)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +48,28 @@ class VerdictRun:
     def __bool__(self) -> bool:
         """Whether something was said."""
         return bool(self.confirmed + self.corrected + self.withdrawn + self.late)
+
+
+class KnownCoverage(NamedTuple):
+    """With what the events are computed, and what the centre has now, which is asked for overdue alerts alone."""
+
+    covered: Mapping[DeviceStream, Coverage]
+    received: Mapping[DeviceStream, Coverage]
+
+
+def provisional_since(lake: Lake) -> datetime | None:
+    """Since when the oldest alert of the table waits for a verdict; None: each has one.
+
+    Read from the tables, whether or not somebody gives verdicts. Raises LakeError.
+    """
+    alerts = OpenedTable(lake, "alerts", lake.open("alerts"))
+    newest = counter_of(newest_number(alerts.opened, "alerts"))
+    decided = stated(lake.open(TABLE), DECIDED_ALERTS) or 0
+    if decided >= newest:
+        return None
+    # the first one that waits is in the commit behind those of which each has its verdict
+    moments = alerts.since(decided, newest)["collected_at"].to_pylist()
+    return min(moments, default=None)
 
 
 def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime) -> VerdictRun:
@@ -107,7 +129,7 @@ class _Deciding:
         found = []
         for name in sorted(ids):
             alert, before = said.get(name), verdicts.get(name)
-            decision = decide(self._known(alert, in_force.get(name), before, coverage))
+            decision = decide(_known(alert, in_force.get(name), before, coverage, self._now - self._longest))
             if decision is None:
                 if alert is not None:
                     self._note_open(alert)
@@ -128,23 +150,17 @@ class _Deciding:
         by_kind = {kind.value: int(counts.get(kind, 0)) for kind in VerdictKind}
         return VerdictRun(**by_kind, provisional=self._open, oldest_provisional_s=max(0, oldest_s))
 
-    def _known(
-        self, alert: Row | None, event: Row | None, before: Row | None, coverage: Mapping[DeviceStream, Coverage]
-    ) -> KnownOfAlert:
-        return KnownOfAlert(
-            alert=None if alert is None else event_of(alert),
-            event=None if event is None else event_of(event),
-            is_covered=alert is not None and _is_covered(alert, coverage),
-            is_overdue=alert is not None and self._now - alert["collected_at"] >= self._longest,
-            was_announced=before is not None,
-        )
+    def _coverage(self, alerts: Iterable[Row]) -> KnownCoverage:
+        """What is covered and what is received of the devices of these alerts."""
+        rows = [*alerts]
+        covered = self._coverage_at(self._covered_commit, rows)
+        due = self._now - self._longest
+        overdue = [row for row in rows if row["collected_at"] <= due and not _has(covered, row)]
+        return KnownCoverage(covered, self._coverage_at(self._lake.ingest_commit(), overdue) if overdue else {})
 
-    def _coverage(self, alerts: Iterable[Row]) -> Mapping[DeviceStream, Coverage]:
-        """What the events are computed with, of the devices of these alerts."""
+    def _coverage_at(self, commit: int | None, alerts: Sequence[Row]) -> Mapping[DeviceStream, Coverage]:
         devices = {TenantDevice(row["tenant"], row["device"]) for row in alerts}
-        if not devices or self._covered_commit is None:
-            return {}
-        return self._lake.coverage_at(self._covered_commit, devices)
+        return self._lake.coverage_at(commit, devices) if devices and commit is not None else {}
 
     def _note_open(self, alert: Row) -> None:
         self._open += 1
@@ -196,7 +212,21 @@ def _newest(rows: Iterable[Row]) -> dict[str, Row]:
     return newest
 
 
-def _is_covered(alert: Row, coverage: Mapping[DeviceStream, Coverage]) -> bool:
+def _known(
+    alert: Row | None, event: Row | None, before: Row | None, coverage: KnownCoverage, overdue_at: datetime
+) -> KnownOfAlert:
+    return KnownOfAlert(
+        alert=None if alert is None else event_of(alert),
+        event=None if event is None else event_of(event),
+        is_covered=alert is not None and _has(coverage.covered, alert),
+        is_received=alert is not None and _has(coverage.received, alert),
+        is_overdue=alert is not None and alert["collected_at"] <= overdue_at,
+        was_announced=before is not None,
+    )
+
+
+def _has(coverage: Mapping[DeviceStream, Coverage], alert: Row) -> bool:
+    """Whether the record is in it that an alert names."""
     stream = coverage.get(DeviceStream(alert["tenant"], alert["device"], alert["epoch"]))
     return stream is not None and alert["seq"] in stream.received
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import Counter, Gauge
@@ -13,9 +16,12 @@ __all__ = ["VerdictMetrics"]
 
 
 class VerdictMetrics:
-    """In the registry of the job's runs."""
+    """In the registry of the job's runs. `now`: seconds since 1970."""
 
-    def __init__(self, registry: CollectorRegistry, max_provisional_s: float) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, max_provisional_s: float, now: Callable[[], float] = time.time
+    ) -> None:
+        self._now = now
         self._given = Counter(
             "waybill_verdicts_given_total", "Verdicts given, revisions among them", ["kind"], registry=registry
         )
@@ -26,25 +32,34 @@ class VerdictMetrics:
             registry=registry,
         )
         self._provisional = Gauge("waybill_verdicts_provisional_alerts", "Alerts without a verdict", registry=registry)
-        self._oldest_s = Gauge(
-            "waybill_verdicts_oldest_provisional_seconds", "Since when the oldest of these waits", registry=registry
+        oldest_s = Gauge(
+            "waybill_verdicts_oldest_provisional_seconds",
+            "The longest that an alert may have been waiting: since the oldest that waits, or since all had verdicts",
+            registry=registry,
         )
         bound_s = Gauge(
             "waybill_verdicts_max_provisional_seconds", "So long an alert waits at the most", registry=registry
         )
         self._left_out = Gauge("waybill_verdicts_left_out_topics", "Topics that cannot be read", registry=registry)
+        # a run that fails or hangs sets nothing: so the age is that of the moment at which it is asked for
+        self._decided_until_s = math.nan
+        oldest_s.set_function(lambda: self._now() - self._decided_until_s)
+        self._provisional.set(math.nan)
         bound_s.set(max_provisional_s)
         for kind in VerdictKind:
             self._given.labels(kind)
         for outcome in ("added", "repeated", "refused"):
             self._alerts.labels(outcome)
 
-    def take(self, counts: dict[str, Any]) -> None:
-        """What one run did."""
+    def take(self, counts: dict[str, Any], began_s: float) -> None:
+        """What one run did, and when it began to read the topics."""
         for kind in VerdictKind:
             self._given.labels(kind).inc(counts[kind])
         for outcome, name in (("added", "alerts"), ("repeated", "repeated"), ("refused", "refused")):
             self._alerts.labels(outcome).inc(counts[name])
         self._provisional.set(counts["provisional"])
-        self._oldest_s.set(counts["oldest_provisional_s"])
         self._left_out.set(counts["left_out"])
+        # what waits in a topic that was not read is not known
+        if not counts["left_out"]:
+            waits_s = counts["oldest_provisional_s"] if counts["provisional"] else 0
+            self._decided_until_s = began_s - waits_s

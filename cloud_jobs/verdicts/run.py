@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -25,6 +26,9 @@ from geo.alerts.verdict import ErrorReason, FinalEvent
 from runtime.signals import stop_on_signals
 
 Counts = dict[str, Any]
+_MAX_MESSAGES: Final = 5_000
+"""So many are taken in one commit."""
+_MAX_COMMITS: Final = 200
 _LOG = structlog.get_logger("verdicts", job="verdicts")
 
 
@@ -45,11 +49,12 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
     def once() -> None:
         with runs.run() as measured:
+            began = datetime.now(UTC)
             with settings.location.errors_named():
                 counts = _collect(settings, alerts)
                 run = give_verdicts(lake, given, datetime.now(UTC))
             counts |= _counts(run)
-            metrics.take(counts)
+            metrics.take(counts, began.timestamp())
             try:
                 counts["published"] = _publish(settings)
             finally:
@@ -97,14 +102,23 @@ def verdict_message(row: Row) -> dict[str, Any]:
 
 
 def _collect(settings: CloudSettings, alerts: AlertSubscription) -> Counts:
-    """Takes what the topics have into the table; how many alerts are new, were there, and are none."""
-    messages = alerts.read()
-    found = collect_alerts(settings.tables, messages, datetime.now(UTC), timedelta(days=settings.ingest.max_age_days))
-    alerts.acknowledge()
-    if found.refused:
-        _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
-    refused = sum(found.refused.values())
-    return {"alerts": found.added, "repeated": found.repeated, "refused": refused, "left_out": len(alerts.problems)}
+    """Takes what the topics have into the table; how many alerts are new, were there, and are none.
+
+    All of it: an event is not to be called late while its alert waits behind others.
+    """
+    counts = Counter[str]()
+    for _ in range(_MAX_COMMITS):
+        received = alerts.receive(_MAX_MESSAGES)
+        now, max_age = datetime.now(UTC), timedelta(days=settings.ingest.max_age_days)
+        found = collect_alerts(settings.tables, received.messages, now, max_age)
+        alerts.acknowledge()
+        if found.refused:
+            _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
+        refused = sum(found.refused.values())
+        counts.update({"alerts": found.added, "repeated": found.repeated, "refused": refused})
+        if received.is_all:
+            break
+    return {**counts, "left_out": len(received.unread)}
 
 
 def _counts(run: VerdictRun) -> Counts:

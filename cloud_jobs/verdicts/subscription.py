@@ -1,123 +1,206 @@
-"""Alerts from Pulsar: the topics of all regions at the first cluster that answers, acknowledged once they are stored.
-
-A topic that cannot be read is left out, named and tried again; the others go on.
-"""
+"""The topics of alerts, read by durable subscriptions of the centre's cluster: what is not acknowledged comes again."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import pulsar
 import structlog
 
 from cloud_jobs.verdicts.collecting import TopicAlert
-from runtime.pulsar_client import PulsarAccess, open_pulsar_client
+from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
-_LOG = structlog.get_logger(__name__)
-MAX_MESSAGES: Final = 5_000
-"""So many messages are taken in one commit."""
-_TIMEOUT_S: Final = 10
-_FIRST_MS: Final = 20
-"""So long a topic is waited for that has nothing; one that has something, for as long as it has more."""
-_NEXT_MS: Final = 2
-_TRY_AGAIN_S: Final = 5.0
+MAX_BYTES: Final = 64 << 20
+"""One run takes no more than this, however many messages it may take."""
+RETRY_S: Final = 30.0
+"""After so long a topic that could not be read, or a cluster that was lost, is tried again."""
+FIRST_IDLE_S: Final = 5.0
+"""How long after a subscription its first message may take: the broker waits a second before it gives a new consumer
+any, as another one may have just left."""
+IDLE_S: Final = 0.05
+_OPERATION_S: Final = 10
 _QUEUE: Final = 1_000
+_WAIT_MS: Final = 10
+_log = structlog.get_logger("verdicts")
+
+
+class ReceivedAlerts(NamedTuple):
+    """What was taken at once. `is_all`: nothing more was there. `unread`: topics that cannot be read, and why."""
+
+    messages: list[TopicAlert]
+    is_all: bool
+    unread: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A subscription, and the ids of the messages that were handed over and not acknowledged."""
+
+    topic: str
+    consumer: Any
+    handed_over: list[Any] = field(default_factory=list)
 
 
 class AlertSubscription:
-    """The subscription `name` on topics, each with its tenant. `problems`: why a topic is not read, by its name."""
+    """Reads topics from the first cluster that answers, and stays there until it is lost.
+
+    `topics`: whose alerts alone each may have (None: anybody's). One that cannot be read keeps no other one back: it
+    is named, and tried again after RETRY_S. One process has the messages; a second one with this subscription waits,
+    and takes over when the first one ends.
+    """
 
     def __init__(
         self,
         service_urls: Sequence[str],
         access: PulsarAccess,
         topics: Mapping[str, str | None],
-        name: str,
+        subscription: str,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._urls, self._access, self._topics, self._name, self._clock = service_urls, access, topics, name, clock
+        self._urls, self._access, self._topics = tuple(service_urls), access, dict(topics)
+        self._subscription, self._clock = subscription, clock
         self._client: Any = None
-        self._consumers: dict[str, Any] = {}
-        self._taken: list[tuple[str, Any]] = []
-        self._at = 0
-        self._try_at_s = float("-inf")
-        self.problems: dict[str, str] = {}
+        self._readings: list[_Reading] = []
+        self._unread: dict[str, str] = dict.fromkeys(topics, "it was not tried yet")
+        self._tried_s = float("-inf")
 
-    def read(self) -> list[TopicAlert]:
-        """What is there, at most so many messages; none while no cluster answers."""
-        self._subscribe()
-        self._taken = []
-        found: list[TopicAlert] = []
-        for topic, consumer in [*self._consumers.items()]:
-            try:
-                self._drain(topic, consumer, found)
-            except pulsar.PulsarException as error:
-                self._lose(topic, str(error))
-        return found
+    def receive(self, max_messages: int) -> ReceivedAlerts:
+        """What is there, or comes within a moment. What was received before and not acknowledged comes again."""
+        is_again = self._ask_again()
+        is_fresh = self._subscribe() or is_again
+        messages: list[TopicAlert] = []
+        taken_bytes, quiet_since_s = 0, self._clock()
+        while len(messages) < max_messages and taken_bytes < MAX_BYTES:
+            found = [one for reading in self._readings for one in self._drained(reading, max_messages - len(messages))]
+            messages += found
+            taken_bytes += sum(len(one.body) for one in found)
+            if found:
+                quiet_since_s = self._clock()
+            elif self._clock() - quiet_since_s >= (FIRST_IDLE_S if is_fresh else IDLE_S) or not self._readings:
+                return ReceivedAlerts(messages, True, self._not_read())
+        return ReceivedAlerts(messages, False, self._not_read())
 
     def acknowledge(self) -> None:
-        """What was read last is stored. A message whose acknowledgement is lost comes again, and is there already."""
-        for topic, message in self._taken:
-            if (consumer := self._consumers.get(topic)) is not None:
-                with contextlib.suppress(pulsar.PulsarException):
-                    consumer.acknowledge(message)
-        self._taken = []
+        """What was received is committed, and need not come again. What cannot be acknowledged does."""
+        for reading in [*self._readings]:
+            try:
+                for message_id in reading.handed_over:
+                    reading.consumer.acknowledge(message_id)
+                reading.handed_over.clear()
+            except pulsar.PulsarException as error:
+                self._lose(reading, error)
 
     def close(self) -> None:
-        """Leave the topics; what was not acknowledged comes again."""
-        self._consumers.clear()
+        """Ends the subscriptions' connections; the subscriptions stay."""
+        client, self._client, self._readings = self._client, None, []
+        if client is not None:
+            with suppress(pulsar.PulsarException):
+                client.close()
+
+    def _not_read(self) -> dict[str, str]:
+        """Topics of which it is unknown what waits: also while a connection is away that may come back."""
+        away = (one.topic for one in self._readings if not one.consumer.is_connected())
+        return self._unread | dict.fromkeys(away, "the connection to the cluster is lost")
+
+    def _ask_again(self) -> bool:
+        """What a run that failed did not acknowledge comes again; returns whether there was any."""
+        found = [one for one in self._readings if one.handed_over]
+        for reading in found:
+            try:
+                reading.consumer.redeliver_unacknowledged_messages()
+                reading.handed_over.clear()
+            except pulsar.PulsarException as error:
+                self._lose(reading, error)
+        return bool(found)
+
+    def _subscribe(self) -> bool:
+        """Subscribes to what is not read, if it is time; returns whether any is new."""
+        for reading in [*self._readings]:
+            if not reading.consumer.is_connected() and self._clock() - self._tried_s >= RETRY_S:
+                self._lose(reading, ConnectionError("the connection to the cluster is lost"))
+        if not self._unread or self._clock() - self._tried_s < RETRY_S:
+            return False
+        self._tried_s = self._clock()
+        if not self._readings:
+            # of none it is known which cluster has them
+            self.close()
+        before = len(self._readings)
         if self._client is not None:
-            with contextlib.suppress(pulsar.PulsarException):
-                self._client.close()
-            self._client = None
+            self._subscribe_here()
+        else:
+            self._find_cluster()
+        return len(self._readings) > before
 
-    def _drain(self, topic: str, consumer: Any, found: list[TopicAlert]) -> None:
-        wait_ms = _FIRST_MS
-        while len(found) < MAX_MESSAGES:
-            try:
-                message = consumer.receive(wait_ms)
-            except pulsar.Timeout:
+    def _find_cluster(self) -> None:
+        """Takes the first cluster that answers, or none."""
+        for url in self._urls:
+            self._open(url)
+            if self._subscribe_here() or self._readings:
                 return
-            wait_ms = _NEXT_MS
-            found.append(TopicAlert(topic, self._topics[topic], message.data()))
-            self._taken.append((topic, message))
+            self.close()
 
-    def _subscribe(self) -> None:
-        """Subscribes to what is not read yet, now and then; at another cluster if none of the topics can be read."""
-        missing = [topic for topic in self._topics if topic not in self._consumers]
-        if not missing or self._clock() < self._try_at_s:
-            return
-        self._try_at_s = self._clock() + _TRY_AGAIN_S
+    def _open(self, url: str) -> None:
+        try:
+            self._client = open_pulsar_client(url, self._access, timeout_s=_OPERATION_S)
+        except (PulsarAccessError, ValueError, RuntimeError) as error:
+            self._client = None
+            self._unread = dict.fromkeys(self._unread, f"{url}: {error}")
+
+    def _subscribe_here(self) -> bool:
+        """Tries each topic that is not read; returns whether the cluster answers."""
         if self._client is None:
-            self._client = open_pulsar_client(self._urls[self._at], self._access, timeout_s=_TIMEOUT_S)
-        for topic in missing:
+            return False
+        for topic in [one for one in self._topics if one in self._unread]:
             try:
-                self._consumers[topic] = self._client.subscribe(
+                consumer = self._client.subscribe(
                     topic,
-                    self._name,
+                    self._subscription,
                     consumer_type=pulsar.ConsumerType.Failover,
                     initial_position=pulsar.InitialPosition.Earliest,
                     receiver_queue_size=_QUEUE,
+                    # its position travels to the standby: what comes there again is known
                     replicate_subscription_state_enabled=True,
                 )
+            except (pulsar.Timeout, pulsar.ConnectError) as error:
+                self._note_unread(topic, error)
+                # a silent cluster: each further topic would wait as long
+                return False
             except pulsar.PulsarException as error:
-                self._lose(topic, str(error))
-                if not self._consumers:
-                    # a cluster that does not answer: the other topics would wait for it as long again
-                    break
+                self._note_unread(topic, error)
             else:
-                self.problems.pop(topic, None)
-        if not self._consumers:
-            self.close()
-            self._at = (self._at + 1) % len(self._urls)
+                del self._unread[topic]
+                self._readings.append(_Reading(topic, consumer))
+                _log.info("reading alerts", topic=topic)
+        return True
 
-    def _lose(self, topic: str, problem: str) -> None:
-        if self.problems.get(topic) != problem:
-            _LOG.warning("alerts cannot be read", topic=topic, problem=problem)
-        self.problems[topic] = problem
-        if (consumer := self._consumers.pop(topic, None)) is not None:
-            with contextlib.suppress(pulsar.PulsarException):
-                consumer.close()
+    def _drained(self, reading: _Reading, at_most: int) -> list[TopicAlert]:
+        found: list[TopicAlert] = []
+        try:
+            while len(found) < at_most:
+                message = reading.consumer.receive(timeout_millis=_WAIT_MS)
+                reading.handed_over.append(message.message_id())
+                found.append(TopicAlert(reading.topic, self._topics[reading.topic], message.data()))
+        except pulsar.Timeout:
+            pass
+        except pulsar.PulsarException as error:
+            self._lose(reading, error)
+        return found
+
+    def _lose(self, reading: _Reading, error: Exception) -> None:
+        """Closes a subscription; what it handed over and did not acknowledge comes again to the next one."""
+        if reading in self._readings:
+            self._readings.remove(reading)
+            self._note_unread(reading.topic, error)
+        with suppress(pulsar.PulsarException):
+            reading.consumer.close()
+
+    def _note_unread(self, topic: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if self._unread.get(topic) != text:
+            _log.warning("alerts cannot be read", topic=topic, error=text)
+        self._unread[topic] = text

@@ -13,6 +13,7 @@ from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
+from deploy.demo.alerting import AlertFindings
 from deploy.demo.billing import DemoBilling
 from deploy.demo.document_audit import DocumentAudit, PostedAudit, audit_documents, audit_posted, true_ledger
 from deploy.demo.guarding import LockedOut
@@ -98,6 +99,7 @@ class Audit:
     usage_differing: int
     proof: DemoProof | None
     locked_out: LockedOut | None = None
+    alerts: AlertFindings | None = None
 
     @property
     def equal(self) -> bool:
@@ -113,6 +115,7 @@ class Audit:
             and self.proof.stations_agree
             and self.proof.line_agrees
             and (self.locked_out is None or self.locked_out.holds)
+            and (self.alerts is None or self.alerts.holds)
             and self.conflicts == self.malformed == self.usage_differing == 0
         )
 

@@ -111,6 +111,14 @@ def usage_job(stack: LocalStack, config: Path, folder: str = "usage") -> DaemonP
     )
 
 
+def spatial_jobs(stack: LocalStack, config: Path) -> list[DaemonProcess]:
+    """The events at fences, and what is said of the alerts: not started yet; each ends by itself."""
+    return [
+        DaemonProcess.python(f"cloud-jobs-{job}", "cloud_jobs", [job, "--config", str(config)], stack.folder / job)
+        for job in ("geofence", "verdicts")
+    ]
+
+
 _PRUNE_DELAY_S = 0.3
 _HEARTBEAT_S = 60
 """The least that an agent takes: nobody wants to wait for the usual five minutes."""

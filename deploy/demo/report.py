@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
@@ -92,10 +93,26 @@ def verdict_table(audit: Audit) -> FittedTable:
             (" = ".join(Station), counted, proof.stations_agree),
             (f"line {line.line} of {line.number} computed again", _charged(line), proof.line_agrees),
         ]
+    if (alerts := audit.alerts) is not None:
+        rows.append(("each alert has its verdict", alerts.found, alerts.holds))
     if (locked_out := audit.locked_out) is not None:
         rows.append(("a revoked vehicle lost its session and got no other", locked_out.found, locked_out.holds))
     for what, figure, holds in rows:
         table.add(what, figure, _verdict(holds))
+    return table
+
+
+def alerts_table(audit: Audit) -> FittedTable:
+    """The alerts: their kinds, how long they took, what became of them."""
+    table = _table("Alerts, and what the centre says of them", "what", "found")
+    if (found := audit.alerts) is not None:
+        table.add("alerts", ", ".join(f"{count} {kind}" for kind, count in sorted(found.by_kind.items())))
+        for where, (median_ms, p99_ms) in (
+            ("raised in the region", found.region_ms),
+            ("at the centre", found.centre_ms),
+        ):
+            table.add(f"{where}, after the batch", f"p50 {median_ms} ms, p99 {p99_ms} ms")
+        table.add("verdicts", ", ".join(f"{count} {kind}" for kind, count in found.verdicts.items()))
     return table
 
 
@@ -114,6 +131,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "reconciled": None if audit.proof is None else audit.proof.reconciled.outcome.value,
         "explained": None if audit.proof is None else audit.proof.line_agrees,
         "locked_out": _locked_out_values(audit.locked_out),
+        "alerts": None if audit.alerts is None else asdict(audit.alerts),
         "documents": [_document_values(one) for one in audit.documents],
         "posted": {
             one.payer: {"currency": one.currency, "gross_minor": one.posted_minor, "truth_minor": one.owed_minor}

@@ -17,6 +17,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import counts_text, read_reference
 from cloud_jobs.reference_publisher import Signing
 from cloud_jobs.reference_publisher import publish as publish_reference
+from deploy.demo.alerting import AlertFindings, AlertWatch, find_verdicts, start_alert_processes
 from deploy.demo.audit import Audit, Names, audit, ingested_records
 from deploy.demo.billing import CLERK, DemoBilling, not_final
 from deploy.demo.driving import DemoDrive, Say
@@ -28,6 +29,7 @@ from deploy.demo.processes import (
     certificate_of,
     cloud_config,
     cloud_settings,
+    spatial_jobs,
     start_gateways,
     start_ingest,
     start_vehicles,
@@ -53,6 +55,7 @@ class DemoScenario:
     on_progress: Callable[[str, float, float], None] = lambda *_: None
     vehicles: list[DemoVehicle] = field(default_factory=list)
     peak_memory_bytes: int = 0
+    watch: AlertWatch | None = None
 
     def run(self) -> Audit:
         """Run it all and compare. Raises DemoError, LocalStackError, CloudError."""
@@ -66,11 +69,14 @@ class DemoScenario:
         self._publish_reference(settings)
         start_gateways(self.stack)
         self.say("gateways of both regions are connected")
+        start_alert_processes(self.stack)
+        self.watch = AlertWatch(self.stack)
+        self.say("an alert process in each region looks at every fix, and the alerts are read at the centre")
         self._start_vehicles(scenario)
         summary = self._drive(scenario)
         heard = {one.device for one in self.vehicles} - {self.plan.silent}
         self._wait_until_through(lake, names, summary, heard)
-        self._compute(usage_job(self.stack, config))
+        self._compute(usage_job(self.stack, config), "usage")
         billing = DemoBilling(lake, self.plan.period)
         self._wait_until_stated(lake, names, billing, heard)
         reason = self._first_closing(billing, names)
@@ -78,15 +84,16 @@ class DemoScenario:
         self._issue(billing)
         self._come_back(lake, names, summary, billing)
         ingest.stop()
-        self._compute(usage_job(self.stack, config, "usage-late"))
+        self._compute(usage_job(self.stack, config, "usage-late"), "usage")
         self._adjust(billing)
         proof = self._prove(billing)
+        alerts = self._judge_alerts(lake, config)
         locked_out = self._lock_out(names)
         self.say("comparing with the truth")
         truth = Truth.from_folder(self._folder)
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
         states = [truth.knowing({self.plan.silent: known}), truth]
-        return replace(audit(billing, states, agents, names, reason, proof), locked_out=locked_out)
+        return replace(audit(billing, states, agents, names, reason, proof), locked_out=locked_out, alerts=alerts)
 
     @property
     def _folder(self) -> Path:
@@ -227,22 +234,34 @@ class DemoScenario:
                 self.say(f"only {stated} of {len(devices)} vehicles stated that nothing is left")
                 return
 
-    def _compute(self, job: DaemonProcess) -> None:
-        """Runs the usage job to its end."""
-        self.say("computing usage on Spark")
+    def _judge_alerts(self, lake: Lake, config: Path) -> AlertFindings:
+        """The centre's events, and the verdict on each alert."""
+        assert self.watch is not None, "it was started with the gateways"
+        self.watch.close()
+        for job, what in zip(spatial_jobs(self.stack, config), ("events at fences", "verdicts on alerts"), strict=True):
+            self._compute(job, what)
+        found = find_verdicts(lake, self.watch.alerts)
+        self.say(f"{found.found}; at the centre {found.centre_ms[0]} ms after their batches (p99 {found.centre_ms[1]})")
+        return found
+
+    def _compute(self, job: DaemonProcess, what: str) -> None:
+        """Runs a job to its end."""
+        self.say(f"computing {what}")
         job.start()
         ends = time.monotonic() + self.plan.settings.timeout_s
         while job.pid is not None:
             if time.monotonic() > ends:
                 job.stop()
-                raise DemoError(_failed("the usage job did not end in time", job.last_lines()))
-            self._poll("computing usage", 0, 0)
+                raise DemoError(_failed(f"{what}: the job did not end in time", job.last_lines()))
+            self._poll(f"computing {what}", 0, 0)
         if job.exit_status != 0:
-            raise DemoError(_failed(f"the usage job ended with exit status {job.exit_status}", job.last_lines()))
+            raise DemoError(_failed(f"{what}: the job ended with exit status {job.exit_status}", job.last_lines()))
 
     def _poll(self, what: str, done: float, total: float) -> None:
         """Shows progress, checks that no server has died, and waits a moment."""
         self.on_progress(what, done, total)
+        if self.watch is not None and (news := self.watch.news()):
+            self.say(news)
         self.stack.check()
         self.peak_memory_bytes = max(self.peak_memory_bytes, self.stack.memory_bytes)
         time.sleep(_POLL_S)

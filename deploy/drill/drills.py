@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloud_jobs.lake.coverage import DeviceStream
+from deploy.drill.alert_audit import AlertAudit
 from deploy.drill.environment import DrillEnvironment
 from deploy.drill.findings import Findings, compute_findings
 from deploy.drill.run import DrillRun, drill_run
@@ -17,13 +18,19 @@ class Outcome:
     """One drill's figures.
 
     `restarts`: how often the ingest ended and was started again. `lost_after_return`: what was still lost once the lost
-    region was back with its disks; None where no region was lost.
+    region was back with its disks; None where no region was lost. `alerts`: None where there were to be none.
     """
 
     drill: Drill
     found: Findings
     restarts: int
     lost_after_return: int | None = None
+    alerts: AlertAudit | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all figures hold; what is unknown does not."""
+        return self.found.passed and (self.alerts is None or self.alerts.holds is True)
 
 
 def run_drill(drill: Drill, environment: DrillEnvironment) -> Outcome:
@@ -40,8 +47,10 @@ def _hq_loss(environment: DrillEnvironment) -> Outcome:
         # Killed after the mark: the seconds to the first record are never measured too short.
         environment.stack.pulsar[centre].kill()
         environment.say(f"killed {centre} with SIGKILL")
+        if environment.alerts is not None:
+            environment.alerts.kill_verdicts()
         run.wait_until_through()
-        return Outcome(Drill.HQ_LOSS, compute_findings(run.observations()), run.restarts)
+        return _outcome(Drill.HQ_LOSS, run)
 
 
 def _failback(environment: DrillEnvironment) -> Outcome:
@@ -54,7 +63,7 @@ def _failback(environment: DrillEnvironment) -> Outcome:
         environment.ingest.request_switchover(centre)
         environment.say(f"ordered the ingest from {standby} back to {centre}")
         run.wait_until_through()
-        return Outcome(Drill.FAILBACK, compute_findings(run.observations()), run.restarts)
+        return _outcome(Drill.FAILBACK, run)
 
 
 def _region_loss(environment: DrillEnvironment) -> Outcome:
@@ -74,7 +83,7 @@ def _region_loss(environment: DrillEnvironment) -> Outcome:
         )
         environment.start_cluster(cluster.cluster)
         environment.wait_for_or_timeout("what the region still had comes through", lambda: run.lost() == 0)
-        return Outcome(Drill.REGION_LOSS, findings, run.restarts, run.lost())
+        return Outcome(Drill.REGION_LOSS, findings, run.restarts, run.lost(), environment.audit_alerts())
 
 
 def _link_cut(environment: DrillEnvironment) -> Outcome:
@@ -95,7 +104,7 @@ def _link_cut(environment: DrillEnvironment) -> Outcome:
         run.mark_count()
         environment.say(f"healed them after {environment.settings.cut_s:.0f} s")
         run.wait_until_through()
-        return Outcome(Drill.LINK_CUT, compute_findings(run.observations()), run.restarts)
+        return _outcome(Drill.LINK_CUT, run)
 
 
 _DRILLS: dict[Drill, Callable[[DrillEnvironment], Outcome]] = {
@@ -104,6 +113,11 @@ _DRILLS: dict[Drill, Callable[[DrillEnvironment], Outcome]] = {
     Drill.REGION_LOSS: _region_loss,
     Drill.LINK_CUT: _link_cut,
 }
+
+
+def _outcome(drill: Drill, run: DrillRun) -> Outcome:
+    found = compute_findings(run.observations())
+    return Outcome(drill, found, run.restarts, alerts=run.environment.audit_alerts())
 
 
 def _all_streams(run: DrillRun) -> frozenset[DeviceStream]:

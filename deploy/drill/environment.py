@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, SubTreeFileSystem
 
+from deploy.drill.alert_audit import AlertAudit
+from deploy.drill.alert_processes import DrillAlerts
 from deploy.drill.errors import DrillError
 from deploy.drill.ingest_process import IngestProcess
 from deploy.drill.settings import DrillSettings, Moment
@@ -42,8 +44,16 @@ def drill_stack(folder: Path, settings: DrillSettings, say: Say) -> Iterator[Loc
 class DrillEnvironment:
     """A running stack and its ingest. Each drill on it brings devices of its own."""
 
-    def __init__(self, stack: LocalStack, ingest: IngestProcess, settings: DrillSettings, say: Say) -> None:
+    def __init__(
+        self,
+        stack: LocalStack,
+        ingest: IngestProcess,
+        settings: DrillSettings,
+        say: Say,
+        alerts: DrillAlerts | None = None,
+    ) -> None:
         self.stack = stack
+        self.alerts = alerts
         self.ingest = ingest
         self.settings = settings
         self.say = say
@@ -66,6 +76,10 @@ class DrillEnvironment:
         with admins(self.topology, self.stack.access()) as clients:
             self._clients = clients
             yield
+
+    def audit_alerts(self) -> AlertAudit | None:
+        """What became of the alerts; None: there were to be none."""
+        return None if self.alerts is None else self.alerts.audit()
 
     def region_cluster(self, region: str) -> PulsarCluster:
         """The cluster that takes in what a region's devices send."""
@@ -123,15 +137,23 @@ class DrillEnvironment:
 
 @contextmanager
 def open_environment(stack: LocalStack, folder: Path, settings: DrillSettings, say: Say) -> Iterator[DrillEnvironment]:
-    """A running stack with an ingest whose tables and checkpoint are in `folder`; the ingest is stopped on leaving."""
+    """A running stack with an ingest whose tables and checkpoint are in `folder`, and with what alerts need.
+
+    All of it is stopped on leaving.
+    """
     ingest = IngestProcess(stack, folder, trigger_s=settings.trigger_s)
     ingest.start()
-    environment = DrillEnvironment(stack, ingest, settings, say)
+    alerts = DrillAlerts(stack, ingest, say) if settings.alerts else None
+    environment = DrillEnvironment(stack, ingest, settings, say, alerts)
     try:
+        if alerts is not None:
+            alerts.start()
         with environment.admin_connections():
             yield environment
     finally:
         ingest.stop()
+        if alerts is not None:
+            alerts.stop()
 
 
 def _files(files: FileSystem, folder: str) -> set[str]:

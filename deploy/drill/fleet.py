@@ -8,7 +8,6 @@ own is silent.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections import deque
@@ -21,10 +20,11 @@ from typing import Any
 import pulsar
 
 from cloud_jobs.lake.coverage import DeviceStream
+from deploy.drill.course import position_at
 from deploy.drill.record_ids import SeenRange
 from deploy.drill.settings import FleetSettings
 from runtime.pulsar_client import PulsarAccess, open_pulsar_client
-from telemetry import Batch, Position, Record, encode
+from telemetry import Batch, Record, encode
 
 TENANT = "fleet"
 _TICK_S = 0.02
@@ -184,28 +184,20 @@ class Fleet:
 
     def _batches(self) -> Iterator[_Sent]:
         size = self._settings.records_per_batch
+        spacing_us = round(1e6 * self._settings.devices / self._settings.records_per_s)
         made = dict.fromkeys(self.streams, 0)
-        for stream in cycle(self.streams):
+        for number, stream in cycle(enumerate(self.streams)):
             first = made[stream] + 1
             made[stream] += size
-            yield _Sent(stream, first, made[stream], _payload(stream, first, made[stream]))
+            yield _Sent(stream, first, made[stream], _payload(stream, first, made[stream], spacing_us, number))
 
 
-def _payload(stream: DeviceStream, first: int, last: int) -> bytes:
-    """A drive round a small circle, one fix a record, measured now."""
+def _payload(stream: DeviceStream, first: int, last: int, spacing_us: int, phase: float) -> bytes:
+    """One fix a record, the last one measured now."""
     now_us = time.time_ns() // 1000
+    times_us = [now_us + spacing_us * (seq - last) for seq in range(first, last + 1)]
     records = tuple(
-        Record(
-            seq,
-            now_us + 1000 * (seq - last),
-            Position(
-                latitude=53.44 + 0.01 * math.sin(seq / 50),
-                longitude=-2.93 + 0.01 * math.cos(seq / 50),
-                speed_mps=13.5,
-                accuracy_m=4.0,
-            ),
-        )
-        for seq in range(first, last + 1)
+        Record(seq, time_us, position_at(time_us, phase)) for seq, time_us in enumerate(times_us, start=first)
     )
     return encode(Batch(stream.device, stream.epoch, last, records))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cloud_jobs.config import CloudSettings
 from deploy.drill.errors import DrillError
-from deploy.local import DaemonProcess, LocalStack
+from deploy.local import DaemonProcess, LocalStack, stack_operator
 from settings import load
 
 _LOOK_S = 0.1
@@ -88,12 +88,17 @@ def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
     lines = [
         f'lake = "{folder / "lake" if store is None else f"s3://{store.bucket}/{folder.name}"}"',
         f'checkpoints = "{folder / "checkpoints"}"',
+        'tenants = ["fleet"]',
         *(line for name in topology.centres for line in _cluster(stack, name)),
+        stack_operator(stack.folder).reference_settings(),
         "[access]",
         stack.access("jobs").as_toml(),
         "[ingest]",
         f"topics = {topics!r}",
         f"trigger_interval_s = {trigger_s}",
+        "[verdicts]",
+        f"alerts = {[f'persistent://fleet/alerts-{region}/alerts' for region in topology.regions]!r}",
+        "interval_s = 1.0",
         *([store.job_settings()] if store else []),
     ]
     path.write_text("\n".join(lines) + "\n")

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from deploy.drill.alert_audit import AlertAudit
 from deploy.drill.drills import Outcome
 from deploy.drill.findings import FIRST_WITHIN_S
 from deploy.drill.settings import Drill
@@ -56,11 +57,26 @@ def drill_table(outcome: Outcome) -> Table:
         f"first record through, after {since}", _seconds(counts.first_through_s), within, _verdict(next(verdicts))
     )
     table.add_row(f"last record that was under way through, after {since}", _seconds(counts.last_through_s))
+    if outcome.alerts is not None:
+        _add_alerts(table, outcome.alerts)
     table.caption = (
         f"{counts.records_per_s:,.0f} records/s; the largest micro-batch before had {counts.largest_batch:,} records; "
         f"sent again by devices: {counts.resent:,}; restarts of the ingest: {outcome.restarts}"
     )
     return table
+
+
+def _add_alerts(table: Table, alerts: AlertAudit) -> None:
+    if alerts.unknown:
+        table.add_row("alerts without exactly one verdict", "unknown", "0", _verdict(None))
+        return
+    table.add_row("alerts that regions raised", f"{alerts.announced:,}")
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in alerts.in_force.items() if count)
+    table.add_row("verdicts in force", kinds)
+    bad = alerts.without + alerts.twice + alerts.unpublished
+    table.add_row(
+        "alerts without exactly one verdict, or with one unpublished", f"{bad:,}", "0", _verdict(alerts.holds)
+    )
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -71,11 +87,14 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
     return {
         "drill": outcome.drill.value,
-        "passed": outcome.found.passed,
+        "passed": outcome.passed,
         "verdicts": dict(outcome.found.verdicts),
         **figures,
         "lost_after_return": outcome.lost_after_return,
         "ingest_restarts": outcome.restarts,
+        "alerts": None
+        if outcome.alerts is None
+        else {"each_has_one_verdict": outcome.alerts.holds, **dataclasses.asdict(outcome.alerts)},
     }
 
 
@@ -83,5 +102,7 @@ def _seconds(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:.1f} s"
 
 
-def _verdict(holds: bool) -> Text:
+def _verdict(holds: bool | None) -> Text:
+    if holds is None:
+        return Text("unknown", style="bold yellow")
     return Text("yes", style="green") if holds else Text("NO", style="bold red")

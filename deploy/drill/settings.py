@@ -50,4 +50,5 @@ class DrillSettings(Settings):
     cut_s: float = Field(8.0, gt=0, le=600, description="how long a cut link stays cut")
     timeout_s: float = Field(300.0, gt=0, description="bound of every wait")
     lake: LakePlace = Field(LakePlace.FOLDER, description="`s3`: the tables are on an S3 server of the stack")
+    alerts: bool = Field(True, description="each region raises alerts, and each is held against its verdict")
     heap_mb: int = Field(320, ge=192, description="heap of each of the four clusters")

@@ -14,8 +14,11 @@ from deploy.local.stack_operator import stack_operator
 __all__ = ["alert_process", "alert_settings"]
 
 
-def alert_settings(stack: LocalStack, region: str, number: int = 1) -> Path:
-    """The settings of `fleet-gateway alerts`, written to the stack's folder. Each of several has a number."""
+def alert_settings(stack: LocalStack, region: str, number: int = 1, *, max_age_s: float | None = None) -> Path:
+    """The settings of `fleet-gateway alerts`, written to the stack's folder. Each of several has a number.
+
+    `max_age_s`: how old an event may be of which it raises an alert; None: as it does by itself.
+    """
     name = f"{region}-alerts-{number}"
     folder = stack.folder / f"alerts-{name}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,15 +36,17 @@ service_url = "{stack.pulsar[region].service_url}"
 [fences]
 operators = "{stack_operator(stack.folder).operators_file}"
 
+{"" if max_age_s is None else f"[evaluation]{chr(10)}max_age_s = {max_age_s}"}
+
 [status]
 port = {_port(stack, name)}
 """)
     return config
 
 
-def alert_process(stack: LocalStack, region: str, number: int = 1) -> DaemonProcess:
+def alert_process(stack: LocalStack, region: str, number: int = 1, *, max_age_s: float | None = None) -> DaemonProcess:
     """One with these settings: it counts as started once it turns, also as a standby."""
-    config = alert_settings(stack, region, number)
+    config = alert_settings(stack, region, number, max_age_s=max_age_s)
     url = f"http://127.0.0.1:{_port(stack, f'{region}-alerts-{number}')}"
     return DaemonProcess.python(
         f"alerts-{region}-{number}",

@@ -4,7 +4,8 @@ A commit is due as soon as one of these is true of the messages that wait:
 
 - one of them is urgent;
 - there are `records` of them, or `size` bytes;
-- the oldest waits for `delay_s`;
+- the last commit is `delay_s` ago, and the oldest waits for GATHER_S; or the oldest waits for `delay_s`. So a vehicle
+  that reports now and then is stored at once, and a busy one is not stored more often than every `delay_s`;
 - the broker's window is full, so no more will come before they are acknowledged. A broker does not say how large its
   window is, so it is learned: when two commits in a row found the same number of messages and a silence, that number is
   taken for the window. Every 16th commit waits for its time again, so that a wrong guess does not last.
@@ -12,15 +13,21 @@ A commit is due as soon as one of these is true of the messages that wait:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+GATHER_S = 0.02
+"""What a vehicle reports together comes within this time, and is one commit also after a silence."""
 SMALLEST_WINDOW = 8
 RECHECK_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBudget:
-    """What a commit may cost: at most `delay_s` of latency, at most so many `records` and bytes at once."""
+    """What a commit may cost: at most `delay_s` of latency, at most so many `records` and bytes at once.
+
+    Commits that nothing but time makes due are `delay_s` apart at least.
+    """
 
     delay_s: float
     records: int
@@ -35,6 +42,7 @@ class GroupCommit:
         self._window: int | None = None
         self._candidate: int | None = None
         self._commits = 0
+        self._committed_s = -math.inf
         self.waiting = 0
         self._size = 0
         self._urgent = False
@@ -59,20 +67,30 @@ class GroupCommit:
         budget = self._budget
         if self._urgent or self.waiting >= budget.records or self._size >= budget.size or self._window_is_full():
             return 0.0
-        return max(0.0, self._oldest_s + budget.delay_s - now_s)
+        return max(0.0, self._due_s - now_s)
 
     def on_committed(self, now_s: float) -> None:
         """What waited is committed."""
         self._learn(now_s)
+        if self.waiting:
+            self._committed_s = now_s
         self._commits += 1
         self._reset()
+
+    @property
+    def _due_s(self) -> float:
+        """When what waits is due by time alone."""
+        delay_s = self._budget.delay_s
+        gathered_s = self._oldest_s + min(GATHER_S, delay_s)
+        return min(max(gathered_s, self._committed_s + delay_s), self._oldest_s + delay_s)
 
     def _window_is_full(self) -> bool:
         return self.waiting == self._window and self._commits % RECHECK_EVERY != 0
 
     def _learn(self, now_s: float) -> None:
-        by_time = self._oldest_s + self._budget.delay_s <= now_s
-        silent = self._latest_s - self._oldest_s < self._budget.delay_s / 2
+        by_time = self._due_s <= now_s
+        half_s = self._budget.delay_s / 2
+        silent = self._latest_s - self._oldest_s < half_s <= now_s - self._latest_s
         # A few messages and then silence are a slow vehicle, not a full window.
         if by_time and silent and self.waiting >= SMALLEST_WINDOW:
             if self.waiting == self._candidate:

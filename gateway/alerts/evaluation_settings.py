@@ -11,7 +11,10 @@ class EvaluationSettings(Settings):
     """How old and how early a fix or an event may be, and how much of devices is held."""
 
     max_age_s: float = Field(
-        default=300.0, gt=0, le=86_400, description="an event that is older when it is seen is the centre's alone"
+        default=300.0,
+        gt=0,
+        le=3_153_600_000,
+        description="an event that is older when it is seen is the centre's alone; raise it to replay old data",
     )
     max_ahead_s: float = Field(
         default=60.0, ge=0, le=86_400, description="a fix so far ahead of this clock is passed over"

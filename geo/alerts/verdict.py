@@ -29,12 +29,14 @@ class VerdictKind(StrEnum):
 
 
 class ErrorReason(StrEnum):
-    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and one of ours."""
+    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and two of ours."""
 
     DID_NOT_OCCUR = "did_not_occur"
     INCORRECT_DATA = "incorrect_data"
     NOT_RECEIVED = "not_received"
-    """The centre never had the record that the alert names."""
+    """The centre had not the record that the alert names for as long as an alert may be provisional."""
+    NOT_COMPUTED = "not_computed"
+    """The centre had the record, and for so long had not computed its events."""
 
 
 class FinalEvent(AlertMessage):
@@ -52,7 +54,9 @@ class AlertVerdict(AlertMessage):
     """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it.
 
     `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn.
-    `corrective_ids`: events that stand in the place of a withdrawn one. `decided_ms`: by the centre's clock.
+    `alerted`: what the region had said, as in EPCIS a declaration of an error repeats the event; None: nothing, or it
+    is not said. `corrective_ids`: events that stand in the place of a withdrawn one. `decided_ms`: by the centre's
+    clock.
     """
 
     id: Id
@@ -63,6 +67,7 @@ class AlertVerdict(AlertMessage):
     event: FinalEvent | None = None
     reason: ErrorReason | None = None
     corrective_ids: tuple[Id, ...] = Field((), max_length=16)
+    alerted: FinalEvent | None = None
     decided_ms: Milliseconds
 
 

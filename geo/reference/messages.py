@@ -14,19 +14,20 @@ from typing import Any, Final, Literal, NamedTuple
 
 from geo.reference.beginning import instant_text
 from geo.reference.trust import Provenance, ReferenceTrust
-from geo.spatial.geojson import named
+from geo.spatial.feature_names import named
 from identity.errors import SignatureRefused
 from identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
 from identity.signatures import SIGNATURE, SIGNER, Publication
 from telemetry import InvalidJson, parse_json
 
-Kind = Literal["fence", "tariff", "account", "legal_entity", "exchange_rate"]
+Kind = Literal["fence", "tariff", "account", "legal_entity", "exchange_rate", "alert_rule"]
 TOPICS: Final[dict[Kind, str]] = {
     "fence": "fences",
     "tariff": "tariffs",
     "account": "accounts",
     "legal_entity": "legal-entities",
     "exchange_rate": "exchange-rates",
+    "alert_rule": "alert-rules",
 }
 NAMESPACE: Final = "persistent://fleet/reference"
 MAX_BYTES: Final = 5 << 20

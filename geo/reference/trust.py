@@ -55,10 +55,15 @@ ANYBODY: Final = ReferenceTrust(None)
 
 
 def scope_of(kind: str, body: Mapping[str, Any]) -> Scope:
-    """What a publication speaks for: of an account its tenants, itself and its parent; all else concerns every tenant.
+    """What a publication speaks for: of an account its tenants, itself and its parent, of an alert rule its account;
+    all else concerns every tenant.
 
     A fence counts for the vehicles of every tenant, and a tariff for whoever refers to it.
     """
+    if kind == "alert_rule":
+        name = body.get("id")
+        # of which account it is, its id says, which nobody else can take
+        return Scope(kind, accounts=frozenset({name.partition("/")[0] if isinstance(name, str) else ""}))
     devices = body.get("devices", [])
     if kind != "account" or not isinstance(devices, list):
         return Scope(kind, is_shared=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from geo.spatial.engine_version import ENGINE_VERSION
     from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
     from geo.spatial.event_facts import end_fixes
-    from geo.spatial.event_ids import DayEvent, Kind, identified
+    from geo.spatial.event_ids import DayEvent, Kind, identified, is_identified_by
     from geo.spatial.events import EventSettings, GeofenceEvent, PublishedEventSettings, events_of, find_events
     from geo.spatial.fence_set import FenceSet
     from geo.spatial.fences import Fence
@@ -86,6 +86,7 @@ __all__ = [
     "find_visits",
     "identified",
     "in_force",
+    "is_identified_by",
     "new_revisions",
     "ordinals",
     "pieces_by_fence",
@@ -100,7 +101,7 @@ _MODULES = {
     "engine_version": ("ENGINE_VERSION",),
     "errors": ("FenceError", "FixError", "SpatialError", "TooManyEncounters"),
     "event_facts": ("end_fixes",),
-    "event_ids": ("DayEvent", "Kind", "identified"),
+    "event_ids": ("DayEvent", "Kind", "identified", "is_identified_by"),
     "events": ("EventSettings", "GeofenceEvent", "PublishedEventSettings", "events_of", "find_events"),
     "fence_set": ("FenceSet",),
     "fences": ("Fence",),

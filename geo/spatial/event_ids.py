@@ -23,6 +23,10 @@ class DayEvent(NamedTuple):
     seq: int
 
 
+_MAX_EQUAL: Final = 64
+"""More equal events of one segment are no vehicle's."""
+
+
 def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str, DayEvent]:
     """Events of one device by their ids, each from facts alone.
 
@@ -30,8 +34,22 @@ def identified(tenant: str, device: str, events: Iterable[DayEvent]) -> dict[str
     what is known of an event is looked up by it. `events`: of each fix that ends a segment, all or none.
     """
     in_order = sorted(events)
-    keys = [(one.t_ms // DAY_MS, one.epoch, one.seq, one.kind, one.place) for one in in_order]
-    names = (fact_id("event", tenant, device, *key, number) for key, number in zip(keys, ordinals(keys), strict=True))
+    keys = [_facts(one) for one in in_order]
+    names = (_id(tenant, device, key, number) for key, number in zip(keys, ordinals(keys), strict=True))
     found = dict(zip(names, in_order, strict=True))
     assert len(found) == len(in_order), "two events have one id"
     return found
+
+
+def is_identified_by(name: str, tenant: str, device: str, event: DayEvent) -> bool:
+    """Whether a name is an id of such an event: of the first one of its segment, or of one of those after it."""
+    facts = _facts(event)
+    return any(_id(tenant, device, facts, number) == name for number in range(_MAX_EQUAL))
+
+
+def _facts(event: DayEvent) -> tuple[int, int, int, str, str]:
+    return event.t_ms // DAY_MS, event.epoch, event.seq, event.kind, event.place
+
+
+def _id(tenant: str, device: str, facts: tuple[int, int, int, str, str], number: int) -> str:
+    return fact_id("event", tenant, device, *facts, number)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from geo.spatial.activity import FOREVER_MS, Activity
 from geo.spatial.errors import FenceError
+from geo.spatial.feature_names import given_properties, named
 from geo.spatial.features import Feature, read_features
 from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
@@ -97,23 +98,12 @@ def fence_of(feature: Feature) -> Fence | Gate:
             raise FenceError(f"its type is {_shown(feature.value['type'])}, not 'Feature'")
         if not isinstance(feature.value.get("properties") or {}, dict):
             raise FenceError("its properties are not an object")
-        return _made(_id(name), feature, _properties(feature.value))
+        return _made(_id(name), feature, given_properties(feature.value))
     except FenceError as fault:
         shown = "" if name is None else str(name)[:_SHOWN_CHARS]
         raise FenceError(fault.reason, fence_id=shown, place=feature.place) from None
     except ValidationError as fault:
         raise FenceError(weekly_faults(fault), fence_id=str(name)[:_SHOWN_CHARS], place=feature.place) from None
-
-
-def named(feature: dict[str, Any]) -> Any:
-    """The id that a feature gives, `properties.id` or its own, whatever it is; None: it gives none."""
-    return _properties(feature).get("id", feature.get("id"))
-
-
-def _properties(feature: dict[str, Any]) -> dict[str, Any]:
-    """The properties that are given: null, which tables are exported with, gives none."""
-    value = feature.get("properties")
-    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else {}
 
 
 class _Known:

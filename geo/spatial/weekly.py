@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from geo.spatial.activity import Activity
-from geo.spatial.hours import DAY_MS, WEEK_MS, YEARS, Hours
+from geo.spatial.event_ids import DAY_MS
 from settings import Settings
+
+if TYPE_CHECKING:
+    from geo.spatial.activity import Activity
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: Final[tuple[Day, ...]] = get_args(Day)
+WEEK_MS: Final = 7 * DAY_MS
 MAX_WINDOWS: Final = 64
 _SHOWN_CHARS: Final = 60
 _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
@@ -24,6 +27,8 @@ _CLOCK: Final = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
 
 class WeeklyWindow(Settings):
     """From a time of the local clock until another, on some days. Until at or before from: on the day after."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     days: Annotated[tuple[Day, ...], Field(min_length=1, max_length=7)]
     start: Annotated[str, Field(alias="from", pattern=_CLOCK)]
@@ -47,12 +52,43 @@ class Weekly(Settings):
         return value
 
     def activity(self) -> Activity:
-        """When the windows are open, over `YEARS`."""
+        """When the windows are open, over `hours.YEARS`."""
         return _activity(self)
+
+    def is_open_at(self, t_ms: int) -> bool:
+        """Whether the local clock shows a time in a window at a moment (ms since 1970), in any year."""
+        clock = datetime.fromtimestamp(t_ms / 1000, UTC).astimezone(_zone(self.timezone))
+        of_day = ((clock.hour * 60 + clock.minute) * 60 + clock.second) * 1000 + clock.microsecond // 1000
+        shown = clock.weekday() * DAY_MS + of_day
+        return any(start <= shown < until for start, until in _stretches(self))
+
+    @property
+    def is_always_open(self) -> bool:
+        """Whether a window is open at every time of the week."""
+        reached = 0
+        for start, until in sorted(_stretches(self)):
+            if start > reached:
+                return False
+            reached = max(reached, until)
+        return reached >= WEEK_MS
+
+
+@lru_cache(maxsize=1024)
+def _stretches(weekly: Weekly) -> tuple[tuple[int, int], ...]:
+    return tuple(_of_week(weekly))
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
 
 
 @lru_cache(maxsize=32)
 def _activity(weekly: Weekly) -> Activity:
+    # who asks for one moment waits for no numpy
+    from geo.spatial.activity import Activity  # noqa: PLC0415
+    from geo.spatial.hours import YEARS, Hours  # noqa: PLC0415
+
     zone = ZoneInfo(weekly.timezone)
     first, last = (int(datetime(year, 1, 1, tzinfo=zone).timestamp()) * 1000 for year in YEARS)
     stretches = Activity(_of_week(weekly)).stretches()

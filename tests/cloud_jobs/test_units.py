@@ -15,8 +15,11 @@ from typer.testing import CliRunner
 from cloud_jobs.__main__ import app
 
 FOLDER = Path(__file__).parents[2] / "deploy/systemd"
-# a canary is no job: tests/deploy/canary has its unit
-UNITS = sorted(unit for unit in FOLDER.glob("waybill-*.service") if unit.stem != "waybill-canary")
+# of the gateway, with tests of its own
+NOTIFIER = FOLDER / "waybill-notifier.service"
+# no job either: tests/deploy/canary has its test
+CANARY = FOLDER / "waybill-canary.service"
+UNITS = sorted(unit for unit in FOLDER.glob("waybill-*.service") if unit not in {NOTIFIER, CANARY})
 PAGE = (FOLDER.parents[1] / "docs/centre.md").read_text(encoding="utf-8")
 PROGRAM = "/opt/waybill/bin/cloud-jobs"
 
@@ -52,7 +55,7 @@ def test_each_unit_calls_a_command_with_options_that_it_has(unit: Path) -> None:
 
 def test_what_always_runs_is_started_again_whatever_ended_it_but_wrong_settings() -> None:
     always = [unit.read_text(encoding="utf-8") for unit in UNITS if unit.stem != "waybill-status"]
-    assert len(always) == 6
+    assert len(always) == 7
     for text in always:
         assert all(word in text for word in ("Restart=always", "StartLimitIntervalSec=0", "PreventExitStatus=2 78"))
         # systemd starts a unit again whose first command fails, whatever its exit status

@@ -11,6 +11,7 @@ from prometheus_client.registry import CollectorRegistry
 from cloud_jobs.metrics.ingest_metrics import IngestMetrics
 from cloud_jobs.metrics.run_metrics import RunMetrics
 from gateway.metrics import GatewayMetrics
+from gateway.webhooks.metrics import WebhookMetrics
 from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, AlertingRule, faults, rules, samples
 from tests.deploy.promql import named_in, promtool, template_labels
 from tests.structure.test_documented import anchors
@@ -108,6 +109,7 @@ def test_the_first_of_what_must_never_happen_is_an_increase() -> None:
         GatewayMetrics().registry,
         IngestMetrics().registry,
         RunMetrics("usage", 60).registry,
+        WebhookMetrics(("ops",)).registry,
     ]
     at_the_start = {
         sample.name for registry in registries for metric in registry.collect() for sample in metric.samples
@@ -117,7 +119,7 @@ def test_the_first_of_what_must_never_happen_is_an_increase() -> None:
         for rule in rules()
         for part in re.findall(r"increase\(([^)]*)\)", rule.expr)
         for selector in named_in(part).selectors
-        if selector.metric.startswith(("waybill_gateway_", "waybill_ingest_", "waybill_jobs_"))
+        if selector.metric.startswith(("waybill_gateway_", "waybill_ingest_", "waybill_jobs_", "waybill_webhooks_"))
     }
     assert needed - at_the_start == set()
 
@@ -127,4 +129,4 @@ def test_the_targets_of_a_region_have_its_label() -> None:
     jobs = dict(re.findall(r"- job_name: waybill-(\w+)\n(.*?)(?=\n  #|\Z)", text, re.DOTALL))
     regional = {job for job, rest in jobs.items() if rest.count("targets:") == rest.count("labels: {region: ")}
     assert regional == REGIONAL
-    assert set(jobs) == {"gateway", "access", "canary", "replication", "centre", "jobs"}
+    assert set(jobs) == {"gateway", "access", "canary", "replication", "centre", "jobs", "webhooks"}

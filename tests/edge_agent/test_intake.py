@@ -1,6 +1,7 @@
 """What comes in: what it becomes, when it is committed, and what is known again."""
 
 import json
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from edge_agent.config import DEFAULT_CLASSES
 from edge_agent.intake.classes import Classifier
-from edge_agent.intake.group_commit import CommitBudget, GroupCommit
+from edge_agent.intake.group_commit import GATHER_S, CommitBudget, GroupCommit
 from edge_agent.intake.parse import TOO_LARGE_EVENT, parse_message
 from edge_agent.store.arrivals import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
 from telemetry import MAX_RAW_BYTES, Canary, Event, Position, Raw, Signal
@@ -119,6 +120,8 @@ def test_a_commit_is_due_after_its_delay_and_at_once_when_it_is_full_or_urgent()
     group = GroupCommit(BUDGET)
     assert group.due_in(0.0) is None
     group.add(1.0, 10, urgent=False)
+    group.on_committed(1.0)
+    group.add(1.0, 10, urgent=False)
     assert group.due_in(1.05) == pytest.approx(0.15)
     assert group.due_in(1.3) == 0
     group.add(1.06, 10, urgent=True)
@@ -133,9 +136,41 @@ def test_a_commit_is_due_after_its_delay_and_at_once_when_it_is_full_or_urgent()
     assert group.due_in(3.0) == 0
 
 
+def test_what_comes_after_a_silence_is_committed_once_what_comes_with_it_is_there():
+    group = GroupCommit(BUDGET)
+    group.add(1.0, 10, urgent=False)
+    group.add(1.005, 10, urgent=False)
+    assert group.due_in(1.005) == pytest.approx(GATHER_S - 0.005)
+    group.on_committed(1.02)
+    group.add(1.1, 10, urgent=False)
+    assert group.due_in(1.1) == pytest.approx(0.12), "the last commit was a moment ago"
+    group.on_committed(1.22)
+    group.add(2.22, 10, urgent=False)
+    assert group.due_in(2.22) == pytest.approx(GATHER_S)
+
+
+@given(st.lists(st.floats(0.15, 3), min_size=1, max_size=60), st.floats(0.001, 2))
+def test_commits_that_time_makes_due_are_apart_and_nothing_waits_longer_than_the_delay(pauses, delay_s):
+    group = GroupCommit(CommitBudget(delay_s=delay_s, records=10_000, size=10_000))
+    commits, oldest_s = [], None
+    # so far apart that they are never taken for a broker's window
+    for now_s in accumulate(pause * delay_s for pause in pauses):
+        # due before the next one came
+        if oldest_s is not None and (due_s := oldest_s + group.due_in(oldest_s)) <= now_s:
+            assert min(GATHER_S, delay_s) - 1e-9 <= due_s - oldest_s <= delay_s + 1e-9
+            group.on_committed(due_s)
+            commits.append(due_s)
+            oldest_s = None
+        oldest_s = now_s if oldest_s is None else oldest_s
+        group.add(now_s, 1, urgent=False)
+    assert all(later - earlier >= delay_s - 1e-9 for earlier, later in pairwise(commits))
+
+
 def test_a_brokers_window_is_learned_and_forgotten_when_it_turns_out_larger():
     group = GroupCommit(BUDGET)
     now = 0.0
+    group.add(now, 1, urgent=False)
+    group.on_committed(now)
     for _ in range(2):
         for _ in range(20):
             group.add(now, 1, urgent=False)

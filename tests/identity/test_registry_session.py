@@ -315,3 +315,14 @@ def test_the_device_that_may_be_meant_is_found_among_those_that_were_not_asked_a
     topic.put(active("acme", "bus-4"))
     with RegistrySession(SETTINGS, names={"acme/bus-44"}) as session:
         assert (session.get("acme/bus-44"), session.nearest("acme/bus-44")) == (None, "acme/bus-4")
+
+
+def test_what_is_cut_short_says_what_was_published_before(topic: Topic) -> None:
+    def cut() -> None:
+        raise RegistryRefused("the right was taken away")
+
+    topic.turns = iter([_nothing, cut])
+    with RegistrySession(SETTINGS) as session, pytest.raises(RegistryUnreachable) as broken:
+        session.publish([active(), active("acme", "bus-2")])
+    assert not isinstance(broken.value, RegistryRefused), "something was changed"
+    assert str(broken.value) == "published: acme/bus-1, and no more: the right was taken away"

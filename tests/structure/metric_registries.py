@@ -21,6 +21,7 @@ from edge_agent.metrics import AgentCollector
 from gateway.access.metrics import AccessMetrics
 from gateway.alerts.metrics import AlertMetrics
 from gateway.metrics import GatewayMetrics
+from gateway.webhooks.metrics import WebhookMetrics
 from geo.replication.watch import ReplicationCollector
 
 
@@ -70,6 +71,7 @@ REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = {
     "jobs": lambda: RunMetrics("usage", 60).registry,
     "maintain": _maintenance,
     "verdicts": _verdicts,
+    "webhooks": lambda: WebhookMetrics(("ops",)).registry,
     "replication": lambda: ReplicationCollector().registry(),
 }
 

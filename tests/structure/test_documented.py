@@ -17,6 +17,7 @@ from edge_agent.config import AgentSettings
 from gateway.access.config import AccessSettings
 from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
+from gateway.webhooks.config import NotifierSettings
 from identity.operator_settings import OperatorSettings
 from telemetry import RefusalReason
 from tests.structure.metric_registries import REGISTRIES, every_metric
@@ -32,6 +33,7 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     AccessSettings: ("access.md",),
     AlertSettings: ("alerts.md",),
     CanarySettings: ("canaries.md", "edge-agent.md", "centre.md", "alerts.md"),
+    NotifierSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
     CloudSettings: ("alerts.md", "centre.md", "ingest.md", "spatial-jobs.md"),
 }

@@ -61,8 +61,10 @@ LABELS = {
     "target",
     "tenant",
     "topic",
+    "webhook",
 }
-"""Each has few values. One that grows with the fleet (a device, an account) would grow Prometheus with it."""
+"""Each has few values; of webhooks the settings name at most 200. One that grows with the fleet (a device, an account)
+would grow Prometheus with it."""
 WRITTEN = re.compile(r"waybill_[a-z0-9]+(_[a-z0-9]+)+")
 
 

@@ -1,6 +1,7 @@
 """The centre burns, the standby takes over, and the centre is taken back: every record is counted on real clusters.
 
-The two short drills run on one stack of their own, one after the other. The others, and the sweep, are nightly.
+The two short drills run on one stack of their own, one after the other. The sweep is nightly, and so are the
+drills with alerts (`test_drill_alerts.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(900)]
 
-SHORT = DrillSettings(fleet=FleetSettings(records_per_s=200), steady_s=4, after_s=2)
+SHORT = DrillSettings(fleet=FleetSettings(records_per_s=200), steady_s=4, after_s=2, alerts=False)
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +43,6 @@ def test_the_centre_is_killed_and_then_taken_back_and_no_record_is_lost_or_count
 ) -> None:
     check(run_drill(Drill.HQ_LOSS, environment))
     check(run_drill(Drill.FAILBACK, environment))
-
-
-@pytest.mark.nightly
-def test_a_region_is_killed_and_only_what_it_had_not_replicated_burns_with_it(environment: DrillEnvironment) -> None:
-    outcome = run_drill(Drill.REGION_LOSS, environment)
-    assert outcome.found.lost_of_replicated == outcome.found.duplicates_in_table == 0
-    assert outcome.found.lost <= outcome.found.not_replicated
-    assert outcome.lost_after_return == 0
-
-
-@pytest.mark.nightly
-def test_a_link_is_cut_and_healed(environment: DrillEnvironment) -> None:
-    check(run_drill(Drill.LINK_CUT, environment))
 
 
 @pytest.mark.nightly

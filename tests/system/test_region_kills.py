@@ -16,8 +16,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
 WINDOWS = {"turn-1": 1, "turn-2": 1, "crowd-1": 24, "crowd-2": 24}
-LIFE_S = 12.0
-"""Of a certificate that ends: time enough to connect with it."""
+LIVES_S = (12.0, 30.0, 60.0)
+"""Of a certificate that ends: time enough to connect with it, on a busy machine too."""
 
 
 @pytest.fixture(scope="module")
@@ -124,12 +124,9 @@ def test_certificates_and_the_gateways_token_end_in_mid_flight_and_the_next_ones
 ) -> None:
     with in_flight(region, fleet):
         processes = [one.process.pid for one in region.gateways]
-        fleet.reissue(in_s=LIFE_S)
-        ends_s = time.monotonic() + LIFE_S
-        connect_anew(region)
-        region.restore()
+        ends_s = connect_for_a_while(region, fleet)
         fleet.go_on()
-        wait_until(lambda: time.monotonic() > ends_s + 1)
+        wait_until(lambda: time.monotonic() > ends_s + 1, LIVES_S[-1] + 30)
         connect_anew(region)
         with nothing_acknowledged(fleet):
             wait_until(lambda: not any(one.status().mqtt_connected for one in region.gateways))
@@ -138,6 +135,19 @@ def test_certificates_and_the_gateways_token_end_in_mid_flight_and_the_next_ones
         fleet.reissue(in_s=3600)
         region.restore()
         assert [one.process.pid for one in region.gateways] == processes
+
+
+def connect_for_a_while(region: GuardedRegion, fleet: GuardedFleet) -> float:
+    """Everybody connects with what ends soon; returns when it does, by the monotonic clock."""
+    for life_s in LIVES_S:
+        fleet.reissue(in_s=life_s)
+        ends_s = time.monotonic() + life_s
+        connect_anew(region)
+        while time.monotonic() < ends_s - 1:
+            if all(gateway.process.check() for gateway in region.gateways):
+                return ends_s
+            time.sleep(0.1)
+    raise AssertionError(f"not everybody connected within {LIVES_S[-1]:g} s")
 
 
 def connect_anew(region: GuardedRegion) -> None:

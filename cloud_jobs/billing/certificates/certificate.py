@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.certificates.decision import Decision, in_effect
 from cloud_jobs.billing.certificates.streams import StreamState, relevant_streams, stream_state
 from cloud_jobs.billing.usage import Reach
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
+from geo.reference.moments import stamp
 from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,7 +17,6 @@ from cloud_jobs.billing.certificates.decisions import decide_each, decisions, wi
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.certificates.payer_of_devices import PayerOfDevices
 from cloud_jobs.billing.certificates.reader import certificates_from
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.device_option import device_of
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
@@ -26,6 +25,7 @@ from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
+from geo.reference.moments import stamp
 
 MAX_DEVICES: Final = 1000
 """So many devices are decided on at once."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from cloud_jobs.billing.attribution import attribution_faults
 from cloud_jobs.billing.certificates.errors import BadDecision
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import TenantDevice
+from geo.reference.moments import stamp
 
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -31,7 +31,7 @@ from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price, Tier, Tier
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
-from cloud_jobs.billing.contracts.toml_text import StatedContract, TextFault, contracts_of_toml
+from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
 from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Vat, VatCategory
 from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, KnownBill, NetAndTax, what_if
 from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, window_of_quarters
@@ -81,7 +81,6 @@ __all__ = [
     "Tariff",
     "TariffNotInForce",
     "TariffSpan",
-    "TextFault",
     "Tier",
     "TierMode",
     "TreeTooDeep",

@@ -14,7 +14,6 @@ from cloud_jobs.billing.contracts.fields import (
     Contract,
     Currency,
     Id,
-    Moment,
     Text,
     TimeZone,
     VatId,
@@ -22,6 +21,7 @@ from cloud_jobs.billing.contracts.fields import (
 )
 from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, Vat
 from cloud_jobs.lake.coverage import TenantDevice
+from geo.reference.moments import Moment
 
 
 class Payer(Contract):

@@ -29,9 +29,9 @@ from typing import ClassVar, Final
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.in_force import RefusedVersion
+from geo.reference.moments import stamp
 
 MAX_NAMED: Final = 20
 """So many reasons stand in a message; `faults` has them all."""

@@ -6,7 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Contract, Currency, Id, Moment, Number, Text
+from cloud_jobs.billing.contracts.fields import Contract, Currency, Id, Number, Text
+from geo.reference.moments import Moment
 
 
 class ExchangeRate(Contract):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -13,8 +11,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
-    PlainValidator,
     StringConstraints,
 )
 
@@ -23,8 +19,6 @@ from cloud_jobs.billing.codes import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.printable import unprintable
-from cloud_jobs.billing.utc_stamp import stamp
-from geo.reference.beginning import agreed_moment
 from geo.spatial.ids import id_fault
 from telemetry import DEVICE_PATTERN
 
@@ -35,25 +29,6 @@ class Contract(BaseModel):
     """A part of what was agreed; a key that it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _moment(given: Any) -> datetime:
-    """A moment in UTC, of an ISO 8601 text or of TOML's date and time. Numbers are no moments. Raises ValueError."""
-    if isinstance(given, str):
-        return _moment_of_text(given)
-    if not isinstance(given, datetime):
-        raise ValueError("write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00")
-    return agreed_moment(given)
-
-
-# vehicles of one account mostly begin together
-@lru_cache(maxsize=4096)
-def _moment_of_text(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00") from None
-    return _moment(moment)
 
 
 def _readable(text: str) -> str:
@@ -150,8 +125,6 @@ Amount = Annotated[Number, Field(ge=0), AfterValidator(abs)]
 """At least 0; -0 is 0."""
 UnitAmount = Annotated[Amount, Field(le=1_000_000_000)]
 """What one unit costs: in no currency a kilometre, an hour or a byte costs more than this."""
-Moment = Annotated[datetime, PlainValidator(_moment), PlainSerializer(stamp, return_type=str, when_used="json")]
-"""On a quarter of an hour, in UTC: usage is kept by the quarter, so whatever holds begins on one."""
 Iban = Annotated[
     str,
     BeforeValidator(_without_spaces),

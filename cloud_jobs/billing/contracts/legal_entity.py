@@ -6,7 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from cloud_jobs.billing.contracts.fields import Address, Contract, Iban, Id, Moment, PaymentMeans, Text, VatId
+from cloud_jobs.billing.contracts.fields import Address, Contract, Iban, Id, PaymentMeans, Text, VatId
+from geo.reference.moments import Moment
 
 
 class Payment(Contract):

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.utc_stamp import stamp
 from geo.reference.beginning import beginning
 from geo.reference.in_force import publication_order
+from geo.reference.moments import stamp
 
 MAX_DEVICES_NAMED: Final = 5
 Row = dict[str, Any]

@@ -9,11 +9,12 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Moment, decimals_of
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, decimals_of
 from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price
 from cloud_jobs.billing.contracts.window import Window, window_of_quarters
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
+from geo.reference.moments import Moment
 
 MAX_PRICES: Final = 10_000
 MAX_WINDOWS: Final = 100

@@ -1,35 +1,34 @@
-"""Contracts as people write them: TOML with [[tariff]], [[account]], [[legal_entity]] and [[exchange_rate]]. Pure."""
+"""Contracts as people write them: TOML with [[tariff]], [[account]], [[legal_entity]], [[exchange_rate]] and
+[[alert_rule]]. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from cloud_jobs.billing.contracts.fields import Contract
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
-from cloud_jobs.billing.contracts.toml_lines import Path, TomlLines
-from settings import parse_toml, problem_text
+from geo.alerts import AlertRule
+from settings import TextFault, TomlLines, TomlPath, parse_toml, problem_text, toml_fault
+from settings.text_fault import MAX_REASON_CHARACTERS
 
+TABLES: Final[dict[str, type[BaseModel]]] = {**MODEL_OF, "alert_rule": AlertRule}
+"""What a table of each name makes."""
 MAX_TOML_CONTRACTS_BYTES: Final = 8 << 20
 MAX_TEXT_FAULTS: Final = 100
 """So many faults of a text are named."""
-_MAX_REASON: Final = 400
 _MAX_NUMBER: Final = 64
-_AT_END: Final = "(at end of document)"
-_AT: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
 class StatedContract(NamedTuple):
-    """A contract of a text, and where its parts stand."""
+    """A contract or rule of a text, and where its parts stand."""
 
     kind: str
-    made: Contract
-    path: Path
+    made: BaseModel
+    path: TomlPath
     lines: TomlLines
 
     def line_of(self, *inner: str | int) -> int:
@@ -37,36 +36,20 @@ class StatedContract(NamedTuple):
         return self.lines.of((*self.path, *inner)) or 0
 
 
-class TextFault(NamedTuple):
-    """What is wrong with a text: where (line from 1, 0: unknown; column from 1, 0: unknown), and why."""
-
-    line: int
-    column: int
-    reason: str
-
-    def __str__(self) -> str:
-        where = ":".join(str(number) for number in (self.line, self.column) if number)
-        return f"{where}: {self.reason}" if where else self.reason
-
-
 def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]:
     """The contracts of a text and all that is wrong with it; what is right beside a fault is there too."""
     try:
         tables = parse_toml(text, MAX_TOML_CONTRACTS_BYTES, parse_float=_number)
     except ValueError as error:
-        said = str(error)
-        at = _AT.search(said)
-        line = int(at[1]) if at else text.count("\n") + 1 if said.endswith(_AT_END) else 0
-        reason = f"is not valid TOML: {_AT.sub('', said)}"[:_MAX_REASON]
-        return [], [TextFault(line, int(at[2]) if at else 0, reason)]
+        return [], [toml_fault(text, error)]
     found, faults = list[StatedContract](), list[TextFault]()
     lines: TomlLines | None = None
     for kind, number, table in _entries(tables):
-        path: Path = (kind,) if number is None else (kind, number)
-        reasons: Iterable[tuple[Path, str]] = [((), table)] if isinstance(table, str) else ()
+        path: TomlPath = (kind,) if number is None else (kind, number)
+        reasons: Iterable[tuple[TomlPath, str]] = [((), table)] if isinstance(table, str) else ()
         if not isinstance(table, str):
             try:
-                made = MODEL_OF[kind].model_validate(table)
+                made = TABLES[kind].model_validate(table)
             except ValidationError as error:
                 reasons = _reasons(kind, table, error)
             else:
@@ -75,7 +58,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
         # One by one: to look for the nearest right word of each of a million faults would take long.
         for place, reason in reasons:
             lines = lines or TomlLines(text)
-            faults.append(TextFault(lines.of((*path, *place)) or 0, 0, reason[:_MAX_REASON]))
+            faults.append(TextFault(lines.of((*path, *place)) or 0, 0, reason[:MAX_REASON_CHARACTERS]))
             if len(faults) >= MAX_TEXT_FAULTS:
                 return found, faults
     return found, faults
@@ -94,10 +77,10 @@ def _number(text: str) -> Decimal:
 def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
     """Kind, number and table of each contract; a text instead of a table says what is wrong."""
     for kind, given in tables.items():
-        if kind not in MODEL_OF:
-            near = get_close_matches(kind, MODEL_OF, 1)
+        if kind not in TABLES:
+            near = get_close_matches(kind, TABLES, 1)
             advice = (
-                f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in MODEL_OF)}"
+                f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
             )
             yield kind, None, f"{kind}: no such table; {advice}"
         elif not isinstance(given, list):
@@ -112,5 +95,5 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
     named = table.get("id")
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
     for detail in error.errors(include_url=False):
-        said = problem_text(MODEL_OF[kind], detail, "key").replace(VALUE_ERROR, "")
+        said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
         yield detail["loc"], f"{who}: {said}"

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from cloud_jobs.billing.rating import Charge
-from cloud_jobs.billing.utc_stamp import stamp
+from geo.reference.moments import stamp
 
 Columns = Mapping[str, Sequence[Any]]
 Entry = dict[str, Any]

@@ -19,7 +19,7 @@ from cloud_jobs.billing.documents.errors import MissingFact
 from cloud_jobs.billing.documents.facts import CertificateSummary, DocumentType, InvoicingPeriod, PrecedingInvoice
 from cloud_jobs.billing.documents.lines import amount, lines_and_annex, rate_text
 from cloud_jobs.billing.rating import Owed, RatedAccount, TaxGroup
-from cloud_jobs.billing.utc_stamp import stamp
+from geo.reference.moments import stamp
 
 CREDITED: Final = "This amount is credited; nothing is to be paid."
 

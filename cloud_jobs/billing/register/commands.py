@@ -33,7 +33,6 @@ from cloud_jobs.billing.register.terminal import (
 )
 from cloud_jobs.billing.register.unbilled_devices import unbilled_text
 from cloud_jobs.billing.register.writing import Unwritten, write_issued
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import screen
 from cloud_jobs.lake.coverage import TenantDevice
@@ -42,6 +41,7 @@ from cloud_jobs.lake.snapshots import read_snapshot, take_snapshot
 from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_note import reference_taken_at
+from geo.reference.moments import stamp
 
 NOT_ALL: Final = 3
 """The exit status of a command that did what could be done, and something that was asked for could not."""

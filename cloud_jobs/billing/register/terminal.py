@@ -15,8 +15,8 @@ from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.parties import Noticed
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.fitted_table import Column, FittedTable
+from geo.reference.moments import stamp
 
 _MAX_REASONS = 3
 

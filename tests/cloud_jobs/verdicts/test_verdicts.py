@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from cloud_jobs.errors import CommitConflict
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.verdicts import job
 from cloud_jobs.verdicts.config import VerdictSettings
-from cloud_jobs.verdicts.job import give_verdicts
+from cloud_jobs.verdicts.job import give_verdicts, provisional_since
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.geofence.test_event_revisions import MINUTE, NOON, THROUGH
 from tests.cloud_jobs.verdicts.centre import TOPIC, VerdictCentre, alert_of
@@ -139,3 +140,40 @@ def test_of_two_runs_at_once_one_gives_the_verdicts(centre: VerdictCentre, monke
     with pytest.raises(CommitConflict):
         centre.decide()
     assert {row["revision"] for row in centre.in_force().values()} == {0}
+
+
+def test_an_alert_whose_record_is_there_and_whose_events_nobody_computes_is_not_said_to_be_lost(tmp_path: Path) -> None:
+    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=2.0))
+    enter, *_ = seen(*THROUGH)
+    centre.collect(alert_of(enter))
+    centre.ingest(THROUGH)
+    for _ in range(2):
+        centre.decide()
+    assert said(centre)[enter["id"]] == ("withdrawn", "not_computed", 0)
+    centre.compute_events()
+    centre.decide()
+    assert said(centre)[enter["id"]] == ("confirmed", None, 1)
+
+
+def test_an_id_that_does_not_follow_from_what_an_alert_says_is_refused(centre: VerdictCentre) -> None:
+    enter, exits, _ = seen(*THROUGH)
+    forged = [alert_of(enter, device="other"), alert_of(enter, id=exits["id"]), alert_of(enter, seq=enter["seq"] + 1)]
+    found = centre.collect(*forged, alert_of(enter))
+    assert (found.added, dict(found.refused)) == (1, {"wrong-id": 3})
+    assert f"{enter['id']} does not follow" in found.last_refused
+
+
+def test_since_when_something_waits_is_known_without_anybody_who_decides(centre: VerdictCentre) -> None:
+    assert provisional_since(centre.lake) is None
+    centre.decide()
+    enter, *_ = seen(*THROUGH)
+    centre.collect(alert_of(enter))
+    began = centre.now
+    assert provisional_since(centre.lake) == began
+    centre.decide()
+    centre.collect(*map(alert_of, seen(*(fix._replace(device="e") for fix in THROUGH))))
+    assert provisional_since(centre.lake) == began
+    centre.ingest(THROUGH)
+    centre.compute_events()
+    centre.decide()
+    assert provisional_since(centre.lake) == began + timedelta(seconds=2)

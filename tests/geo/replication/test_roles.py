@@ -194,4 +194,5 @@ def test_an_alert_process_reads_batches_and_fences_and_says_alerts_in_its_region
         "fleet/events": consume,
         "fleet/events/undelivered": produce,
         "fleet/reference/alert-rules": consume,
+        "fleet/reference/accounts": consume,
     }

@@ -21,12 +21,12 @@ from cloud_jobs.billing.certificates import (
     decide,
     refused_fences,
 )
-from cloud_jobs.billing.utc_stamp import stamp
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
 from cloud_jobs.lake.stored_files import stored_rows
 from cloud_jobs.lake.tables import Lake
+from geo.reference.moments import stamp
 from telemetry import Batch, decode, encode
 from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.lake.metered import HOUR, meter

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import MODEL_OF, Account, Tariff, contracts_of_toml
 from cloud_jobs.billing.contracts import toml_text as contracts_text
-from cloud_jobs.billing.contracts.toml_lines import TomlLines
 from cloud_jobs.billing.contracts.toml_text import MAX_TEXT_FAULTS, MAX_TOML_CONTRACTS_BYTES
 from cloud_jobs.billing.currency import EXPONENT_OF
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
 from cloud_jobs.billing.printable import unprintable
+from settings import TomlLines
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import ADDRESS
 

@@ -6,9 +6,10 @@ import re
 import tomllib
 from typing import Any, Final
 
-from settings import TOML_TOKEN
+from settings.bounded_toml import TOML_TOKEN
 
-Path = tuple[str | int, ...]
+TomlPath = tuple[str | int, ...]
+"""The names, and numbers in lists, that lead to a place."""
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -17,13 +18,13 @@ class TomlLines:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._found: dict[Path, int] = {}
-        self._counts: dict[Path, int] = {}
-        self._table: Path = ()
+        self._found: dict[TomlPath, int] = {}
+        self._counts: dict[TomlPath, int] = {}
+        self._table: TomlPath = ()
         self._line = 1
         self._read()
 
-    def of(self, path: Path) -> int | None:
+    def of(self, path: TomlPath) -> int | None:
         """The line of a key, or of what is around it and has one."""
         for length in range(len(path), 0, -1):
             if path[:length] in self._found:
@@ -33,7 +34,7 @@ class TomlLines:
     def _read(self) -> None:
         """Statement by statement: a header, or a key and its value, which may go over lines."""
         start, depth = 0, 0
-        key: Path | None = None
+        key: TomlPath | None = None
         for match in TOML_TOKEN.finditer(self._text):
             piece = match[0]
             if piece == "=" and key is None:
@@ -58,7 +59,7 @@ class TomlLines:
             return
         is_list = text.startswith("[[")
         names = _names(text.strip("[]"))
-        path: Path = ()
+        path: TomlPath = ()
         for name in names[:-1]:
             path = self._inside((*path, name))
         path = (*path, *names[-1:])
@@ -69,17 +70,17 @@ class TomlLines:
         self._table = path
         self._found.setdefault(path, self._line)
 
-    def _key(self, text: str) -> Path:
+    def _key(self, text: str) -> TomlPath:
         path = (*self._table, *_names(text.strip()))
         self._found.setdefault(path, self._line)
         return path
 
-    def _entry(self, key: Path) -> None:
+    def _entry(self, key: TomlPath) -> None:
         """A table that is written inside a list."""
         number = self._counts[key] = self._counts.get(key, -1) + 1
         self._found[*key, number] = self._line
 
-    def _inside(self, path: Path) -> Path:
+    def _inside(self, path: TomlPath) -> TomlPath:
         return (*path, self._counts[path]) if path in self._counts else path
 
 

@@ -1,0 +1,107 @@
+"""One of two alert processes is killed under load: `python -m benchmarks.alerts failover`.
+
+Measured from the SIGKILL to the first alert of the partitions that it had, by another process. What the region and the
+centre then have is compared with what one evaluation finds that nobody disturbs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from benchmarks.alerts.arrivals import AlertReader, ReadAlert
+from benchmarks.alerts.path import FIXES_PER_S
+from benchmarks.alerts.servers import CENTRE, REGION, alert_servers, say
+from benchmarks.alerts.undisturbed import undisturbed
+
+BEFORE_S: Final = 15.0
+AFTER_S: Final = 15.0
+SETTLE_S: Final = 15.0
+MOST_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverFigures:
+    """What was measured. `silent_s`: from the kill until the partition's alerts came again. `slowest_s`: the longest
+    that any of its alerts took after the batch was in the region's topic. `taken`: how many partitions the other
+    process has at the end.
+    """
+
+    silent_s: float
+    slowest_s: float
+    taken: int
+    events: int
+    missing: int
+    missing_at_centre: int
+    invented: int
+    repeated: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the limits are kept."""
+        return self.silent_s < MOST_S and self.taken == 2 and not (self.missing or self.missing_at_centre)
+
+
+def measure(fixes_per_s: int = FIXES_PER_S) -> FailoverFigures:
+    """All of it: about a minute and a half."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-failover-"))
+    with alert_servers(folder, 2, 0) as servers:
+        with (
+            AlertReader(servers.stack, REGION) as region,
+            AlertReader(servers.stack, CENTRE) as centre,
+            servers.load(fixes_per_s, BEFORE_S + AFTER_S) as load,
+        ):
+            say(f"{fixes_per_s:,} fixes a second; the kill comes after {BEFORE_S:.0f} s")
+            time.sleep(BEFORE_S)
+            (lost,) = servers.status(1).partitions_held
+            servers.processes[0].kill()
+            killed_s = time.time()
+            say("killed one of two alert processes")
+            load.wait(BEFORE_S + AFTER_S + SETTLE_S)
+            time.sleep(2.0)
+            found, ends = undisturbed(servers.stack, 0), time.monotonic() + SETTLE_S
+            while not found.ids <= region.ids & centre.ids and time.monotonic() < ends:
+                time.sleep(0.2)
+            taken = len(servers.status(2).partitions_held)
+        arrivals = [one for one in region.arrivals if found.partition_of[one.alert.device] == lost]
+    return FailoverFigures(
+        silent_s=silent_s(arrivals, killed_s),
+        slowest_s=max((one.at_s - one.alert.received_ms / 1000 for one in arrivals), default=float("inf")),
+        taken=taken,
+        events=len(found.ids),
+        missing=len(found.ids - region.ids),
+        missing_at_centre=len(found.ids - centre.ids),
+        invented=len(region.ids - found.ids),
+        repeated=len(region.arrivals) - len(region.ids),
+    )
+
+
+def silent_s(arrivals: Iterable[ReadAlert], killed_s: float) -> float:
+    """From the kill to the end of the longest silence after it; infinite when none came any more.
+
+    An alert that was under way at the kill still comes: it is the silence after it that counts.
+    """
+    after = [killed_s, *sorted(at_s for at_s, _ in arrivals if at_s > killed_s)]
+    longest = max(pairwise(after), key=lambda pair: pair[1] - pair[0], default=None)
+    return float("inf") if longest is None else longest[1] - killed_s
+
+
+def main() -> bool:
+    """Prints what was measured; whether the limits are kept."""
+    found = measure()
+    print(
+        f"one of two alert processes killed at {FIXES_PER_S:,} fixes/s\n"
+        f"  alerts of its partition again after {found.silent_s:6.2f} s   asked < {MOST_S:.0f} s\n"
+        f"  slowest alert of that partition     {found.slowest_s:6.2f} s\n"
+        f"  partitions of the other one         {found.taken:>6}\n"
+        f"  alerts {found.events:,}; missing in the region {found.missing:,}, at the centre"
+        f" {found.missing_at_centre:,}; invented {found.invented:,}; repeated, with the same ids {found.repeated:,}\n"
+        + ("all limits kept" if found.holds else "a limit is NOT kept"),
+        flush=True,
+    )
+    return found.holds

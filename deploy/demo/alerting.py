@@ -1,0 +1,167 @@
+"""Alerts of the demo as they happen: read at the centre while the vehicles drive, and held against their verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulsar
+
+from cloud_jobs.lake.tables import Lake
+from deploy.demo.errors import DemoError
+from deploy.local import LocalStack
+from deploy.local.alert_process import alert_process
+from geo.alerts import Alert, MalformedAlert, VerdictKind, decode_alert
+from geo.spatial.revisions import Revision, in_force
+from runtime.pulsar_client import open_pulsar_client
+
+__all__ = ["AlertFindings", "AlertWatch", "find_verdicts", "start_alert_processes"]
+
+REPLAYED_AGE_S: Final = 3_000_000_000
+"""The scenario drives on a fixed day, however long ago that is."""
+_WAIT_MS: Final = 100
+_OPERATION_S: Final = 10
+_SAID_EVERY_S: Final = 10.0
+
+
+def start_alert_processes(stack: LocalStack) -> None:
+    """One for each region, returned from when all turn."""
+    processes = [alert_process(stack, region, max_age_s=REPLAYED_AGE_S) for region in stack.topology.regions]
+    for process in processes:
+        stack.add(process, wait=False)
+    for process in processes:
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class AlertFindings:
+    """What became of the alerts. Milliseconds from the batch in its region to the alert, there and read at the centre.
+
+    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `is_whole`:
+    what was announced is the events in force and the withdrawn ids, which have none in common.
+    """
+
+    by_kind: dict[str, int]
+    region_ms: tuple[int, int]
+    centre_ms: tuple[int, int]
+    verdicts: dict[str, int]
+    provisional: int
+    is_whole: bool
+
+    @property
+    def alerts(self) -> int:
+        """How many there were."""
+        return sum(self.by_kind.values())
+
+    @property
+    def holds(self) -> bool:
+        """Whether there were alerts, and each has its verdict."""
+        return bool(self.alerts) and not self.provisional and self.is_whole
+
+    @property
+    def found(self) -> str:
+        """In words."""
+        verdicts = ", ".join(f"{count} {kind}" for kind, count in self.verdicts.items() if count)
+        left = f", {self.provisional} without one" if self.provisional else ""
+        return f"{self.alerts} alerts; {verdicts}{left}"
+
+
+class AlertWatch:
+    """Reads the alerts of all regions at the centre, each as often as it comes."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self._client = open_pulsar_client(
+            stack.pulsar["hq"].service_url, stack.access("notifier"), timeout_s=_OPERATION_S
+        )
+        self._readers: list[Any] = []
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._seen: dict[str, tuple[Alert, int]] = {}
+        self._said_s = time.monotonic()
+        self._said = 0
+        try:
+            for tenant in stack.topology.operators:
+                for region in stack.topology.regions:
+                    topic = f"persistent://{tenant}/alerts-{region}/alerts"
+                    self._readers.append(self._client.create_reader(topic, pulsar.MessageId.earliest))
+        except pulsar.PulsarException as error:
+            self._client.close()
+            raise DemoError(f"the alerts cannot be read at the centre: {error}") from error
+        self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
+        self._thread.start()
+
+    @property
+    def alerts(self) -> dict[str, tuple[Alert, int]]:
+        """What came, by id: the alert as it came first, and when it was read (ms since 1970)."""
+        with self._lock:
+            return dict(self._seen)
+
+    def news(self) -> str:
+        """A line about the newest alert, now and then; empty where there is none."""
+        found = self.alerts
+        if len(found) == self._said or time.monotonic() - self._said_s < _SAID_EVERY_S:
+            return ""
+        self._said, self._said_s = len(found), time.monotonic()
+        alert, read_ms = next(reversed(found.values()))
+        what = f"{alert.tenant}/{alert.device}: {alert.kind} {alert.place}"
+        return (
+            f"{len(found)} alerts at the centre; the newest, {what}, {read_ms - alert.received_ms} ms after its batch"
+        )
+
+    def close(self) -> None:
+        """Read no more."""
+        self._stop.set()
+        self._thread.join(_OPERATION_S)
+        with contextlib.suppress(pulsar.PulsarException):
+            self._client.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for reader in self._readers:
+                with contextlib.suppress(pulsar.PulsarException):
+                    self._drain(reader)
+
+    def _drain(self, reader: Any) -> None:
+        while reader.has_message_available():
+            message = reader.read_next(_WAIT_MS)
+            read_ms = round(time.time() * 1000)
+            with contextlib.suppress(MalformedAlert):
+                alert = decode_alert(message.data())
+                with self._lock:
+                    self._seen.setdefault(alert.id, (alert, read_ms))
+        self._stop.wait(0.01)
+
+
+def find_verdicts(lake: Lake, alerts: dict[str, tuple[Alert, int]]) -> AlertFindings:
+    """Holds the alerts that were read against the verdicts and the events in force. Raises LakeError."""
+    events = in_force(
+        Revision(row["id"], row["revision"], row["id"], row["retracted"])
+        for row in lake.rows("geofence_events", ["id", "revision", "retracted"]).to_pylist()
+    )
+    verdicts = in_force(
+        Revision(row["id"], row["revision"], row["verdict"])
+        for row in lake.rows("verdicts", ["id", "revision", "verdict"]).to_pylist()
+    )
+    withdrawn = {name for name, verdict in verdicts.items() if verdict == VerdictKind.WITHDRAWN}
+    counts = Counter(verdicts.values())
+    region_ms = [alert.raised_ms - alert.received_ms for alert, _ in alerts.values()]
+    centre_ms = [read_ms - alert.received_ms for alert, read_ms in alerts.values()]
+    return AlertFindings(
+        by_kind=dict(Counter(alert.kind for alert, _ in alerts.values())),
+        region_ms=_median_and_p99(region_ms),
+        centre_ms=_median_and_p99(centre_ms),
+        verdicts={kind.value: counts[kind] for kind in VerdictKind},
+        # late is said of what the region did not say
+        provisional=sum(1 for name in alerts if verdicts.get(name) in (None, VerdictKind.LATE)),
+        is_whole=verdicts.keys() == events.keys() | withdrawn and not events.keys() & withdrawn,
+    )
+
+
+def _median_and_p99(values: list[int]) -> tuple[int, int]:
+    if not values:
+        return 0, 0
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]

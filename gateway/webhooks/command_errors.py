@@ -1,0 +1,29 @@
+"""Errors of `waybill alerts` as messages, with the exit status of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from gateway.errors import GatewayError
+from identity import IdentityError
+from runtime.pulsar_client import PulsarAccessError
+from settings import SettingsError
+
+__all__ = ["alert_errors_as_messages"]
+
+
+@contextmanager
+def alert_errors_as_messages() -> Iterator[None]:
+    """78 for wrong settings, 1 for whatever else the packages raise."""
+    try:
+        yield
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+    except (GatewayError, IdentityError, PulsarAccessError) as error:
+        typer.echo(f"waybill alerts: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,166 @@
+"""Every setting of whoever delivers alerts, with its unit and bound. `docs/alerts.md` explains each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, model_validator
+
+from gateway.webhooks.reachable import is_address, is_reachable
+from geo.alerts.rule import WebhookName
+from runtime.broker_settings import Port
+from runtime.logs import LogSettings
+from runtime.pulsar_client import PulsarAccess
+from settings import Settings
+
+__all__ = [
+    "NotifierEndpoint",
+    "NotifierSettings",
+    "NotifierSource",
+    "PostTimes",
+    "RetrySettings",
+    "RuleSource",
+    "WebhookSettings",
+]
+
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+AccountPattern = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*?$", min_length=1)]
+MAX_TENANTS = 64
+MAX_REGIONS = 64
+MAX_WEBHOOKS = 200
+MAX_NETWORKS = 100
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("a URL has ASCII characters and no blanks; write others as %XX, and a host in its xn-- form")
+    if parts.scheme not in {"https", "http"} or not parts.hostname:
+        raise ValueError("write https://host/path")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise ValueError("it has no user, no password and no #: messages are signed")
+    if parts.port == 0:
+        raise ValueError("no port 0")
+    return text
+
+
+class PostTimes(Settings):
+    """How long one attempt may take: to connect, with TLS; between two pieces of the answer; and in all."""
+
+    connect_s: float = Field(default=5, gt=0, le=60)
+    read_s: float = Field(default=10, gt=0, le=120)
+    total_s: float = Field(default=15, gt=0, le=300)
+
+
+class RetrySettings(Settings):
+    """How often a delivery is tried. `max_age_s`: since it was read."""
+
+    backoff_first_s: float = Field(default=1, gt=0, le=3600)
+    backoff_max_s: float = Field(default=300, gt=0, le=3600)
+    max_attempts: int = Field(default=20, ge=1, le=1000)
+    max_age_s: float = Field(default=3600, gt=0, le=604_800)
+
+
+class WebhookSettings(Settings):
+    """One endpoint. `secret_file`: `whsec_` and base64, one secret a line; it is read again when it changes.
+
+    `accounts`: whose rules may name it: ids, or beginnings of ids and a `*`. `ca`: PEM of the authorities that signed
+    its certificate, where those of the machine did not. `networks`: whose addresses are reached although they are not
+    public (`10.1.0.0/16`). `parallel`: requests at once. `queue_messages`: what waits for
+    it; what finds no room goes to the undelivered messages.
+    """
+
+    url: Annotated[str, StringConstraints(max_length=2000), AfterValidator(_url)]
+    secret_file: Path
+    accounts: Annotated[tuple[AccountPattern, ...], Field(min_length=1, max_length=1000)]
+    ca: Path | None = None
+    networks: Annotated[tuple[IPvAnyNetwork, ...], Field(max_length=MAX_NETWORKS)] = ()
+    parallel: int = Field(default=4, ge=1, le=64)
+    queue_messages: int = Field(default=1000, ge=1, le=100_000)
+    times: PostTimes = PostTimes()
+    retry: RetrySettings = RetrySettings()
+
+    @model_validator(mode="after")
+    def _is_reachable(self) -> Self:
+        # a name is judged when it is asked: its owner may change what it stands for
+        host = urlsplit(self.url).hostname or ""
+        if is_address(host) and not is_reachable(host, self.networks):
+            raise ValueError(f"url: {host} is no public address: name its network in networks if it is meant")
+        return self
+
+    def is_for(self, account: str) -> bool:
+        """Whether rules of an account may name it."""
+        return any(account.startswith(one[:-1]) if one.endswith("*") else account == one for one in self.accounts)
+
+
+class NotifierSource(Settings):
+    """The centre's cluster. Topics are `{tenant}/alerts-{region}/alerts`, `{tenant}/events/verdicts` and
+    `{tenant}/events/undelivered`."""
+
+    service_url: Annotated[
+        str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
+    ]
+    access: PulsarAccess = PulsarAccess()
+    subscription: Word = "notifier"
+    operation_timeout_s: int = Field(default=5, ge=1, le=120)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.service_url.startswith("pulsar+ssl://")
+
+
+class RuleSource(Settings):
+    """Whose rules and accounts are taken: those that a key of the file `operators` signed, or, with `unsigned`, all.
+
+    `wait_s`: so long they may take to be read before the process says that something is wrong.
+    """
+
+    operators: Path | None = None
+    unsigned: bool = False
+    wait_s: float = Field(default=60, gt=0, le=3600)
+
+    @model_validator(mode="after")
+    def _signed_or_not(self) -> Self:
+        if self.unsigned == (self.operators is not None):
+            raise ValueError("name operators, the file of the keys that are trusted, or say unsigned = true")
+        return self
+
+
+class NotifierEndpoint(Settings):
+    """Where metrics, health and status are served, loopback unless said otherwise."""
+
+    host: str = "127.0.0.1"
+    port: Port = 9468
+
+
+class NotifierSettings(Settings):
+    """Whoever delivers alerts, or shows them. `state_file`: what was held back and how much was sent, in SQLite.
+
+    `insecure`: it may run without TLS, authentication and signed rules; without this word it does not start so.
+    """
+
+    tenants: tuple[Word, ...] = Field(min_length=1, max_length=MAX_TENANTS)
+    regions: tuple[Word, ...] = Field(min_length=1, max_length=MAX_REGIONS)
+    insecure: bool = False
+    pulsar: NotifierSource
+    rules: RuleSource
+    state_file: Path
+    webhooks: dict[WebhookName, WebhookSettings] = Field(default_factory=dict, max_length=MAX_WEBHOOKS)
+    stop_timeout_s: float = Field(default=10, gt=0, le=120)
+    status: NotifierEndpoint = NotifierEndpoint()
+    log: LogSettings = LogSettings()
+
+    def alerts_topic(self, tenant: str, region: str) -> str:
+        """Where a region's alerts are."""
+        return f"persistent://{tenant}/alerts-{region}/alerts"
+
+    def verdicts_topic(self, tenant: str) -> str:
+        """Where the centre's verdicts are."""
+        return f"persistent://{tenant}/events/verdicts"
+
+    def undelivered_topic(self, tenant: str) -> str:
+        """Where messages are that no webhook took."""
+        return f"persistent://{tenant}/events/undelivered"

@@ -1,0 +1,80 @@
+"""What was held back from a rule, summarised in one message afterwards. Pure: handed the time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from gateway.webhooks.deciding import HOUR_MS, PassDecision
+from geo.alerts import AlertRule
+
+__all__ = ["MAX_HELD", "Digest", "HeldBack", "digest_of", "is_digest_due"]
+
+MAX_HELD: Final = 1000
+"""Of a rule so many held messages are remembered one by one; the others are counted."""
+MAX_LISTED: Final = 100
+_MAX_PLACES: Final = 50
+
+
+class HeldBack(NamedTuple):
+    """One message that was held back: which, when (ms since 1970), and why."""
+
+    key: str
+    at_ms: int
+    decision: str
+    tenant: str
+    device: str
+    kind: str | None
+    place: str | None
+    t_ms: int
+
+
+class Digest(NamedTuple):
+    """A summary that is to be delivered. `tenant`: of the first message in it."""
+
+    key: str
+    rule: str
+    webhook: str
+    tenant: str
+    body: bytes
+
+
+def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> bool:
+    """Whether what was held back is summarised now: when it is not quiet, and an hour after the first that the limit
+    held back: at most one summary an hour."""
+    if not held or rule.is_quiet_at(now_ms):
+        return False
+    limited = [one.at_ms for one in held if one.decision == PassDecision.LIMIT]
+    # a clock that was set back does not keep a summary for longer than an hour
+    return not limited or not min(limited) <= now_ms < min(limited) + HOUR_MS
+
+
+def digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
+    """The summary of what was held back; `more`: messages that were only counted."""
+    first = min(held, key=lambda one: (one.at_ms, one.key))
+    key = f"digest/{rule.id}/{first.at_ms}"
+    content: dict[str, Any] = {
+        "type": "digest",
+        "key": key,
+        "rules": [rule.id],
+        "digest": {
+            "since_ms": first.at_ms,
+            "until_ms": max(one.at_ms for one in held),
+            "held_back": len(held) + more,
+            "by_reason": _counted(one.decision for one in held),
+            "by_kind": _counted(one.kind or "withdrawn" for one in held),
+            "by_place": _counted(one.place or "" for one in held),
+            "messages": [
+                {name: value for name, value in one._asdict().items() if name != "decision" and value is not None}
+                for one in sorted(held, key=lambda one: (one.at_ms, one.key))[:MAX_LISTED]
+            ],
+        },
+    }
+    body = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return Digest(key, rule.id, rule.webhook, first.tenant, body)
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).most_common(_MAX_PLACES)))

@@ -1,0 +1,77 @@
+"""What is sent: an alert or a verdict, as a message of its topic, with the facts that rules go by. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from geo.alerts import AlertVerdict, decode_alert, decode_verdict
+
+__all__ = ["Notification", "alert_notification", "body_of", "verdict_notification"]
+
+PROVISIONAL: Final = "provisional"
+
+
+class Notification(NamedTuple):
+    """`key`: the same however often it comes: the id and `provisional`, or the id and the verdict's revision.
+
+    `kind` and `place`: of the event; None where a withdrawn alert's verdict does not say. `t_ms`: when it happened, by
+    the device, or when it was decided where nothing says. `said_ms`: when the region or the centre said it.
+    """
+
+    key: str
+    tenant: str
+    device: str
+    kind: str | None
+    place: str | None
+    t_ms: int
+    said_ms: int
+    is_verdict: bool
+    content: dict[str, Any]
+
+
+def alert_notification(data: bytes) -> Notification:
+    """What a region says at once. Raises MalformedAlert, and nothing else for any bytes."""
+    alert = decode_alert(data)
+    return Notification(
+        key=f"{alert.id}/{PROVISIONAL}",
+        tenant=alert.tenant,
+        device=alert.device,
+        kind=alert.kind,
+        place=alert.place,
+        t_ms=alert.t_ms,
+        said_ms=alert.raised_ms,
+        is_verdict=False,
+        content=alert.model_dump(mode="json", exclude_none=True),
+    )
+
+
+def verdict_notification(data: bytes) -> Notification:
+    """What the centre says of it. Raises MalformedAlert, and nothing else for any bytes."""
+    verdict = decode_verdict(data)
+    # what did not happen is matched by what the region had said of it
+    about = verdict.event or verdict.alerted
+    return Notification(
+        key=verdict_key(verdict),
+        tenant=verdict.tenant,
+        device=verdict.device,
+        kind=None if about is None else about.kind,
+        place=None if about is None else about.place,
+        t_ms=verdict.decided_ms if about is None else about.t_ms,
+        said_ms=verdict.decided_ms,
+        is_verdict=True,
+        content=verdict.model_dump(mode="json", exclude_none=True),
+    )
+
+
+def verdict_key(verdict: AlertVerdict) -> str:
+    """Its idempotency key."""
+    return f"{verdict.id}/verdict-{verdict.revision}"
+
+
+def body_of(notification: Notification, rules: Iterable[str]) -> bytes:
+    """The JSON that a webhook gets: the same bytes for the same notification and rules."""
+    kind = "verdict" if notification.is_verdict else "alert"
+    content = {"type": kind, "key": notification.key, "rules": sorted(rules), kind: notification.content}
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,207 @@
+"""What is done with each message: decided by the rules, noted, sent to its webhooks, and acknowledged at last.
+
+One thread calls everything here. What queues and the writer hear comes as events, which it takes in its own turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import Final, NamedTuple
+
+import structlog
+
+from gateway.webhooks.account_devices import AccountDevices
+from gateway.webhooks.config import WebhookSettings
+from gateway.webhooks.deciding import PassDecision, decide
+from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
+from gateway.webhooks.digest import Digest, HeldBack, digest_of, is_digest_due
+from gateway.webhooks.intake import TakenMessage
+from gateway.webhooks.metrics import UNKNOWN_WEBHOOK, WebhookMetrics
+from gateway.webhooks.notebook import NotificationBook
+from gateway.webhooks.notification import Notification, alert_notification, body_of, verdict_notification
+from gateway.webhooks.open_messages import OpenMessages
+from gateway.webhooks.rule_book import RuleBook, routes
+from gateway.webhooks.undelivered_writer import UndeliveredWriter
+from gateway.webhooks.webhook_queue import WebhookQueue
+from geo.alerts import AlertRule, MalformedAlert
+
+__all__ = ["GoingBy", "Notifier"]
+
+FORGET_S: Final = 60.0
+_LOG = structlog.get_logger("webhooks")
+
+
+class GoingBy(NamedTuple):
+    """What is gone by now: the rules, and whose devices are."""
+
+    rules: RuleBook
+    accounts: AccountDevices
+
+
+class Notifier:
+    """`queues`: the webhooks of the settings. `clock`: seconds since 1970; `monotonic`: of ages."""
+
+    def __init__(
+        self,
+        webhooks: Mapping[str, WebhookSettings],
+        queues: Mapping[str, WebhookQueue],
+        writer: UndeliveredWriter,
+        book: NotificationBook,
+        metrics: WebhookMetrics,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._webhooks, self._queues, self._writer, self._book = webhooks, queues, writer, book
+        self._metrics, self._clock, self._monotonic = metrics, clock, monotonic
+        self.open = OpenMessages()
+        self._numbers = count()
+        self._on_way: set[str] = set()
+        self.ended: deque[EndedDelivery] = deque()
+        """What queues say that ended; `append` is their only use of it."""
+        self.written: deque[EndedDelivery] = deque()
+        """What the writer says that Pulsar has."""
+        self._forget_s = 0.0
+
+    def take(self, messages: Iterable[TakenMessage], by: GoingBy) -> None:
+        """Decides on messages, all noted in one transaction before any of them is sent or acknowledged."""
+        now_ms = round(self._clock() * 1000)
+        decided: list[tuple[TakenMessage, list[WebhookDelivery]]] = []
+        with self._book.transaction():
+            new = (message for message in messages if not self.open.is_known(message))
+            decided.extend((message, self._decided(message, by, now_ms)) for message in new)
+        for message, deliveries in decided:
+            # the same one may have come twice among these
+            if not self.open.is_known(message):
+                self._begin(message, deliveries)
+
+    def settle(self) -> None:
+        """Takes what queues and the writer have said meanwhile."""
+        done: list[EndedDelivery] = []
+        while self.ended:
+            ended = self.ended.popleft()
+            self._metrics.on_ended(ended.delivery.webhook, ended.reason)
+            if ended.is_delivered:
+                done.append(ended)
+            else:
+                self._give_up(ended)
+        while self.written:
+            done.append(self.written.popleft())
+        digests = [one.delivery.key for one in done if one.delivery.key in self._book.digests]
+        if digests:
+            with self._book.transaction():
+                for key in digests:
+                    self._book.forget_digest(key)
+        for one in done:
+            self._on_way.discard(one.delivery.key)
+            self.open.end(one.delivery.number)
+
+    def tick(self, by: GoingBy) -> None:
+        """Summarises what may be summarised now, and sends what summaries there are."""
+        now_ms = round(self._clock() * 1000)
+        for name in self._book.rules_with_held():
+            self._summarise(name, by.rules.at(name, now_ms), now_ms)
+        for digest in [*self._book.digests.values()]:
+            if digest.key not in self._on_way:
+                self._send_digest(digest)
+        if self._monotonic() >= self._forget_s:
+            self._forget_s = self._monotonic() + FORGET_S
+            with self._book.transaction():
+                self._book.forget_before(now_ms)
+
+    def _decided(self, message: TakenMessage, by: GoingBy, now_ms: int) -> list[WebhookDelivery]:
+        notification = self._read(message)
+        if notification is None:
+            return []
+        found = routes(notification, by.rules, by.accounts)
+        if not found:
+            self._metrics.on_passed_over("no-rule")
+        passing = (
+            (webhook, tuple(rule.id for rule in rules if self._passes(rule, notification, now_ms)))
+            for webhook, rules in sorted(found.items())
+        )
+        return [
+            WebhookDelivery(notification.key, webhook, notification.tenant, rules, body_of(notification, rules))
+            for webhook, rules in passing
+            if rules
+        ]
+
+    def _read(self, message: TakenMessage) -> Notification | None:
+        try:
+            read = verdict_notification if message.topic.is_verdicts else alert_notification
+            notification = read(message.data)
+        except MalformedAlert as error:
+            self._metrics.on_passed_over("malformed")
+            _LOG.warning("a message that is no alert and no verdict", place=message.place, problem=str(error))
+            return None
+        if notification.tenant != message.topic.tenant:
+            self._metrics.on_passed_over("tenant")
+            _LOG.warning("a message of another tenant", place=message.place, tenant=notification.tenant)
+            return None
+        self._metrics.on_read(is_verdict=notification.is_verdict)
+        return notification
+
+    def _passes(self, rule: AlertRule, notification: Notification, now_ms: int) -> bool:
+        key, decision = notification.key, decide(rule, self._book.history(rule.id), notification.key, now_ms)
+        if decision is PassDecision.SEND:
+            if rule.max_per_hour is not None or rule.quiet is not None:
+                self._book.note_passed(rule.id, key, now_ms)
+            return True
+        self._metrics.on_held_back(decision)
+        if rule.digest:
+            about = (notification.tenant, notification.device, notification.kind, notification.place)
+            self._book.note_held(rule.id, HeldBack(key, now_ms, decision, *about, notification.t_ms))
+        return False
+
+    def _begin(self, message: TakenMessage, deliveries: list[WebhookDelivery]) -> None:
+        for one in deliveries:
+            one.number = next(self._numbers)
+        self.open.begin(message, [one.number for one in deliveries])
+        for one in deliveries:
+            self._send(one)
+
+    def _send(self, delivery: WebhookDelivery) -> None:
+        delivery.taken_s = self._monotonic()
+        waiting, settings = self._queues.get(delivery.webhook), self._webhooks.get(delivery.webhook)
+        if waiting is None or settings is None:
+            return self._refuse(delivery, "unknown-webhook", "the settings have no webhook of this name")
+        accounts = {rule.partition("/")[0] for rule in delivery.rules}
+        if others := sorted(one for one in accounts if not settings.is_for(one)):
+            return self._refuse(delivery, "other-account", f"the webhook is not for account {others[0]}")
+        if not waiting.add(delivery):
+            self._refuse(delivery, "queue-full", f"{settings.queue_messages} messages wait for it already")
+        return None
+
+    def _refuse(self, delivery: WebhookDelivery, reason: str, detail: str) -> None:
+        delivery.detail = detail
+        self._metrics.on_ended(delivery.webhook if delivery.webhook in self._webhooks else UNKNOWN_WEBHOOK, reason)
+        self._give_up(EndedDelivery(delivery, reason))
+
+    def _give_up(self, ended: EndedDelivery) -> None:
+        _LOG.warning(
+            "no webhook takes a message",
+            webhook=ended.delivery.webhook,
+            key=ended.delivery.key,
+            reason=ended.reason,
+            problem=ended.delivery.detail,
+        )
+        self._writer.add(ended)
+
+    def _summarise(self, name: str, rule: AlertRule | None, now_ms: int) -> None:
+        held, more = self._book.held(name)
+        if rule is not None and rule.digest:
+            if is_digest_due(rule, held, now_ms):
+                with self._book.transaction():
+                    self._book.forget_held(name, digest_of(rule, held, more))
+            return
+        # by the rule as it is now nobody wants to hear of it
+        with self._book.transaction():
+            self._book.forget_held(name, None)
+
+    def _send_digest(self, digest: Digest) -> None:
+        self._on_way.add(digest.key)
+        self._metrics.on_digest()
+        self._send(WebhookDelivery(digest.key, digest.webhook, digest.tenant, (digest.rule,), digest.body))

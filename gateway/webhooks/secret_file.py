@@ -1,0 +1,51 @@
+"""The secrets of a webhook, from their file, read again when it changes; never shown, never logged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from gateway.webhooks.errors import SecretUnusable
+from gateway.webhooks.signature import secrets_of
+from runtime import read_bounded
+from settings import file_fault
+
+__all__ = ["SecretFile"]
+
+_MAX_BYTES: Final = 4096
+_LOG = structlog.get_logger("webhooks")
+
+
+class SecretFile:
+    """Called, it gives the secrets as they are now. A file that cannot be used any more leaves those of before."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises SecretUnusable when there is none to begin with."""
+        self._path = path
+        self._secrets = _read(path)
+        self.problem = ""
+
+    def __call__(self) -> tuple[bytes, ...]:
+        """The secrets, the newest first."""
+        try:
+            self._secrets = _read(self._path)
+            self.problem = ""
+        except SecretUnusable as error:
+            if not self.problem:
+                _LOG.warning("the former secret is used", problem=str(error))
+            self.problem = f"{error}; the former secret is used"
+        return self._secrets
+
+
+def _read(path: Path) -> tuple[bytes, ...]:
+    try:
+        return secrets_of(read_bounded(path, _MAX_BYTES).decode("ascii"))
+    except OSError as error:
+        raise SecretUnusable(f"{path}: cannot be read: {file_fault(error)}") from error
+    except UnicodeDecodeError:
+        # what is in the file is not repeated, not even where it is wrong
+        raise SecretUnusable(f"{path}: it is not ASCII text") from None
+    except ValueError as error:
+        raise SecretUnusable(f"{path}: {error}") from None

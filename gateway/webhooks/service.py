@@ -1,0 +1,289 @@
+"""The process that delivers alerts: rules, topics, webhooks, status server, signals and threads."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, Protocol
+
+import structlog
+
+from gateway.errors import AddressTaken, ThreadEnded
+from gateway.reference_follower import ReferenceFollower
+from gateway.reference_publications import ReferencePublications
+from gateway.webhooks.account_devices import AccountDevices, usable_devices
+from gateway.webhooks.config import NotifierSettings
+from gateway.webhooks.errors import AccountUnusable
+from gateway.webhooks.intake import AlertIntake, AlertTopic, TakenMessage
+from gateway.webhooks.metrics import WebhookMetrics
+from gateway.webhooks.notebook import NotificationBook
+from gateway.webhooks.notifier import GoingBy, Notifier
+from gateway.webhooks.rule_book import RuleBook
+from gateway.webhooks.signed_post import SignedPost
+from gateway.webhooks.status import NotifierStatus, WebhookStatus
+from gateway.webhooks.undelivered_writer import UndeliveredWriter
+from gateway.webhooks.webhook_queue import WebhookQueue
+from geo.alerts import UnusableRule, usable_rule
+from identity.followed_operators import FollowedOperators
+from runtime.pulsar_client import open_pulsar_client
+from runtime.signals import handle_signals
+from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+
+__all__ = ["NotifierService", "alert_topics"]
+
+STUCK_AFTER_S: Final = 60.0
+"""A thread that has not turned for so long is no longer alive."""
+_AT_ONCE: Final = 500
+_WAIT_S: Final = 0.05
+_STATUS_S: Final = 1.0
+_LOG = structlog.get_logger("webhooks")
+
+
+class _Part(Protocol):
+    """What has threads of its own."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether they run."""
+
+    def start(self) -> None:
+        """Starts them."""
+
+
+def alert_topics(settings: NotifierSettings) -> list[AlertTopic]:
+    """The topics of all tenants: who has the first one has them all."""
+    return [
+        topic
+        for tenant in settings.tenants
+        for topic in (
+            AlertTopic(settings.verdicts_topic(tenant), tenant, is_verdicts=True),
+            *(
+                AlertTopic(settings.alerts_topic(tenant, region), tenant, is_verdicts=False)
+                for region in settings.regions
+            ),
+        )
+    ]
+
+
+class NotifierService:
+    """One process. `log_suppressed` says in the log which lines it left out."""
+
+    def __init__(self, settings: NotifierSettings, log_suppressed: Callable[[], object] = lambda: None) -> None:
+        """Raises SettingsError, SecretUnusable, OSError."""
+        self._settings, self._log_suppressed = settings, log_suppressed
+        source = settings.pulsar
+        self._metrics = WebhookMetrics(settings.webhooks)
+        open_client = partial(
+            open_pulsar_client, source.service_url, source.access, timeout_s=source.operation_timeout_s
+        )
+        followed = partial(_followed, settings)
+        self._rules = followed(partial(ReferencePublications, "alert_rule", usable_rule, (UnusableRule,)), RuleBook)
+        self._accounts = followed(
+            partial(ReferencePublications, "account", usable_devices, (AccountUnusable,)), AccountDevices
+        )
+        self._writer = UndeliveredWriter(open_client, settings.undelivered_topic, self._on_written)
+        self._posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
+        self._queues = {
+            name: WebhookQueue(
+                name,
+                one,
+                self._posts[name],
+                self._on_ended,
+                on_attempt=self._metrics.on_attempt,
+            )
+            for name, one in settings.webhooks.items()
+        }
+        self._intake = AlertIntake(open_client, source.subscription, alert_topics(settings), self._may_read)
+        self._book = NotificationBook(settings.state_file)
+        self._notifier = Notifier(settings.webhooks, self._queues, self._writer, self._book, self._metrics)
+        self._stop, self._ended_thread = threading.Event(), ""
+        self._began_s = self._turned_s = time.monotonic()
+        self._first = NotifierStatus(pid=os.getpid(), started_at=datetime.now(UTC).isoformat(timespec="seconds"))
+        self._status = self._first
+
+    def _on_ended(self, ended: Any) -> None:
+        self._notifier.ended.append(ended)
+
+    def _on_written(self, ended: Any) -> None:
+        self._notifier.written.append(ended)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then wait for requests in flight, within the stop time-out."""
+        # By itself a thread that raises ends without a consequence for the process.
+        threading.excepthook = self._on_thread_ended
+        with ExitStack() as stack:
+            server = stack.enter_context(self._serve())
+            stack.enter_context(handle_signals((signal.SIGTERM, signal.SIGINT), lambda _: self._stop.set()))
+            stack.enter_context(self._book)
+            _LOG.info("started", tenants=self._settings.tenants, webhooks=sorted(self._settings.webhooks))
+            for part in self._parts:
+                part.start()
+            try:
+                self._serve_until_stopped(server)
+            finally:
+                self._status = self._status.model_copy(update={"state": "stopping", "healthy": False})
+                self._close()
+            # Nothing is lost: what has not ended was not acknowledged, and comes again.
+            _LOG.info("stopped", open_messages=len(self._notifier.open))
+
+    def _serve_until_stopped(self, server: StatusServer) -> None:
+        next_s = 0.0
+        while not self._stop.is_set():
+            self._turn()
+            if (now_s := time.monotonic()) >= next_s:
+                next_s = now_s + _STATUS_S
+                if (by := self._going_by()) is not None:
+                    self._notifier.tick(by)
+                self._update(now_s)
+                self._log_suppressed()
+            if self._ended_thread or not server.is_serving:
+                raise ThreadEnded(self._ended_thread or "the thread that serves the status ended")
+            if not all(part.is_running for part in self._parts):
+                raise ThreadEnded("a thread that reads, posts or writes ended")
+
+    @property
+    def _parts(self) -> tuple[_Part, ...]:
+        return (self._rules, self._accounts, self._writer, *self._queues.values(), self._intake)
+
+    def _turn(self) -> None:
+        self._turned_s = time.monotonic()
+        self._notifier.settle()
+        by, messages = self._going_by(), self._messages()
+        if messages:
+            # none is read before there is something to go by
+            assert by is not None
+            self._notifier.take(messages, by)
+
+    def _messages(self) -> list[TakenMessage]:
+        """What has come: waits a moment for the first one."""
+        found: list[TakenMessage] = []
+        try:
+            found.append(self._intake.taken.get(timeout=_WAIT_S))
+            while len(found) < _AT_ONCE:
+                found.append(self._intake.taken.get_nowait())
+        except queue.Empty:
+            pass
+        return found
+
+    def _going_by(self) -> GoingBy | None:
+        rules, accounts = self._rules.rules, self._accounts.rules
+        return None if rules is None or accounts is None else GoingBy(rules, accounts)
+
+    def _may_read(self) -> bool:
+        return self._going_by() is not None and not self._writer.is_full
+
+    def _close(self) -> None:
+        ends_s = time.monotonic() + self._settings.stop_timeout_s
+        self._intake.stop()
+        for one in self._queues.values():
+            one.stop()
+        late = [one.name for one in self._queues.values() if not one.join(ends_s)]
+        if late:
+            _LOG.warning("requests in flight are given up; their messages come again", webhooks=late)
+        self._notifier.settle()
+        self._writer.close()
+        self._notifier.settle()
+        self._intake.close()
+        self._rules.close()
+        self._accounts.close()
+
+    def _update(self, now_s: float) -> None:
+        rules, accounts = self._rules.reference_facts, self._accounts.reference_facts
+        unread, is_standby = self._intake.problems, self._intake.is_standby
+        webhooks = tuple(self._webhook_status(name) for name in sorted(self._queues))
+        problem = self._problem(now_s, rules.problem or accounts.problem)
+        by = self._going_by()
+        known: dict[str, object] = {
+            "state": "waiting for rules" if by is None else ("standby" if is_standby else "running"),
+            "healthy": False if problem else (None if is_standby else True),
+            "last_error": problem,
+            "topics": len(self._intake.topics) - len(unread),
+            "topics_unread": unread,
+            "open_messages": len(self._notifier.open),
+            "unwritten": len(self._writer),
+            "rules": 0 if by is None else len(by.rules),
+            "devices": 0 if by is None else len(by.accounts),
+            "rules_current": not (rules.problem or accounts.problem),
+            "rules_refused": len(rules.refused) + len(accounts.refused),
+            "rule_messages_refused": _sum(rules.messages_refused, accounts.messages_refused),
+            "rule_last_refused": rules.last_refused or accounts.last_refused,
+            "webhooks": webhooks,
+        }
+        status = self._first.model_copy(update={**self._metrics.counts, **known})
+        self._metrics.set_gauges(status)
+        self._status = status
+
+    def _webhook_status(self, name: str) -> WebhookStatus:
+        facts = self._queues[name].facts
+        return WebhookStatus(
+            name=name,
+            waiting=facts.waiting + facts.in_flight,
+            oldest_s=round(facts.oldest_s, 1),
+            paused_s=round(facts.paused_s, 1),
+            problem=self._posts[name].secret.problem or facts.last_problem,
+        )
+
+    def _problem(self, now_s: float, reference: str) -> str:
+        """Why something may not be delivered; empty when nothing is known to be wrong."""
+        if self._going_by() is None:
+            waited_s = now_s - self._began_s
+            late = f" for {waited_s:.0f} s: nothing is delivered" if waited_s > self._settings.rules.wait_s else ""
+            return f"rules and accounts are not known{late}: {reference or 'they are being read'}"
+        if self._writer.problem:
+            return f"undelivered messages are not written: {self._writer.problem}"
+        if unread := {} if self._intake.is_standby else self._intake.problems:
+            name, problem = next(iter(unread.items()))
+            return f"{len(unread)} topics are not read, {name} for instance: {problem}"
+        if reference:
+            return f"rules and accounts: {reference}"
+        # a server that takes nothing is a fault of its own, and shown beside its name
+        return next((one.secret.problem for one in self._posts.values() if one.secret.problem), "")
+
+    def _is_alive(self) -> bool:
+        """Whether every thread turned lately. One that waits for the cluster does so for a bounded time."""
+        return time.monotonic() - min(self._turned_s, self._intake.turned_s) < STUCK_AFTER_S
+
+    def _on_thread_ended(self, ended: threading.ExceptHookArgs) -> None:
+        name = ended.thread.name if ended.thread else "unknown"
+        self._ended_thread = f"the thread {name} ended with {ended.exc_type.__name__}: {ended.exc_value}"
+
+    def _serve(self) -> StatusServer:
+        """Serves `/metrics`, `/status`, `/health` (200 only when healthy) and `/alive`. Raises AddressTaken."""
+
+        def current(is_good: bool) -> HttpAnswer:
+            return json_answer(self._status.model_dump_json(indent=2), is_good=is_good)
+
+        routes = {
+            "/metrics": lambda: metrics_answer(self._metrics.registry),
+            "/status": lambda: current(True),
+            # Unknown is not healthy.
+            "/health": lambda: current(self._status.healthy is True and self._is_alive()),
+            "/alive": lambda: current(self._is_alive()),
+        }
+        where = self._settings.status
+        try:
+            return StatusServer(where.host, where.port, routes)
+        except OSError as error:
+            raise AddressTaken(
+                f"status cannot be served on {where.host}:{where.port}: {error.strerror}; change [status]"
+            ) from error
+
+
+def _followed(settings: NotifierSettings, publications: Any, make: Callable[[Any], Any]) -> ReferenceFollower[Any, Any]:
+    # One for each: whoever looks first hears that the file has changed.
+    operators = None if settings.rules.operators is None else FollowedOperators(settings.rules.operators)
+    source = settings.pulsar
+    return ReferenceFollower(
+        source.service_url, source.access, operators, publications, lambda in_force: make(in_force.held)
+    )
+
+
+def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in sorted({*first, *second})}

@@ -1,0 +1,164 @@
+"""`waybill alerts undelivered`: what no webhook took, listed, sent again, and discarded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from gateway.webhooks.command_errors import alert_errors_as_messages
+from settings import load, one_line
+
+if TYPE_CHECKING:
+    from gateway.webhooks.config import NotifierSettings
+    from gateway.webhooks.undelivered_message import UndeliveredMessage
+    from gateway.webhooks.undelivered_queue import UndeliveredEntry
+
+__all__ = ["app"]
+
+MAX_ENTRIES: Final = 100_000
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that no webhook took.")
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
+WebhookOption = Annotated[str | None, typer.Option("--webhook", help="Only of this webhook.")]
+KeyOption = Annotated[str | None, typer.Option("--key", help="Only this one, by its idempotency key.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_(
+    *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
+) -> None:
+    """Show the messages that no webhook took and that were not sent again since: when, to whom, and why not.
+
+    Exit status: 0; 1 when the cluster does not give them, or another command has them; 78 for wrong settings.
+
+    Example: waybill alerts undelivered list --config notifier.toml --webhook acme-ops
+    """
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    names = ("given up", "webhook", "reason", "attempts", "key", "detail")
+    with alert_errors_as_messages():
+        settings = _settings(config)
+        found = [entry for _, entry in _entries(settings, webhook, key)]
+    if as_json:
+        shown = [{"fault": one.fault} if one.message is None else one.message.model_dump() for one in found]
+        sys.stdout.write(json.dumps({"undelivered": shown}, indent=2, ensure_ascii=False) + "\n")
+        return
+    # a key is asked for as it stands here, so it is never cut
+    table = Table(*(Column(name, overflow="fold", no_wrap=name == "key") for name in names))
+    for entry in found:
+        table.add_row(*(Text(one_line(cell)) for cell in _cells(entry)))
+    Console().print(table)
+
+
+@app.command()
+def retry(
+    *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
+) -> None:
+    """Send them again, each once, with the same key and the same content. What is taken is taken off the list.
+
+    Run it where the secrets of the webhooks are. What is not taken stays on the list.
+
+    Exit status: 0 if each was taken, or there was none; 1 if one was not; 78 for wrong settings.
+
+    Example: waybill alerts undelivered retry --config notifier.toml --webhook acme-ops
+    """
+    from gateway.webhooks.signed_post import SignedPost
+
+    results: list[dict[str, Any]] = []
+    with alert_errors_as_messages():
+        settings = _settings(config)
+        posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
+        for message, entry in _entries(settings, webhook, key):
+            if message is None:
+                continue
+            post = posts.get(message.webhook)
+            outcome = None if post is None else post(message.delivery)
+            is_taken = outcome is not None and outcome.is_delivered
+            if is_taken:
+                entry.remove()
+            detail = "the settings have no webhook of this name" if outcome is None else outcome.detail
+            results.append({"key": message.key, "webhook": message.webhook, "taken": is_taken, "detail": detail})
+            if not as_json:
+                said = "taken" if is_taken else "not taken"
+                typer.echo(one_line(f"{message.webhook} {message.key}: {said}: {detail}"))
+    if as_json:
+        sys.stdout.write(json.dumps({"retried": results}, indent=2, ensure_ascii=False) + "\n")
+    elif not results:
+        typer.echo("nothing to send again")
+    if not all(one["taken"] for one in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def discard(
+    *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
+) -> None:
+    """Take messages off the list that are never to be sent, all of a webhook or one by its key. They are gone for good.
+
+    Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 without `--webhook` and
+    `--key`; 78 for wrong settings.
+
+    Example: waybill alerts undelivered discard --config notifier.toml --webhook acme-former
+    """
+    if webhook is None and key is None:
+        raise typer.BadParameter("say which: --webhook or --key")
+    gone: list[dict[str, str]] = []
+    with alert_errors_as_messages():
+        for message, entry in _entries(_settings(config), webhook, key):
+            if message is None:
+                continue
+            entry.remove()
+            gone.append({"key": message.key, "webhook": message.webhook})
+            if not as_json:
+                typer.echo(one_line(f"{message.webhook} {message.key}: discarded"))
+    if as_json:
+        sys.stdout.write(json.dumps({"discarded": gone}, indent=2, ensure_ascii=False) + "\n")
+    elif not gone:
+        typer.echo("nothing to discard")
+
+
+def _settings(config: Path) -> NotifierSettings:
+    from gateway.webhooks.config import NotifierSettings
+
+    return load(NotifierSettings, config)
+
+
+def _entries(
+    settings: NotifierSettings, webhook: str | None, key: str | None
+) -> Iterator[tuple[UndeliveredMessage | None, UndeliveredEntry]]:
+    """Of each tenant what there is, as long as its subscription is open."""
+    from gateway.webhooks.undelivered_queue import open_undelivered, undelivered_entries
+    from runtime.pulsar_client import open_pulsar_client
+
+    source = settings.pulsar
+    opening = partial(open_pulsar_client, source.service_url, source.access, timeout_s=source.operation_timeout_s)
+    for tenant in settings.tenants:
+        with ExitStack() as stack:
+            consumer = stack.enter_context(open_undelivered(opening, settings.undelivered_topic(tenant)))
+            for entry in undelivered_entries(consumer, MAX_ENTRIES):
+                message = entry.message
+                if message is None and (webhook or key):
+                    continue
+                if message is not None and (
+                    webhook not in {None, message.webhook} or key not in {None, message.key} or message.tenant != tenant
+                ):
+                    continue
+                yield message, entry
+
+
+def _cells(entry: UndeliveredEntry) -> tuple[str, ...]:
+    one = entry.message
+    if one is None:
+        return "", "", "malformed", "", "", entry.fault
+    at = f"{datetime.fromtimestamp(one.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return at, one.webhook, one.reason, str(one.attempts), one.key, one.detail

@@ -1,0 +1,115 @@
+"""Alert rules: which account hears of what, when, and where. Reference data, like fences and tariffs. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, Self, get_args
+
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
+
+from geo.alerts.errors import UnusableRule
+from geo.reference.in_force import Usable
+from geo.reference.moments import Moment
+from geo.spatial.event_ids import Kind
+from geo.spatial.ids import id_fault
+from geo.spatial.weekly import Weekly
+from settings import Settings
+
+__all__ = ["AlertRule", "RuleMessages", "matches_place", "usable_rule"]
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+MAX_PLACES: Final = 1000
+MAX_PER_HOUR: Final = 10_000
+_MAX_REASONS: Final = 5
+_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,62}"
+
+
+class RuleMessages(StrEnum):
+    """Which messages an account gets."""
+
+    ALERTS = "alerts"
+    """Alerts, at once, as a region says them."""
+    VERDICTS = "verdicts"
+    """What the centre says of them, and of what no region saw."""
+    BOTH = "both"
+
+
+def _place(pattern: str) -> str:
+    # an id may hold an asterisk nowhere but at its beginning, where it stands for a crowd
+    if fault := id_fault(pattern.removesuffix("*") or "*"):
+        raise ValueError(f"no fence or gate has this id: {fault}")
+    return pattern
+
+
+PlacePattern = Annotated[str, AfterValidator(_place)]
+"""The id of a fence or gate, or the beginning of ids and a `*`."""
+WebhookName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
+
+
+class AlertRule(Settings):
+    """One version of a rule. `id`: the account that hears, a stroke, and a name: `acme/yard`.
+
+    `kinds` and `places`: of which events; none are all. `webhook`: its name in the settings of whoever delivers.
+    `max_per_hour`: messages in any 60 minutes. `quiet`: windows of the local week in which nothing is sent. What a
+    window or the limit held back is summarised in one message afterwards (`digest`), or only counted.
+    `enabled` = false: from this version on the account hears nothing by this rule.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=rf"^{_NAME}/{_NAME}$")]
+    effective_from: Moment
+    webhook: WebhookName
+    messages: RuleMessages = RuleMessages.BOTH
+    kinds: Annotated[tuple[Kind, ...], Field(max_length=len(KINDS))] = ()
+    places: Annotated[tuple[PlacePattern, ...], Field(max_length=MAX_PLACES)] = ()
+    max_per_hour: Annotated[int, Field(ge=1, le=MAX_PER_HOUR, strict=True)] | None = None
+    quiet: Weekly | None = None
+    digest: bool = True
+    enabled: bool = True
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        for name, values in (("kinds", self.kinds), ("places", self.places)):
+            if len(set(values)) != len(values):
+                raise ValueError(f"{name} names one twice")
+        if self.quiet is not None and self.quiet.is_always_open:
+            raise ValueError("quiet covers the whole week, so nothing would ever be sent; write enabled = false")
+        return self
+
+    @property
+    def account(self) -> str:
+        """Who hears."""
+        return self.id.partition("/")[0]
+
+    def hears(self, *, is_verdict: bool) -> bool:
+        """Whether alerts, or verdicts, are for it."""
+        return self.messages in {RuleMessages.BOTH, RuleMessages.VERDICTS if is_verdict else RuleMessages.ALERTS}
+
+    def matches(self, kind: str, place: str) -> bool:
+        """Whether an event is one of those of which it hears."""
+        return (not self.kinds or kind in self.kinds) and (
+            not self.places or any(matches_place(one, place) for one in self.places)
+        )
+
+    def is_quiet_at(self, t_ms: int) -> bool:
+        """Whether nothing is to be sent at a moment (ms since 1970)."""
+        return self.quiet is not None and self.quiet.is_open_at(t_ms)
+
+
+def matches_place(pattern: str, place: str) -> bool:
+    """Whether a pattern is the id of a place, or its beginning and a `*`."""
+    return place.startswith(pattern[:-1]) if pattern.endswith("*") else place == pattern
+
+
+def usable_rule(body: str) -> Usable[AlertRule]:
+    """The rule of a JSON text, and from when it is in force (ms since 1970). Raises UnusableRule."""
+    try:
+        made = AlertRule.model_validate_json(body)
+    except ValidationError as error:
+        faults = [
+            f"{'.'.join(map(str, one['loc']))}: {said}" if one["loc"] else said
+            for one in error.errors(include_url=False, include_input=False)
+            for said in [one["msg"].removeprefix("Value error, ")]
+        ]
+        rest = [f"and {len(faults) - _MAX_REASONS} more faults"] if len(faults) > _MAX_REASONS else []
+        raise UnusableRule("; ".join([*faults[:_MAX_REASONS], *rest])) from error
+    return Usable(round(made.effective_from.timestamp() * 1000), made)

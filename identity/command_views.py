@@ -1,0 +1,75 @@
+"""The registry shown by a command: every device, and one with its history."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from identity.command_session import command_session, known_entry
+from identity.device_answers import DEVICE, Speaker, confirmation, device_facts, device_line, no_device_text
+
+if TYPE_CHECKING:
+    from identity.registry_messages import DevicePublication
+    from identity.registry_session import RegistrySession
+
+__all__ = ["show_device", "show_devices", "show_file"]
+
+_CONFIRMATIONS_KEPT: Final = timedelta(days=1)
+"""So long the topologies keep confirmations."""
+
+
+def show_devices(config: Path | None, tenant: str, *, as_json: bool, speaker: Speaker = DEVICE) -> None:
+    """Every device of a tenant, or of all, and what no region has confirmed."""
+    with command_session(config, signs=False, speaker=speaker) as (session, _):
+        missing = session.not_confirmed(datetime.now(UTC) - _CONFIRMATIONS_KEPT)
+        chosen = _chosen(session, tenant, speaker)
+        if as_json:
+            facts = [device_facts(one, session.signed_by(one)) | confirmation(one.entry, missing) for one in chosen]
+            typer.echo(json.dumps(facts, indent=2))
+        else:
+            for one in chosen:
+                why = (missing or {}).get(one.entry.name)
+                typer.echo(device_line(one.entry, session.signed_by(one)) + (f"  NOT CONFIRMED: {why}" if why else ""))
+    if missing is None:
+        typer.echo(f"{speaker.program}: confirmations cannot be read: what is listed may not be in force", err=True)
+
+
+def show_file(config: Path | None, tenant: str, *, speaker: Speaker) -> None:
+    """The devices as a file has them."""
+    with command_session(config, signs=False, speaker=speaker) as (session, _):
+        chosen = _chosen(session, tenant, speaker)
+    from identity.device_file import device_file_text
+
+    sys.stdout.write(device_file_text(one.entry for one in chosen))
+
+
+def show_device(device: str, config: Path | None, *, as_json: bool, speaker: Speaker = DEVICE) -> None:
+    """A device, and each change of it that is still kept."""
+    with command_session(config, names={device}, with_history=True, signs=False, speaker=speaker) as (session, _):
+        known_entry(session, device)
+        held = session.publication(device)
+        assert held is not None, "it is known"
+        past = session.history(device)
+        if as_json:
+            facts = {
+                "device": device_facts(held, session.signed_by(held)),
+                "history": [device_facts(one, session.signed_by(one)) for one in past],
+            }
+            sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+            return
+        typer.echo(device_line(held.entry, session.signed_by(held)))
+        for one in past:
+            typer.echo(f"  {device_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
+
+
+def _chosen(session: RegistrySession, tenant: str, speaker: Speaker) -> list[DevicePublication]:
+    every = session.publications()
+    chosen = [one for one in every if tenant in ("", one.entry.tenant)]
+    if not chosen:
+        typer.echo(f"{speaker.program}: {no_device_text(every, tenant)}", err=True)
+    return chosen

@@ -1,0 +1,255 @@
+"""`waybill reference devices`: files of devices, checked, published, compared; the registry listed, and its history.
+
+Exit status: 0; 1 a file has a fault, or `diff` shows a change; 2 wrong arguments; 3 refused by the cluster or the
+settings: nothing was changed; 4 published, and another change of the same moment holds instead; 5 published, and a
+region refuses it or has not confirmed it in time; 75 the registry is not reachable; 78 wrong settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from identity.command_options import AsJson, Config, Device, Key, Reason, TokenDays
+from identity.command_session import command_session
+from identity.command_views import show_device, show_devices, show_file
+from identity.device_answers import EXIT_REFUSED, Speaker, say_outcome
+
+if TYPE_CHECKING:
+    from identity.device_file import DeviceFileFault, PlacedDevice
+    from identity.device_file_changes import FileChange
+
+__all__ = ["app"]
+
+EXIT_FAULT: Final = 1
+_SPEAKER: Final = Speaker("waybill reference", os.EX_TEMPFAIL)
+_LOCK_WAIT_S: Final = 10.0
+_NOT_PUBLISHED: Final = (EXIT_FAULT, 2, EXIT_REFUSED, os.EX_CONFIG)
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Check, publish and show files of devices. `reference check devices FILE` is the same.",
+)
+Registry = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Hold the files against the registry of these operator's settings."),
+]
+Files = Annotated[list[Path], typer.Argument(help="TOML with [[device]].")]
+
+
+@app.command()
+def check(files: Files, *, config: Registry = None, as_json: AsJson = False) -> None:
+    """Say what is wrong with files of devices, each fault with its file, line and reason.
+
+    With --config they are held against the registry: what the state of a device does not allow is a fault, too.
+
+    Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the registry is not reachable.
+
+    Example: waybill reference devices check devices.toml --config operator.toml
+    """
+    if config is None:
+        placed = _read(files, as_json=as_json)
+        _say([], [f"right by themselves, not held against the registry: {_count(len(placed))}"], as_json=as_json)
+        return
+    changes = _against_registry(files, config, as_json=as_json)
+    _say([], [f"right: {_count(len(changes))}; {_summary(changes.values())}"], as_json=as_json)
+
+
+@app.command()
+def diff(files: Files, *, config: Config = None, as_json: AsJson = False) -> None:
+    """Show what publishing files would change of each device, beside what the registry has.
+
+    Exit status: 0 if nothing would change, 1 if something would, or the files have a fault; 75 when the registry is not
+    reachable.
+
+    Example: waybill reference devices diff devices.toml --config operator.toml
+    """
+    changes = _against_registry(files, config, as_json=as_json)
+    if as_json:
+        _say([], [], as_json=True, devices=[_change_facts(*one) for one in changes.items()])
+    else:
+        for place, change in changes.items():
+            typer.echo(f"{place}: {_change_text(change)}")
+    if any(_is_change(change) for change in changes.values()):
+        raise typer.Exit(EXIT_FAULT)
+
+
+@app.command()
+def put(
+    files: Files,
+    *,
+    config: Config = None,
+    reason: Reason,
+    key: Key = None,
+    tokens: Annotated[
+        Path | None, typer.Option("--tokens", help="The folder for one-time tokens: FOLDER/TENANT/DEVICE.token.")
+    ] = None,
+    days: TokenDays = 7,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            help="Wait so many seconds for each region to confirm; 0: do not wait.",
+            show_default="10 where somebody is locked out",
+            min=0,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check files of devices, and publish each change; if one has a fault, all faults are named and none is published.
+
+    Devices that no file names stay as they are. A command that was killed may be given again: what is done is done.
+
+    Exit status: 0; 1 when the files have a fault; 3 when the cluster or a key refuses it, 4 when another change of the
+    same moment holds, 5 when a region has not confirmed it, 75 when the registry is not reachable.
+
+    Example: waybill reference devices put devices.toml --tokens tokens --reason "fleet of 2027" --config operator.toml
+    """
+    from identity.judged_devices import Beginnings, entries_of, judged
+    from identity.registry import DeviceChange
+    from identity.token_files import TokenFiles
+
+    placed = _read(files, as_json=as_json)
+    token_files = None if tokens is None else TokenFiles(tokens)
+    try:
+        with command_session(config, key, names=_names(placed), as_json=as_json, speaker=_SPEAKER) as (session, known):
+            changes, faults = judged(placed, session, known)
+            _end_of_faults(faults, as_json=as_json)
+            asked = {place: one for place, one in changes.items() if _is_change(one)}
+            change = DeviceChange(datetime.now(UTC), session.operator, reason)
+            entries, faults = entries_of(asked, session, change, Beginnings(token_files, timedelta(days=days)))
+            _end_of_faults(faults, as_json=as_json)
+            is_locking = any(one.locks_out for one in asked.values())
+            wait_s = (_LOCK_WAIT_S if is_locking else 0.0) if wait is None else wait
+            outcome = session.publish(entries, wait_s) if entries else None
+    except typer.Exit as ended:
+        if token_files is not None and ended.exit_code in _NOT_PUBLISHED:
+            token_files.forget()
+        raise
+    if not as_json:
+        typer.echo(_summary(changes.values()))
+    same = [one.stated.name for one in changes.values() if not _is_change(one)]
+    if outcome is None:
+        _say([], [], as_json=as_json, same=same)
+    else:
+        say_outcome(outcome, wait_s, as_json=as_json, more={"same": same}, speaker=_SPEAKER)
+
+
+@app.command("list")
+def list_(
+    *,
+    config: Config = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
+    as_file: Annotated[bool, typer.Option("--toml", help="As a file that changes nothing, to be edited.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List every device of the registry, as `waybill device list` does, or as a file.
+
+    Example: waybill reference devices list --tenant acme --toml --config operator.toml
+    """
+    if as_file and as_json:
+        raise typer.BadParameter("say one of --toml and --json")
+    if as_file:
+        show_file(config, tenant, speaker=_SPEAKER)
+    else:
+        show_devices(config, tenant, as_json=as_json, speaker=_SPEAKER)
+
+
+@app.command()
+def history(device: Device, *, config: Config = None, as_json: AsJson = False) -> None:
+    """Show a device, and each publication of it that the topic still has: when, by whom, why.
+
+    Example: waybill reference devices history acme/bus-1 --config operator.toml
+    """
+    show_device(device, config, as_json=as_json, speaker=_SPEAKER)
+
+
+def _read(files: Sequence[Path], *, as_json: bool) -> list[PlacedDevice]:
+    """The devices of files; of their faults the command ends."""
+    from identity.judged_devices import read_device_files
+
+    placed, faults = read_device_files(files)
+    _end_of_faults(faults, as_json=as_json)
+    return placed
+
+
+def _names(placed: Collection[PlacedDevice]) -> set[str]:
+    return {one.stated.name for one in placed}
+
+
+def _against_registry(files: Sequence[Path], config: Path | None, *, as_json: bool) -> dict[str, FileChange]:
+    """What is to be done with each device, by its place; of faults the command ends."""
+    from identity.judged_devices import judged
+
+    placed = _read(files, as_json=as_json)
+    with command_session(config, names=_names(placed), signs=False, as_json=as_json, speaker=_SPEAKER) as opened:
+        changes, faults = judged(placed, *opened)
+    _end_of_faults(faults, as_json=as_json)
+    return changes
+
+
+def _end_of_faults(faults: Sequence[DeviceFileFault], *, as_json: bool) -> None:
+    if not faults:
+        return
+    _say(faults, [], as_json=as_json)
+    raise typer.Exit(EXIT_FAULT)
+
+
+def _say(faults: Sequence[DeviceFileFault], lines: Sequence[str], *, as_json: bool, **facts: object) -> None:
+    from identity.device_file import MAX_FILE_FAULTS
+
+    if as_json:
+        named = [one._asdict() for one in faults]
+        typer.echo(json.dumps({"faults": named, **facts}, indent=2, ensure_ascii=False))
+        return
+    for fault in faults[:MAX_FILE_FAULTS]:
+        typer.echo(str(fault), err=True)
+    if faults:
+        typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
+    for line in lines:
+        typer.echo(line)
+
+
+def _is_change(change: FileChange) -> bool:
+    return change.what != "nothing"
+
+
+def _summary(changes: Collection[FileChange]) -> str:
+    counts = Counter(str(one.what) for one in changes)
+    same = counts.pop("nothing", 0)
+    done = ", ".join(f"{counts[what]} {what}" for what in sorted(counts))
+    return f"changes: {done or 'none'}; {same} as they are"
+
+
+def _count(count: int) -> str:
+    return f"{count} device{'' if count == 1 else 's'}"
+
+
+def _change_text(change: FileChange) -> str:
+    stated, held = change.stated, change.held
+    if held is None:
+        return f"{stated.name}: new, {stated.state}, region {stated.region} ({change.what})"
+    by = f"version {held.version} by {held.changed_by}"
+    if not _is_change(change):
+        return f"{stated.name}: same, {held.state} ({by})"
+    return f"{stated.name}: {held.state} -> {stated.state} ({by})"
+
+
+def _change_facts(place: str, change: FileChange) -> dict[str, Any]:
+    held = change.held
+    return {
+        "place": place,
+        "device": change.stated.name,
+        "change": str(change.what),
+        "before": None if held is None else str(held.state),
+        "version": None if held is None else held.version,
+        "after": str(held.state if held is not None and not _is_change(change) else change.stated.state),
+    }

@@ -1,0 +1,115 @@
+"""What is noted is known after a restart, once, and nothing that was not noted whole."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gateway.webhooks.deciding import HOUR_MS, PassDecision
+from gateway.webhooks.digest import MAX_HELD, MAX_LISTED, HeldBack, digest_of, is_digest_due
+from gateway.webhooks.errors import StateUnusable
+from gateway.webhooks.notebook import NotificationBook
+from geo.alerts import AlertRule
+
+RULE = AlertRule.model_validate({"id": "acme/yard", "effective_from": "2026-01-01T00:00:00Z", "webhook": "ops"})
+NIGHT = {"timezone": "UTC", "windows": [{"days": ["thu"], "from": "00:00", "until": "06:00"}]}
+QUIET = RULE.model_copy(update={"quiet": type(RULE).model_validate(RULE.model_dump() | {"quiet": NIGHT}).quiet})
+
+
+def held(number: int, at_ms: int = 1000, decision: PassDecision = PassDecision.QUIET) -> HeldBack:
+    return HeldBack(f"{number:04}/provisional", at_ms, decision, "acme", "bus-1", "enter", "yard", 500)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.sqlite"
+
+
+def test_what_was_noted_is_known_after_a_restart(path: Path) -> None:
+    with NotificationBook(path) as book, book.transaction():
+        book.note_passed("acme/yard", "a", 1000)
+        book.note_passed("acme/yard", "a", 2000)
+        assert book.note_held("acme/yard", held(1))
+        assert not book.note_held("acme/yard", held(1))
+    with NotificationBook(path) as book:
+        assert "a" in book.history("acme/yard")
+        assert book.history("acme/yard").count(1000) == 1
+        assert book.held("acme/yard") == ([held(1)], 0)
+        digest = digest_of(RULE, *book.held("acme/yard"))
+        with book.transaction():
+            book.forget_held("acme/yard", digest)
+    with NotificationBook(path) as book:
+        assert book.rules_with_held() == []
+        assert book.digests == {digest.key: digest}
+        with book.transaction():
+            book.forget_digest(digest.key)
+    with NotificationBook(path) as book:
+        assert book.digests == {}
+
+
+def test_a_transaction_that_fails_leaves_nothing_on_disk(path: Path) -> None:
+    def fails(book: NotificationBook) -> None:
+        with book.transaction():
+            book.note_passed("acme/yard", "a", 1000)
+            raise ZeroDivisionError
+
+    with NotificationBook(path) as book, pytest.raises(ZeroDivisionError):
+        fails(book)
+    with NotificationBook(path) as book:
+        assert "a" not in book.history("acme/yard")
+
+
+def test_what_passed_an_hour_ago_is_forgotten_and_a_clock_that_was_ahead_is_no_lock(path: Path) -> None:
+    with NotificationBook(path) as book:
+        with book.transaction():
+            for key, at_ms in (("old", 0), ("new", HOUR_MS), ("ahead", 1000 * HOUR_MS)):
+                book.note_passed("acme/yard", key, at_ms)
+        with book.transaction():
+            book.forget_before(HOUR_MS + 1)
+        assert book.history("acme/yard").count(HOUR_MS + 1) == 2
+    with NotificationBook(path) as book:
+        assert book.history("acme/yard").count(2 * HOUR_MS + 1) == 0
+        assert "old" not in book.history("acme/yard")
+
+
+def test_of_many_that_were_held_back_some_are_listed_and_all_are_counted(path: Path) -> None:
+    with NotificationBook(path) as book, book.transaction():
+        for number in range(MAX_HELD + 7):
+            book.note_held("acme/yard", held(number))
+    with NotificationBook(path) as book:
+        digest = digest_of(RULE, *book.held("acme/yard"))
+        content = json.loads(digest.body)["digest"]
+        assert content["held_back"] == MAX_HELD + 7
+        assert len(content["messages"]) == MAX_LISTED
+        assert content["by_kind"] == {"enter": MAX_HELD}
+
+
+def test_a_file_of_another_program_or_version_is_refused_and_named(path: Path) -> None:
+    path.write_bytes(b"no database " * 100)
+    with pytest.raises(StateUnusable, match=r"state\.sqlite"), NotificationBook(path):
+        pass
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 99")
+    other.close()
+    with pytest.raises(StateUnusable, match="version 99"), NotificationBook(path):
+        pass
+
+
+def test_a_summary_waits_until_it_is_not_quiet_and_an_hour_after_the_limit(path: Path) -> None:
+    hour = 3_600_000  # 1970-01-01 was a Thursday
+    assert not is_digest_due(QUIET, [held(1)], 5 * hour)
+    assert is_digest_due(QUIET, [held(1)], 6 * hour)
+    limited = [held(1), held(2, 1000, PassDecision.LIMIT)]
+    assert not is_digest_due(RULE, limited, 1000 + hour - 1)
+    assert is_digest_due(RULE, limited, 1000 + hour)
+    assert not is_digest_due(RULE, [], 10 * hour)
+
+
+def test_a_summary_is_the_same_however_often_it_is_made() -> None:
+    several = [held(number, 1000 - number) for number in range(5)]
+    assert digest_of(RULE, several, 0) == digest_of(RULE, several[::-1], 0)
+    assert digest_of(RULE, several, 0).key == "digest/acme/yard/996"

@@ -1,0 +1,272 @@
+"""What is done with each message, with real queues, a real server and a real file; Pulsar's part is played by lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gateway.webhooks.config import WebhookSettings
+from gateway.webhooks.delivery import EndedDelivery
+from gateway.webhooks.intake import AlertTopic, TakenMessage
+from gateway.webhooks.metrics import WebhookMetrics
+from gateway.webhooks.notebook import NotificationBook
+from gateway.webhooks.notifier import GoingBy, Notifier
+from gateway.webhooks.signed_post import SignedPost
+from gateway.webhooks.undelivered_message import decode_undelivered, undelivered_of
+from gateway.webhooks.undelivered_writer import UndeliveredWriter
+from gateway.webhooks.webhook_queue import WebhookQueue
+from geo.alerts import encode_alert
+from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
+from tests.gateway.webhooks.test_routes import EVERYBODY, alert, rules
+from tests.waiting import wait_until
+
+TOPIC = AlertTopic("persistent://acme/alerts-eu/alerts", "acme", is_verdicts=False)
+NIGHT = {
+    "timezone": "UTC",
+    "windows": [{"days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], "from": "22:00", "until": "06:00"}],
+}
+
+
+def at(clock: str) -> float:
+    return datetime.fromisoformat(f"2026-12-01T{clock}+00:00").replace(tzinfo=UTC).timestamp()
+
+
+class Written(list[EndedDelivery]):
+    """In the place of the topic of undelivered messages."""
+
+    is_full = False
+
+    def add(self, ended: EndedDelivery) -> None:
+        self.append(ended)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [one.reason for one in self]
+
+
+class World:
+    """A notifier, its webhooks, and what was acknowledged; `restart` is a kill and a new start."""
+
+    def __init__(self, folder: Path, webhooks: dict[str, WebhookSettings]) -> None:
+        self.folder, self.webhooks = folder, webhooks
+        self.now_s = at("12:00:00")
+        self.acknowledged: list[str] = []
+        self.stack = ExitStack()
+        self.start()
+
+    def start(self) -> None:
+        self.written, self.metrics = Written(), WebhookMetrics(self.webhooks)
+        self.book = self.stack.enter_context(NotificationBook(self.folder / "state.sqlite"))
+        self.queues = {
+            name: WebhookQueue(name, one, SignedPost(one), self._on_ended) for name, one in self.webhooks.items()
+        }
+        writer = cast("UndeliveredWriter", self.written)
+        self.notifier = Notifier(self.webhooks, self.queues, writer, self.book, self.metrics, clock=lambda: self.now_s)
+        for one in self.queues.values():
+            one.start()
+            self.stack.callback(one.stop)
+
+    def _on_ended(self, ended: EndedDelivery) -> None:
+        self.notifier.ended.append(ended)
+
+    def restart(self) -> None:
+        self.stack.close()
+        self.stack = ExitStack()
+        self.start()
+
+    def message(self, number: int, **more: Any) -> TakenMessage:
+        data = encode_alert(alert(id=f"{number:024x}", **more))
+        return TakenMessage(TOPIC, f"m{number}", data, lambda: self.acknowledged.append(f"m{number}"))
+
+    def take(self, *messages: TakenMessage, book: Any = None) -> None:
+        self.notifier.take(messages, GoingBy(book or rules({"id": "acme/all"}), EVERYBODY))
+
+    def settle_until(self, condition: Any) -> None:
+        def settled() -> bool:
+            self.notifier.settle()
+            return bool(condition())
+
+        wait_until(settled)
+
+
+@pytest.fixture
+def server() -> Iterator[HookServer]:
+    with hook_server() as running:
+        yield running
+
+
+@pytest.fixture
+def world(tmp_path: Path, server: HookServer) -> Iterator[World]:
+    made = World(tmp_path, {"ops": server.settings(tmp_path)})
+    yield made
+    made.stack.close()
+
+
+def test_a_message_is_acknowledged_after_each_of_its_webhooks_took_it(
+    world: World, server: HookServer, tmp_path: Path
+) -> None:
+    with hook_server() as slow:
+        slow.hang()
+        world.webhooks["slow"] = slow.settings(tmp_path, times={"connect_s": 5, "read_s": 20, "total_s": 20})
+        world.restart()
+        book = rules({"id": "acme/all"}, {"id": "acme/slow", "webhook": "slow"})
+        world.take(world.message(1), book=book)
+        wait_until(lambda: server.requests and slow.requests)
+        world.settle_until(lambda: not world.queues["ops"].facts.in_flight)
+        assert world.acknowledged == []
+        slow.behave = answers()
+        slow.over.set()
+        world.settle_until(lambda: world.acknowledged)
+
+
+def test_several_rules_of_one_webhook_are_one_message(world: World, server: HookServer) -> None:
+    book = rules({"id": "acme/a"}, {"id": "acme/b"}, {"id": "acme/c", "kinds": ["exit"]})
+    world.take(world.message(1), book=book)
+    world.settle_until(lambda: world.acknowledged == ["m1"])
+    (request,) = server.requests
+    assert request.content["rules"] == ["acme/a", "acme/b"]
+    assert request.key == f"{1:024x}/provisional"
+    assert request.is_signed()
+
+
+def test_what_is_for_nobody_malformed_or_of_another_tenant_is_counted_and_acknowledged(world: World) -> None:
+    junk = TakenMessage(TOPIC, "junk", b"no alert", lambda: world.acknowledged.append("junk"))
+    world.take(world.message(1, device="bus-9"), world.message(2, tenant="beta"), junk)
+    assert world.acknowledged == ["m1", "m2", "junk"]
+    assert world.metrics.counts["passed_over"] == {"no-rule": 1, "tenant": 1, "malformed": 1}
+
+
+def test_what_no_webhook_takes_is_acknowledged_only_when_it_is_written_and_says_all_of_it(
+    world: World, server: HookServer
+) -> None:
+    server.behave = answers("400 No")
+    world.take(world.message(1))
+    world.settle_until(lambda: world.written)
+    assert world.acknowledged == []
+    (ended,) = world.written
+    kept = decode_undelivered(undelivered_of(ended, 5).model_dump_json().encode())
+    assert (kept.reason, kept.attempts, kept.detail, kept.webhook) == ("refused", 1, "400 No", "ops")
+    assert kept.delivery.body == server.requests[0].body
+    world.notifier.written.append(ended)
+    world.notifier.settle()
+    assert world.acknowledged == ["m1"]
+
+
+def test_an_unknown_webhook_one_for_others_and_a_full_queue_have_their_reasons(
+    world: World, server: HookServer, tmp_path: Path
+) -> None:
+    server.hang()
+    world.webhooks["full"] = server.settings(tmp_path, queue_messages=1, parallel=1)
+    world.webhooks["beta"] = server.settings(tmp_path, accounts=["beta*"])
+    world.restart()
+    several = ("full", "beta", "nowhere")
+    book = rules(*({"id": f"acme/{name}", "webhook": name} for name in several))
+    world.take(world.message(1), world.message(2), book=book)
+    reasons = [(one.delivery.webhook, one.reason) for one in world.written]
+    assert sorted(reasons) == [
+        ("beta", "other-account"),
+        ("beta", "other-account"),
+        ("full", "queue-full"),
+        ("nowhere", "unknown-webhook"),
+        ("nowhere", "unknown-webhook"),
+    ]
+
+
+def test_after_a_kill_what_was_not_acknowledged_is_sent_again_with_the_same_key(
+    world: World, server: HookServer
+) -> None:
+    server.hang()
+    for number in range(20):
+        world.take(world.message(number), book=rules({"id": "acme/all", "max_per_hour": 20}))
+    wait_until(lambda: server.requests)
+    world.restart()
+    assert world.acknowledged == []
+    server.behave = answers()
+    for number in range(21):
+        world.take(world.message(number), book=rules({"id": "acme/all", "max_per_hour": 20}))
+    world.settle_until(lambda: len(world.acknowledged) == 21)
+    assert set(server.keys) == {f"{number:024x}/provisional" for number in range(20)}, "and the limit held"
+    assert world.metrics.counts["held_back"] == {"limit": 1}
+    bodies = {one.key: {other.body for other in server.requests if other.key == one.key} for one in server.requests}
+    assert all(len(several) == 1 for several in bodies.values())
+
+
+def test_what_comes_twice_while_it_is_open_is_sent_once(world: World, server: HookServer) -> None:
+    world.take(world.message(1), world.message(1))
+    world.take(world.message(1))
+    world.settle_until(lambda: world.acknowledged)
+    assert len(server.requests) == 1
+
+
+def test_what_is_quiet_is_held_back_and_summarised_once_when_the_quiet_time_ends(
+    world: World, server: HookServer
+) -> None:
+    book = rules({"id": "acme/all", "quiet": NIGHT}, {"id": "acme/other", "places": ["none"]})
+    by = GoingBy(book, EVERYBODY)
+    world.now_s = at("23:00:00")
+    world.take(*(world.message(number, place=f"yard-{number % 2}") for number in range(5)), book=book)
+    assert world.acknowledged == [f"m{number}" for number in range(5)]
+    world.notifier.tick(by)
+    assert server.requests == []
+    world.restart()
+    world.take(world.message(4, place="yard-0"), book=book)  # its acknowledgement was lost
+    world.now_s = at("23:00:00") + 7 * 3600
+    for _ in range(3):
+        world.notifier.tick(by)
+    world.settle_until(lambda: server.requests and not world.book.digests)
+    world.notifier.tick(by)
+    (request,) = server.requests
+    content = request.content
+    assert (content["type"], content["rules"]) == ("digest", ["acme/all"])
+    assert content["digest"]["held_back"] == 5
+    assert content["digest"]["by_place"] == {"yard-0": 3, "yard-1": 2}
+    assert request.key == content["key"] == f"digest/acme/all/{round(at('23:00:00') * 1000)}"
+    assert request.is_signed()
+
+
+def test_a_summary_that_was_killed_on_its_way_is_sent_again_with_the_same_key(world: World, server: HookServer) -> None:
+    book = rules({"id": "acme/all", "quiet": NIGHT})
+    world.now_s = at("23:00:00")
+    world.take(world.message(1), book=book)
+    world.now_s += 8 * 3600
+    server.hang()
+    world.notifier.tick(GoingBy(book, EVERYBODY))
+    wait_until(lambda: server.requests)
+    world.restart()
+    server.behave = answers()
+    world.notifier.tick(GoingBy(book, EVERYBODY))
+    world.settle_until(lambda: not world.book.digests)
+    assert len(set(server.keys)) == 1
+    assert len({one.body for one in server.requests}) == 1
+
+
+def test_what_the_limit_held_back_is_summarised_an_hour_later_and_a_rule_that_is_gone_says_nothing(
+    world: World, server: HookServer
+) -> None:
+    limited = {"id": "acme/all", "max_per_hour": 2}
+    silent = {"id": "acme/silent", "max_per_hour": 1, "digest": False, "webhook": "nowhere"}
+    book = rules(limited, silent | {"places": ["yard"]})
+    world.take(*(world.message(number) for number in range(6)), book=book)
+    world.settle_until(lambda: len(server.requests) == 2)
+    world.now_s += 3599
+    world.notifier.tick(GoingBy(book, EVERYBODY))
+    assert not world.book.digests
+    world.now_s += 2
+    world.notifier.tick(GoingBy(book, EVERYBODY))
+    world.settle_until(lambda: len(server.requests) == 3)
+    assert server.requests[-1].content["digest"]["by_reason"] == {"limit": 4}
+    world.take(*(world.message(number) for number in range(10, 16)), book=book)
+    world.notifier.tick(GoingBy(rules({"id": "acme/other"}), EVERYBODY))
+    assert world.book.rules_with_held() == []
+
+
+def test_a_message_says_the_alert_as_it_was(world: World, server: HookServer) -> None:
+    world.take(world.message(7))
+    world.settle_until(lambda: server.requests)
+    assert json.loads(server.requests[0].body)["alert"] == json.loads(encode_alert(alert(id=f"{7:024x}")))

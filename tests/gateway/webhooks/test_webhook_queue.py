@@ -1,0 +1,203 @@
+"""One webhook's way against a real server: it waits for itself alone, and every delivery ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.webhooks.config import RetrySettings
+from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
+from gateway.webhooks.signed_post import SignedPost
+from gateway.webhooks.webhook_queue import WebhookQueue
+from tests.gateway.webhooks.hook_server import HookServer, Request, answers, hook_server, sends
+from tests.waiting import wait_until
+
+
+class Ended(list[EndedDelivery]):
+    """What ended, by key."""
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        return {one.delivery.key: one.reason for one in self}
+
+
+MakeQueue = Callable[..., tuple[WebhookQueue, Ended]]
+
+
+@pytest.fixture
+def server() -> Iterator[HookServer]:
+    with hook_server() as running:
+        yield running
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[MakeQueue]:
+    with ExitStack() as stack:
+
+        def make(server: HookServer, **more: Any) -> tuple[WebhookQueue, Ended]:
+            settings, ended = server.settings(tmp_path, **more), Ended()
+            made = WebhookQueue("ops", settings, SignedPost(settings), ended.append)
+            made.start()
+            stack.callback(made.stop)
+            return made, ended
+
+        yield make
+
+
+def delivery(key: str, body: bytes = b"{}") -> WebhookDelivery:
+    return WebhookDelivery(key, "ops", "acme", ("acme/all",), body, taken_s=time.monotonic())
+
+
+def failing(times: int, then: Any = None) -> Callable[[Any, Request], None]:
+    """It fails so many times for each key, and answers then."""
+    seen: dict[str, int] = {}
+
+    def behave(connection: Any, request: Request) -> None:
+        seen[request.key] = seen.get(request.key, 0) + 1
+        (answers("500 Oops") if seen[request.key] <= times else then or answers())(connection, request)
+
+    return behave
+
+
+def test_what_is_added_arrives_signed_and_once(server: HookServer, make: MakeQueue) -> None:
+    made, ended = make(server)
+    for number in range(50):
+        assert made.add(delivery(f"a/{number}", b'{"n":%d}' % number))
+    wait_until(lambda: len(ended) == 50)
+    assert set(ended.reasons.values()) == {"delivered"}
+    assert sorted(server.keys) == sorted(ended.reasons)
+    assert all(one.is_signed() for one in server.requests)
+    assert {one.key: one.content["n"] for one in server.requests} == {f"a/{number}": number for number in range(50)}
+    assert (made.facts.waiting, made.facts.in_flight, made.facts.last_problem) == (0, 0, "")
+
+
+def test_what_fails_is_sent_again_with_the_same_key_and_content_and_a_new_time(
+    server: HookServer, make: MakeQueue
+) -> None:
+    server.behave = failing(2)
+    made, ended = make(server)
+    made.add(delivery("a/1", b'{"n":1}'))
+    wait_until(lambda: ended)
+    assert ended.reasons == {"a/1": "delivered"}
+    assert server.keys == ["a/1"] * 3
+    assert {one.body for one in server.requests} == {b'{"n":1}'}
+    assert all(one.is_signed() for one in server.requests)
+
+
+def test_it_ends_when_attempts_or_age_are_used_up_and_at_once_where_it_is_refused(
+    server: HookServer, make: MakeQueue
+) -> None:
+    server.by_path = {"/500": answers("500 Oops"), "/400": answers("400 No"), "/301": answers("301 Moved")}
+    cases = {
+        "/500": ("exhausted", 5, {}),
+        "/400": ("refused", 1, {}),
+        "/301": ("redirected", 1, {}),
+        "/500?": ("expired", 1, {"retry": RetrySettings(backoff_first_s=5, backoff_max_s=5, max_age_s=1)}),
+    }
+    server.by_path["/500?"] = answers("500 Oops")
+    for path, (reason, attempts, more) in cases.items():
+        made, ended = make(server, path=path, **more)
+        made.add(delivery(path))
+        wait_until(lambda ended=ended: ended)  # type: ignore[misc]
+        assert [(one.reason, one.delivery.attempts) for one in ended] == [(reason, attempts)], path
+
+
+def test_one_that_hangs_drips_or_refuses_holds_up_no_other(server: HookServer, make: MakeQueue) -> None:
+    with hook_server() as bad, hook_server() as dead:
+        bad.hang()
+        dead.behave = sends(b"")
+        hanging, never = make(bad, queue_messages=50)
+        dying, _ = make(dead, queue_messages=50)
+        for number in range(50):
+            hanging.add(delivery(f"h/{number}"))
+            dying.add(delivery(f"d/{number}"))
+        good, ended = make(server)
+        began_s = time.monotonic()
+        for number in range(200):
+            good.add(delivery(f"g/{number}"))
+        wait_until(lambda: len(ended) == 200)
+        assert time.monotonic() - began_s < 10
+        assert not never.reasons or "delivered" not in never.reasons.values()
+
+
+def test_a_full_queue_says_so_and_has_room_again_later(server: HookServer, make: MakeQueue) -> None:
+    gate = threading.Event()
+    server.behave = lambda connection, request: (gate.wait(30), answers()(connection, request))[1]
+    settings = {"queue_messages": 3, "parallel": 1, "times": {"connect_s": 5, "read_s": 30, "total_s": 60}}
+    made, ended = make(server, **settings)
+    assert [made.add(delivery(f"a/{number}")) for number in range(5)] == [True] * 3 + [False] * 2
+    gate.set()
+    wait_until(lambda: len(ended) == 3)
+    assert made.add(delivery("a/9"))
+    wait_until(lambda: len(ended) == 4)
+
+
+def test_who_asks_to_be_left_alone_is_for_every_message(server: HookServer, make: MakeQueue) -> None:
+    times: list[float] = []
+
+    def behave(connection: Any, request: Request) -> None:
+        times.append(time.monotonic())
+        (answers("429 Slow down", "Retry-After: 1") if len(times) == 1 else answers())(connection, request)
+
+    server.behave = behave
+    made, ended = make(server, parallel=1)
+    for number in range(5):
+        made.add(delivery(f"a/{number}"))
+    wait_until(lambda: len(ended) == 5)
+    assert times[1] - times[0] >= 0.9
+    assert set(ended.reasons.values()) == {"delivered"}
+
+
+def test_a_server_that_dies_in_between_and_comes_back_gets_everything(tmp_path: Path, make: MakeQueue) -> None:
+    with hook_server() as server:
+        gone = threading.Event()
+
+        def behave(connection: Any, request: Request) -> None:
+            if len(server.requests) == 3:
+                gone.set()
+            (sends(b"") if gone.is_set() else answers())(connection, request)
+
+        server.behave = behave
+        made, ended = make(server, retry=RetrySettings(backoff_first_s=0.05, backoff_max_s=0.1, max_attempts=200))
+        for number in range(20):
+            made.add(delivery(f"a/{number}"))
+        gone.wait(10)
+        wait_until(lambda: made.facts.last_problem)
+        server.behave = answers()
+        wait_until(lambda: len(ended) == 20)
+        assert set(ended.reasons.values()) == {"delivered"}
+        assert made.facts.last_problem == ""
+
+
+def test_after_a_stop_nothing_is_begun_and_what_waits_has_not_ended(server: HookServer, make: MakeQueue) -> None:
+    server.hang()
+    made, ended = make(server, parallel=1)
+    for number in range(3):
+        made.add(delivery(f"a/{number}"))
+    wait_until(lambda: made.facts.in_flight == 1)
+    made.stop()
+    assert made.join(time.monotonic() + 5)
+    assert len(server.requests) == 1
+    assert ended == []
+
+
+def test_a_secret_that_changes_signs_the_next_message_and_one_that_is_spoilt_leaves_the_former(
+    server: HookServer, tmp_path: Path
+) -> None:
+    settings = server.settings(tmp_path)
+    post = SignedPost(settings)
+    former = settings.secret_file.read_text()
+    settings.secret_file.write_text("spoilt")
+    assert post(delivery("a/1")).is_delivered
+    assert "former secret" in post.secret.problem
+    assert "spoilt" not in post.secret.problem
+    settings.secret_file.write_text(former.replace("MDEy", "MTEy", 1))
+    assert post(delivery("a/2")).is_delivered
+    assert [one.is_signed() for one in server.requests] == [True, False]
+    assert post.secret.problem == ""

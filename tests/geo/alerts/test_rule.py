@@ -1,0 +1,151 @@
+"""Alert rules: what they hear of, when they are quiet, and what is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geo.alerts import AlertRule, RuleMessages, UnusableRule, usable_rule
+from geo.alerts.rule import KINDS, matches_place
+from geo.reference.trust import scope_of
+from geo.spatial.weekly import DAYS, Weekly
+
+WEEKDAYS = list(DAYS[:5])
+NIGHT = {"timezone": "Europe/Berlin", "windows": [{"days": WEEKDAYS, "from": "22:00", "until": "06:00"}]}
+
+
+def body(**more: Any) -> str:
+    plain = {"id": "acme/yard", "effective_from": "2026-12-01T00:00:00Z", "webhook": "ops"}
+    return json.dumps(plain | more)
+
+
+def rule(**more: Any) -> AlertRule:
+    return usable_rule(body(**more)).made
+
+
+def ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def test_a_rule_says_whose_it_is_and_from_when_it_is_in_force() -> None:
+    begin, made = usable_rule(body())
+    assert begin == ms("2026-12-01T00:00:00Z")
+    assert (made.account, made.messages, made.enabled, made.digest) == ("acme", RuleMessages.BOTH, True, True)
+
+
+def test_without_kinds_and_places_it_hears_of_all_and_with_them_of_those_alone() -> None:
+    assert all(rule().matches(kind, "anywhere") for kind in KINDS)
+    made = rule(kinds=["enter"], places=["yard", "depot-*"])
+    heard = [place for place in ("yard", "yard-2", "depot-", "depot-7", "depo") if made.matches("enter", place)]
+    assert heard == ["yard", "depot-", "depot-7"]
+    assert not made.matches("exit", "yard")
+
+
+@pytest.mark.parametrize(("messages", "heard"), [("both", [0, 1]), ("alerts", [0]), ("verdicts", [1])])
+def test_it_hears_of_its_messages(messages: str, heard: list[int]) -> None:
+    assert [number for number in (0, 1) if rule(messages=messages).hears(is_verdict=bool(number))] == heard
+
+
+@given(st.text(min_size=1, max_size=5), st.text(max_size=5))
+def test_a_beginning_and_an_asterisk_is_every_id_that_begins_so(start: str, rest: str) -> None:
+    assert matches_place(f"{start}*", start + rest)
+    assert matches_place(start + rest, start + rest)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"id": "acme"}, "id: "),
+        ({"id": "acme/yard/2"}, "id: "),
+        ({"id": "Acme/yard"}, "id: "),
+        ({"effective_from": "2026-12-01T00:05:00Z"}, "not on a quarter"),
+        ({"effective_from": "2026-12-01T00:00:00"}, "no offset"),
+        ({"kinds": ["entry"]}, "kinds.0: "),
+        ({"kinds": ["enter", "enter"]}, "kinds names one twice"),
+        ({"places": ["yard\n"]}, "places.0: "),
+        ({"places": ["yard"] * 2}, "places names one twice"),
+        ({"max_per_hour": 0}, "max_per_hour: "),
+        ({"max_per_hour": True}, "max_per_hour: "),
+        ({"quiet": {"timezone": "Mars/Olympus", "windows": NIGHT["windows"]}}, "quiet.timezone: "),
+        ({"quiet": {"timezone": "UTC", "windows": [{"days": ["mon"], "from": "25:00", "until": "06:00"}]}}, "from: "),
+        (
+            {"quiet": {"timezone": "UTC", "windows": [{"days": list(DAYS), "from": "07:00", "until": "07:00"}]}},
+            "quiet covers the whole week",
+        ),
+        ({"webhook": "https://example.com"}, "webhook: "),
+        ({"url": "https://example.com"}, "url: "),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnusableRule) as refused:
+        usable_rule(body(**more))
+    assert said in str(refused.value)
+
+
+def test_no_text_raises_anything_else() -> None:
+    for text in ("", "[]", "null", "1", '"a"', "{", "{}", "[" * 5000, '{"id": {}}'):
+        with pytest.raises(UnusableRule):
+            usable_rule(text)
+
+
+def test_quiet_hours_follow_the_local_clock_over_both_changes_of_it() -> None:
+    made = rule(
+        quiet={"timezone": "Europe/Berlin", "windows": [{"days": list(DAYS), "from": "02:30", "until": "03:30"}]}
+    )
+    # clocks go from 02:00 to 03:00 at 01:00 UTC: the window begins where the clock first shows a time in it
+    spring = {minute: made.is_quiet_at(ms("2026-03-29T00:00:00Z") + minute * 60_000) for minute in range(120)}
+    assert {minute for minute, is_quiet in spring.items() if is_quiet} == set(range(60, 90))
+    # and from 03:00 to 02:00 at 01:00 UTC: the half hour comes twice
+    autumn = {minute: made.is_quiet_at(ms("2026-10-25T00:00:00Z") + minute * 60_000) for minute in range(180)}
+    assert {minute for minute, is_quiet in autumn.items() if is_quiet} == {*range(30, 60), *range(90, 150)}
+
+
+def test_a_night_belongs_to_the_day_on_which_it_begins() -> None:
+    made = rule(quiet=NIGHT)
+    assert made.is_quiet_at(ms("2026-12-04T22:00:00+01:00")), "Friday night"
+    assert made.is_quiet_at(ms("2026-12-05T05:59:59+01:00")), "which ends on Saturday"
+    assert not made.is_quiet_at(ms("2026-12-05T06:00:00+01:00"))
+    assert not made.is_quiet_at(ms("2026-12-05T23:00:00+01:00")), "Saturday night is none"
+    assert not made.is_quiet_at(ms("2026-12-07T05:00:00+01:00")), "so Monday morning is not the end of one"
+
+
+CLOCKS = st.builds("{:02}:{:02}".format, st.integers(0, 23), st.integers(0, 59))
+WINDOWS = st.builds(
+    lambda days, start, until: {"days": days, "from": start, "until": until},
+    st.lists(st.sampled_from(DAYS), min_size=1, max_size=7, unique=True),
+    CLOCKS,
+    CLOCKS | st.just("24:00"),
+)
+WEEKLIES = st.builds(
+    lambda zone, windows: Weekly.model_validate({"timezone": zone, "windows": windows}),
+    st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "UTC"]),
+    st.lists(WINDOWS, min_size=1, max_size=4),
+)
+
+
+@given(WEEKLIES, st.lists(st.integers(ms("2016-01-01T00:00:00Z"), ms("2044-01-01T00:00:00Z")), min_size=1, max_size=20))
+def test_one_moment_is_judged_as_the_engine_judges_many(weekly: Weekly, times: list[int]) -> None:
+    np = pytest.importorskip("numpy")
+    assert [weekly.is_open_at(t_ms) for t_ms in times] == weekly.activity().at(np.array(times)).tolist()
+
+
+@given(WEEKLIES)
+def test_always_open_is_what_is_open_in_each_minute_of_a_week(weekly: Weekly) -> None:
+    plain = Weekly.model_validate(weekly.model_dump() | {"timezone": "UTC"})
+    start = datetime(2026, 6, 1, tzinfo=UTC)
+    every = all(
+        plain.is_open_at(round((start + timedelta(minutes=minute)).timestamp() * 1000)) for minute in range(7 * 1440)
+    )
+    assert plain.is_always_open == every
+
+
+def test_a_rule_is_signed_for_its_account_by_its_id() -> None:
+    assert scope_of("alert_rule", {"id": "acme/yard"}).accounts == {"acme"}
+    assert not scope_of("alert_rule", {"id": "acme/yard"}).is_shared
+    for odd in ({}, {"id": 5}, {"id": ["acme/yard"]}, {"id": None}):
+        assert scope_of("alert_rule", odd).accounts == {""}, "for which no key speaks"

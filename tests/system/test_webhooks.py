@@ -1,0 +1,231 @@
+"""Alerts are delivered over a real Pulsar to real servers: none is lost, whatever becomes of either side."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.local import PulsarCluster
+from geo.alerts import VerdictKind
+from tests.gateway.webhooks.hook_server import HookServer, Request, answers, hook_server
+from tests.system.notifier_centre import VERDICTS, NotifierCentre, NotifierProcess, alert, verdict
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotifierCentre]:
+    """A Pulsar of our own: what is in its topics is known."""
+    folder = tmp_path_factory.mktemp("notifier")
+    made = NotifierCentre(PulsarCluster("hq", folder / "pulsar"), folder)
+    try:
+        made.begin()
+        made.publish_account("acme", ["bus-1", "bus-2"])
+        made.publish_rules({"id": "acme/all"})
+        yield made
+    finally:
+        made.pulsar.kill()
+
+
+@pytest.fixture
+def server() -> Iterator[HookServer]:
+    with hook_server() as running:
+        yield running
+
+
+@pytest.fixture
+def notifier(centre: NotifierCentre) -> Iterator[Callable[..., NotifierProcess]]:
+    made: list[NotifierProcess] = []
+
+    def make(webhooks: dict[str, str], more: str = "") -> NotifierProcess:
+        one = centre.notifier(f"n{next(NUMBERS)}", webhooks, more)
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.process.stop()
+
+
+def numbered(several: int, device: str = "bus-1", **more: Any) -> list[Any]:
+    return [alert(device, next(NUMBERS), **more) for _ in range(several)]
+
+
+def keys_of(alerts: list[Any]) -> set[str]:
+    return {f"{one.id}/provisional" for one in alerts}
+
+
+def test_alerts_and_verdicts_of_the_account_s_devices_arrive_signed_and_soon(
+    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], server: HookServer
+) -> None:
+    process = notifier({"ops": f"{server.url}/hook"})
+    process.begin()
+    alerts = numbered(20)
+    strangers = numbered(3, "bus-9")
+    began_s = time.monotonic()
+    centre.send(*alerts, *strangers, *(verdict(one) for one in alerts[:10]), verdict(alerts[10], VerdictKind.WITHDRAWN))
+    expected = keys_of(alerts) | {f"{one.id}/verdict-0" for one in alerts[:11]}
+    wait_until(lambda: set(server.keys) >= expected, 20)
+    assert time.monotonic() - began_s < 15
+    assert sorted(server.keys) == sorted(expected), "each once, and none of a device of nobody"
+    assert all(one.is_signed() for one in server.requests)
+    assert Counter(one.content["type"] for one in server.requests) == {"alert": 20, "verdict": 11}
+    wait_until(lambda: centre.unacknowledged() == centre.unacknowledged(VERDICTS) == 0, 10)
+    wait_until(lambda: process.status().deliveries == {"delivered": 31}, 5)
+    status = process.status()
+    assert status.healthy is True
+    assert (status.read, status.passed_over) == ({"alert": 23, "verdict": 11}, {"no-rule": 3})
+    assert (status.rules, status.devices) == (1, 2)
+    base = f"http://127.0.0.1:{process.endpoint.port}"
+    assert httpx.get(f"{base}/health").status_code == 200
+    metrics = httpx.get(f"{base}/metrics").text
+    assert 'waybill_webhooks_deliveries_total{outcome="delivered",webhook="ops"} 31.0' in metrics
+    assert "waybill_webhooks_healthy 1.0" in metrics
+    code, said = process.command("status")
+    assert (code, "webhook ops" in said) == (0, True)
+    code, said = process.command("check-config")
+    assert (code, "right. Webhooks: ops" in said) == (0, True)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.nightly)])
+def test_killed_in_mid_flight_nothing_is_lost_and_repeats_have_the_same_key(
+    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], server: HookServer, kills: int
+) -> None:
+    seen: Counter[str] = Counter()
+
+    def behave(connection: Any, request: Request) -> None:
+        seen[request.key] += 1
+        time.sleep(0.02)
+        # each third message is refused at first, so that some wait for their next attempt when the process dies
+        answer = "503 Busy" if seen[request.key] == 1 and int(request.key[:24], 16) % 3 == 0 else "200 OK"
+        answers(answer)(connection, request)
+
+    server.behave = behave
+    process = notifier({"ops": f"{server.url}/hook"})
+    process.begin()
+    alerts = numbered(100 * kills)
+    centre.send(*alerts)
+    for _ in range(kills):
+        before = len(server.requests)
+        wait_until(lambda before=before: len(server.requests) > before + 10, 30)  # type: ignore[misc]
+        process.kill()
+        process.begin()
+    wait_until(lambda: centre.unacknowledged() == 0, 60)
+    assert set(server.keys) == keys_of(alerts)
+    assert len(server.keys) > len(alerts), "some came again"
+    bodies = {key: {one.body for one in server.requests if one.key == key} for key in seen}
+    assert all(len(several) == 1 for several in bodies.values()), "with the same content"
+    assert process.undelivered() == []
+
+
+def test_one_that_hangs_holds_up_no_other_and_what_it_never_takes_is_listed_and_sent_again(
+    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], server: HookServer
+) -> None:
+    centre.publish_rules({"id": "acme/slow", "webhook": "slow"}, {"id": "acme/gone", "webhook": "gone"})
+    with hook_server() as slow, hook_server() as gone:
+        slow.hang()
+        gone.behave = answers("410 Gone")
+        hooks = {"ops": f"{server.url}/hook", "slow": f"{slow.url}/slow", "gone": f"{gone.url}/gone"}
+        process = notifier(hooks)
+        process.begin()
+        alerts = numbered(12)
+        centre.send(*alerts)
+        wait_until(lambda: set(server.keys) >= keys_of(alerts), 20)
+        assert process.status().deliveries.get("exhausted", 0) < 12, "before what hangs was given up"
+        # 3 attempts of 1 s each, 4 at once
+        wait_until(lambda: centre.unacknowledged() == 0, 60)
+        code, said = process.command("undelivered", "retry", "--webhook", "gone")
+        assert code == 1, said
+        reasons = Counter((one["webhook"], one["reason"]) for one in process.undelivered())
+        assert reasons == {("slow", "exhausted"): 12, ("gone", "refused"): 12}, "what is not taken stays"
+        slow.behave = answers()
+        slow.requests.clear()
+        code, said = process.command("undelivered", "retry", "--webhook", "slow", "--json")
+        assert code == 0, said
+        assert all(one["taken"] for one in json.loads(said)["retried"])
+        assert set(slow.keys) == keys_of(alerts)
+        assert all(one.is_signed() for one in slow.requests)
+        first = process.undelivered("--webhook", "gone")[0]["key"]
+        gone.behave = answers()
+        code, said = process.command("undelivered", "discard", "--key", first, "--json")
+        assert [one["key"] for one in json.loads(said)["discarded"]] == [first]
+        gone.requests.clear()
+        assert process.command("undelivered", "retry")[0] == 0
+        assert set(gone.keys) == keys_of(alerts) - {first}
+        assert process.undelivered() == []
+    centre.publish_rules(*({"id": f"acme/{name}", "enabled": False} for name in ("slow", "gone")))
+
+
+@pytest.mark.nightly
+def test_a_rule_that_changes_holds_at_once_and_another_process_takes_over(
+    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], server: HookServer
+) -> None:
+    first, second = (notifier({"ops": f"{server.url}/hook"}) for _ in range(2))
+    first.begin()
+    second.start()
+    wait_until(lambda: second.state == "standby", 60)
+    assert second.status().healthy is None
+    centre.publish_rules({"id": "acme/all", "kinds": ["exit"]})
+    wait_until(lambda: first.status().rules == 3, 20)
+    time.sleep(2)  # the new rules stand in the place of the old ones half a second after they came
+    enters, exits = numbered(5), numbered(5, kind="exit")
+    centre.send(*enters, *exits)
+    wait_until(lambda: set(server.keys) >= keys_of(exits), 20)
+    assert set(server.keys) == keys_of(exits)
+    first.kill()
+    more = numbered(5, kind="exit")
+    centre.send(*more)
+    wait_until(lambda: set(server.keys) >= keys_of(more), 30)
+    wait_until(lambda: second.state == "running", 10)
+    second.process.stop()
+    centre.publish_rules({"id": "acme/all"})
+
+
+def test_the_tail_shows_what_comes_with_its_times_until_it_is_ended(
+    centre: NotifierCentre, notifier: Callable[..., NotifierProcess], tmp_path: Path
+) -> None:
+    process = notifier({})
+    out = tmp_path / "tail.txt"
+    command = [sys.executable, "-m", "waybill", "alerts", "tail", "--config", str(process.config)]
+    tails = [
+        subprocess.Popen([*command, *words], stdout=file, stderr=subprocess.STDOUT)
+        for words, file in (
+            (["--device", "bus-1"], out.open("w")),
+            (["--json", "--kind", "exit"], (tmp_path / "j").open("w")),
+        )
+    ]
+    try:
+        # it shows what comes from when it began: something is sent until it is seen
+        shown: list[Any] = []
+
+        def is_seen() -> bool:
+            shown.extend(numbered(1) + numbered(1, kind="exit"))
+            centre.send(shown[-2], shown[-1], verdict(shown[-2]), *numbered(1, "bus-2"))
+            return "confirmed" in out.read_text() and (tmp_path / "j").read_text() != ""
+
+        wait_until(is_seen, 60, every_s=1)
+    finally:
+        for one in tails:
+            one.send_signal(signal.SIGTERM)
+    assert [one.wait(20) for one in tails] == [0, 0]
+    header, *lines = out.read_text().splitlines()
+    assert header.split()[:4] == ["device", "time", "state", "region"]
+    assert {line.split()[1] for line in lines} == {"provisional", "confirmed"}
+    assert all("bus-1" in line and "bus-2" not in line for line in lines)
+    assert not any("\x1b" in line for line in lines), "colours are for terminals"
+    found = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]
+    assert {one["alert"]["kind"] for one in found if one["type"] == "alert"} == {"exit"}
