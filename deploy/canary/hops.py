@@ -15,10 +15,10 @@ class Hop(StrEnum):
     """The regional cluster's topic: the agent, the broker and a gateway work."""
     ACKNOWLEDGED = "acknowledged"
     """The agent has the acknowledgement."""
-    ALERT = "alert"
-    """The region's alerts, as they are read at the centre."""
     CENTRE = "centre"
     """The same topic at the centre: replication works."""
+    ALERT = "alert"
+    """The region's alerts, as they are read at the centre."""
     TABLE = "table"
     """The records: the ingest works."""
     COVERAGE = "coverage"
@@ -35,8 +35,9 @@ class Hop(StrEnum):
 PARENT: Final = {
     Hop.REGION: None,
     Hop.ACKNOWLEDGED: Hop.REGION,
-    Hop.ALERT: Hop.REGION,
     Hop.CENTRE: Hop.REGION,
+    # it comes over the same link
+    Hop.ALERT: Hop.CENTRE,
     Hop.TABLE: Hop.CENTRE,
     Hop.COVERAGE: Hop.TABLE,
     Hop.EVENT: Hop.TABLE,

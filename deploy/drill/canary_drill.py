@@ -16,7 +16,7 @@ from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.status import CanaryStatus
 from deploy.drill.canary_environment import REGION, CanaryEnvironment
 
-__all__ = ["CanaryFault", "FaultOutcome", "faults_as_json", "faults_table", "run_faults"]
+__all__ = ["CanaryFault", "FaultOutcome", "faults_as_json", "faults_at", "faults_table", "run_faults"]
 
 RED_WITHIN_S: Final = 60.0
 _STEADY_S: Final = 600.0
@@ -139,6 +139,11 @@ _PLANS: Final = {
     ),
     CanaryFault.ALERTS: _killed("alerts", "the alert process", Hop.ALERT),
 }
+
+
+def faults_at(watched: Collection[Hop]) -> tuple[CanaryFault, ...]:
+    """The faults that are seen at some of the hops."""
+    return tuple(fault for fault, plan in _PLANS.items() if plan.hop in watched)
 
 
 def faults_table(outcomes: Sequence[FaultOutcome]) -> Table:

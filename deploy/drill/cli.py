@@ -17,7 +17,7 @@ from rich.console import Console
 
 from cloud_jobs.errors import CloudError
 from deploy.canary.hops import Hop
-from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_table, run_faults
+from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_at, faults_table, run_faults
 from deploy.drill.canary_environment import canary_environment, small_topology
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import Say, drill_stack, open_environment
@@ -160,6 +160,9 @@ def run_canary_drill(
     *,
     folder: Folder = FOLDER,
     fault: Annotated[list[CanaryFault] | None, typer.Option(help="What is broken; may be repeated.")] = None,
+    hop: Annotated[
+        list[Hop] | None, typer.Option(help="Which hops are watched; may be repeated. Only the jobs they need run.")
+    ] = None,
     json_only: AsJson = False,
 ) -> None:
     """Break one part after the other, and see a canary find each fault at its own hop, and its repair.
@@ -169,7 +172,8 @@ def run_canary_drill(
     Example: waybill drill canary --fault cut-link --fault tariff
     """
     with errors_as_messages():
-        outcomes = _run_canary_drill(folder, fault, reporter(quiet=json_only))
+        watched = tuple(one for one in Hop if not hop or one in hop)
+        outcomes = _run_canary_drill(folder, fault or faults_at(watched), watched, reporter(quiet=json_only))
     if json_only:
         typer.echo(json.dumps(faults_as_json(outcomes), indent=2))
     else:
@@ -177,7 +181,9 @@ def run_canary_drill(
     raise typer.Exit(0 if all(one.passed for one in outcomes) else 1)
 
 
-def _run_canary_drill(folder: Path, faults: Sequence[CanaryFault] | None, say: Say) -> list[FaultOutcome]:
+def _run_canary_drill(
+    folder: Path, faults: Sequence[CanaryFault], watched: Sequence[Hop], say: Say
+) -> list[FaultOutcome]:
     empty(folder)
     folder = folder.absolute()
     start_logging(LogSettings(level="warning"))
@@ -185,8 +191,8 @@ def _run_canary_drill(folder: Path, faults: Sequence[CanaryFault] | None, say: S
     settings = StackSettings(pulsar=PulsarSettings(heap_mb=DrillSettings().heap_mb, direct_mb=256))
     with LocalStack(folder, topology=small_topology(folder / "one-region.toml"), settings=settings) as stack:
         say(f"{len(stack.servers)} servers are up, replication is applied")
-        with canary_environment(stack, folder / "canary", tuple(Hop), say) as environment:
-            return run_faults(environment, faults or tuple(CanaryFault), tuple(Hop))
+        with canary_environment(stack, folder / "canary", watched, say) as environment:
+            return run_faults(environment, faults, watched)
 
 
 def _run_drills(drills: Sequence[Drill], folder: Path, settings: DrillSettings, say: Say) -> tuple[list[Outcome], int]:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from deploy.canary.hops import Hop
-from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_table
+from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_at, faults_table
 from deploy.drill.canary_environment import small_topology
 from geo.replication import Topology
 from settings import load
@@ -30,6 +30,11 @@ def test_a_fault_that_was_seen_late_or_elsewhere_too_does_not_hold(one: FaultOut
     assert ("NO" in out.getvalue()) is not holds
     (said,) = json.loads(json.dumps(faults_as_json([one])))
     assert (said["passed"], said["hop"], said["others_red"]) == (holds, "table", [*one.others])
+
+
+def test_each_fault_has_a_hop_of_its_own() -> None:
+    assert set(faults_at(Hop)) == set(CanaryFault)
+    assert faults_at([Hop.TABLE, Hop.COVERAGE]) == (CanaryFault.INGEST,)
 
 
 def test_the_drill_has_one_region_and_the_rights_of_its_canary(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_hop_can_be_watched_where_it_can_be_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
-        ({"centre": None}, "centre: is needed to look at alert, centre"),
+        ({"centre": None}, "centre: is needed to look at centre, alert"),
         ({"lake": None}, "lake: is needed to look at table, coverage, event, usage, rated"),
         ({"script": {"latitude": 0, "longitude": 0, "period_s": 35}}, "period_s"),
         ({"hops": []}, "hops"),
