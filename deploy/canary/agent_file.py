@@ -38,12 +38,14 @@ def settings_toml(settings: AgentSettings) -> str:
 
 
 def _lines(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[str]:
+    # a table that follows would take the keys that come after it
     plain = {key: value for key, value in table.items() if not _is_table(value) and not _is_tables(value)}
     yield from (f"{key} = {_text(value)}" for key, value in plain.items())
     for key, value in table.items():
         below = (*name, key)
         if _is_table(value):
             yield from ["", f"[{'.'.join(below)}]", *_lines(value, below)]
+        # an empty list of tables is none: TOML has no word for it
         elif _is_tables(value):
             for one in value:
                 yield from ["", f"[[{'.'.join(below)}]]", *_lines(one, below)]
@@ -58,6 +60,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
+    # the agent runs in a folder of its own
     if isinstance(value, Path):
         return json.dumps(str(value.absolute()))
     if isinstance(value, list | tuple):

@@ -23,6 +23,7 @@ class AgentObserver(Observer):
     def look(self) -> None:
         """See Observer. Raises StoreError."""
         waiting = self._watch.waiting(Hop.ACKNOWLEDGED)
+        # nobody asks the agent for nothing, twice a second
         if not waiting:
             return
         status = read_status(self._agent)

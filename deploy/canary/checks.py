@@ -17,6 +17,7 @@ def problems(settings: CanarySettings) -> list[str]:
             found += [f"{name}.access.{field}: {fault}" for field, fault in cluster.access.file_faults()]
     for number, uplink in enumerate(settings.agent.uplinks):
         found += unusable_files(f"agent.uplinks.{number}", uplink)
+    # where it is can be wrong though it can be read as a setting
     if settings.lake is not None:
         try:
             _ = settings.tables

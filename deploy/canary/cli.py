@@ -142,6 +142,7 @@ def setup(
     from cloud_jobs.reference_cli import put
     from deploy.canary.reference_texts import contracts_text, fence_text
 
+    # a month is billed as a whole: within it the account would be free for some of it
     begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     reason = f"the canary of region {settings.region}"
     with _errors_as_messages():
@@ -153,6 +154,7 @@ def setup(
     if publish is not None:
         put([out], config=publish, key=key, reason=reason)
         return
+    # without a lake the check says nothing of what is in force already
     lake = settings.lake or "LAKE"
     typer.echo("to check and to publish them:")
     typer.echo(f"  waybill reference check {out} --lake {lake}")

@@ -111,6 +111,7 @@ class CanarySettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        # what cannot be driven is said here, and not by the first probe
         CanaryScript(self.script)
         device_name(self.tenant, self.device)
         needs = {
@@ -121,6 +122,7 @@ class CanarySettings(Settings):
         for name, (given, hops) in needs.items():
             if given is None and (wanting := [hop for hop in self.watched if hop in hops]):
                 raise ValueError(f"{name}: is needed to look at {', '.join(wanting)}; or leave these out of `watched`")
+        # credentials of a bucket for a folder are a mistake in `lake`
         if self.object_store.model_fields_set and not is_object_store(self.lake or ""):
             raise ValueError("object_store is for a lake at s3://bucket/prefix")
         return self

@@ -34,6 +34,7 @@ class DeviceRecords:
         """The rows that were committed since the last call. Raises LakeError, StoreUnavailable."""
         with self._lake.damage_as_error("records"):
             newest = counter_of(newest_number(self._lake.open("records"), INGEST))
+        # the log says whether there is anything new; the files are opened only then
         if newest <= self.through:
             return []
         rows = self._lake.rows(

@@ -12,14 +12,14 @@ from deploy.canary.errors import ProbeCut
 from deploy.canary.sent_probes import SentProbes
 from deploy.canary.watch import CanaryWatch
 
-__all__ = ["Driver"]
+__all__ = ["ProbeDriver"]
 
 _LATE_MS: Final = 500
 """A period that began so long ago is passed over: its fixes would be published late."""
 _LOG = structlog.get_logger("canary")
 
 
-class Driver:
+class ProbeDriver:
     """Sends probes until `stop` is set. `publish` takes the number of a probe, and raises ProbeCut."""
 
     def __init__(
@@ -37,6 +37,7 @@ class Driver:
     def send(self, number: int) -> None:
         """Sends one probe: on disk before it begins, and when it has ended."""
         try:
+            # in this order: what is killed in between was cut, and is known to be
             self._sent.begin(number, self._watch.script.quarter_of(number))
             self._watch.send(number)
             self._publish(number)
@@ -51,6 +52,7 @@ class Driver:
 
     def _next(self) -> int:
         """The next probe that is still to begin, where the last one ended."""
+        # not the next one that is planned: after a pause the ones between are passed over
         script, now_ms = self._watch.script, round(self._watch.clock() * 1000)
         number = script.number_at(now_ms - _LATE_MS) + 1
         return number if self._sent.may_follow(number) else number + 1

@@ -23,6 +23,7 @@ def expected_minor(entries: int) -> int:
 
 def bill_fault(entries: int, net_minor: int, tax_minor: int, currency: str) -> str:
     """How what is owed differs from what it must be; "": it does not."""
+    # the number alone may be right by chance
     if currency != CURRENCY:
         return f"it is owed in {currency}, not in {CURRENCY}"
     wanted = expected_minor(entries)

@@ -56,6 +56,7 @@ class RecordsObserver(Observer):
         """See Observer. Raises LakeError, StoreUnavailable."""
         stored = [one.record for one in self._records.read_new()]
         self._watch.show_records(Hop.TABLE, [one for one in stored if one.item.name in {POSITION, CANARY}])
+        # coverage has no device times: by the record ids that showed elsewhere it is known which are missing
         if waiting := self._watch.waiting(Hop.COVERAGE):
             self._look_at_coverage(waiting)
 
@@ -98,6 +99,7 @@ class EventObserver(Observer):
         ).to_pylist()
         if not rows:
             return
+        # a commit is seen as a whole
         self._through = max(row["commit_number"] for row in rows)
         mine = [row for row in rows if row["place"] == self._watch.settings.name and row["time"] >= self._since]
         retracted = [row for row in mine if row["retracted"] and row["id"] in self._known]
@@ -105,6 +107,7 @@ class EventObserver(Observer):
             self._known[row["id"]] = row
         for shown in events_in_force(mine):
             self._show(shown)
+        # only after what is in force: an event that moved is there again under another id
         for row in retracted:
             number = self._number_of(row)
             self._watch.judge(number, Hop.EVENT, f"{row['kind']} was there, and was retracted")

@@ -97,6 +97,7 @@ class CanaryLedger:
 
     def counts(self, hop: Hop, since_s: float, until_s: float, now_s: float) -> HopCounts:
         """What became of the items of the probes that began in a span of device time."""
+        # by device time: what was late counts in the minute in which it was made
         within = (one for one in self._probes_at(hop) if since_s <= one[0].begins_s < until_s)
         return sum((self._counts(probe, hop, now_s) for probe, _ in within), HopCounts())
 
@@ -151,6 +152,7 @@ class CanaryLedger:
         due_s = self._due_s(probe, hop)
         if due_s is not None and whole_s > due_s:
             return HopState(hop, HopColour.RED, f"probe {probe.number} came {whole_s - due_s:.0f} s too late")
+        # what was green an hour ago says nothing of now
         silent_s = now_s - next(reversed(self._probes.values())).ends_s
         if silent_s > self._stale_after_s:
             return HopState(hop, HopColour.UNKNOWN, f"no probe was sent for {silent_s:.0f} s")
@@ -159,6 +161,7 @@ class CanaryLedger:
     def _overdue_before(self, probe: Probe, hop: Hop, now_s: float) -> Hop | None:
         """The hop before, or one before that, at which a probe is overdue."""
         before = self._before(probe, hop)
+        # the nearest one that is overdue is the one to look at
         while before is not None:
             due_s = self._due_s(probe, before)
             if due_s is not None and probe.hops[before].whole_s is None and now_s > due_s:
@@ -192,6 +195,7 @@ class CanaryLedger:
         at, due_s = probe.hops[hop], self._due_s(probe, hop)
         if at.unknown:
             return HopCounts()
+        # a probe is late as a whole: half of a drive is of no use
         late = at.whole_s is not None and due_s is not None and at.whole_s > due_s
         lost = len(at.missing) if now_s - probe.ends_s > self._lost_after_s else 0
         seen = len(at.seen)

@@ -16,12 +16,12 @@ __all__ = ["CanaryMetrics"]
 _LATENCY_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 _VALUE_OF: Final = {HopColour.GREEN: 1.0, HopColour.RED: 0.0, HopColour.UNKNOWN: nan}
 _COUNTERS: Final = (
-    ("consumed", "waybill_canary_consumed_items", "Items that came"),
-    ("delayed", "waybill_canary_delayed_items", "Of these, items of probes that came too late"),
-    ("lost", "waybill_canary_lost_items", "Items that did not come in time to be counted"),
-    ("doubled", "waybill_canary_doubled_items", "Items that are there twice where each is there once"),
-    ("wrong", "waybill_canary_wrong_items", "Items of probes that are not what they should be"),
-    ("repeated", "waybill_canary_repeated_items", "Items that came again in a topic, as they may"),
+    ("consumed", "waybill_canary_consumed_items_total", "Items that came"),
+    ("delayed", "waybill_canary_delayed_items_total", "Of these, items of probes that came too late"),
+    ("lost", "waybill_canary_lost_items_total", "Items that did not come in time to be counted"),
+    ("doubled", "waybill_canary_doubled_items_total", "Items that are there twice where each is there once"),
+    ("wrong", "waybill_canary_wrong_items_total", "Items of probes that are not what they should be"),
+    ("repeated", "waybill_canary_repeated_items_total", "Items that came again in a topic, as they may"),
 )
 
 
@@ -48,13 +48,14 @@ class CanaryMetrics:
             buckets=_LATENCY_S,
             registry=registry,
         )
-        self._probes = Counter("waybill_canary_probes", "Probes that were sent as a whole", registry=registry)
-        self._cut = Counter("waybill_canary_cut_probes", "Probes that were not", registry=registry)
+        self._probes = Counter("waybill_canary_probes_total", "Probes that were sent as a whole", registry=registry)
+        self._cut = Counter("waybill_canary_cut_probes_total", "Probes that were not", registry=registry)
         self._last = Gauge(
             "waybill_canary_last_probe_timestamp_seconds",
             "When the newest probe was sent as a whole, or this process began",
             registry=registry,
         )
+        # from the start: a counter that appears with its first fault shows no increase
         for hop in watched:
             self.set_hop(HopState(hop, HopColour.UNKNOWN), HopCounts(), None)
 
@@ -78,6 +79,7 @@ class CanaryMetrics:
 
     def on_probe(self, now_s: float, *, is_whole: bool) -> None:
         """A probe was sent, or cut."""
+        # a canary that cuts each probe is silent, too
         if not is_whole:
             self._cut.inc()
             return

@@ -18,7 +18,7 @@ from deploy.canary.expected_bill import bill_fault
 from deploy.canary.hops import Hop, ProbeItem
 from deploy.canary.lake_observers import device_of, observed_since
 from deploy.canary.observer import Observer
-from deploy.canary.quarter_usage import Covered, QuarterUsage, covered, usage_fault
+from deploy.canary.quarter_usage import ProbeCover, QuarterUsage, covered, usage_fault
 from deploy.canary.script import QUARTER_MS
 from deploy.canary.sent_probes import SentProbes
 from deploy.canary.watch import CanaryWatch
@@ -56,11 +56,13 @@ class MoneyObserver(Observer):
         state = newest_state(self._lake)
         # after the state: what usage covers is among these records
         self._take(self._records.read_new())
+        # the same lake gives the same bill
         if state.digest() == self._known:
             return
-        whole = [number for number in waiting if self._covered(number, state.covers) is Covered.WHOLE]
+        whole = [number for number in waiting if self._covered(number, state.covers) is ProbeCover.WHOLE]
         self._look_at_usage(state, waiting)
         self._look_at_bills(state, whole)
+        # after both looks: one that failed is tried again with the same state
         self._known = state.digest()
 
     def _take(self, stored: Iterable[StoredRecord]) -> None:
@@ -71,7 +73,7 @@ class MoneyObserver(Observer):
         while len(self._numbers_of) > _KEPT:
             self._numbers_of.popitem(last=False)
 
-    def _covered(self, number: int, covers: int) -> Covered:
+    def _covered(self, number: int, covers: int) -> ProbeCover:
         return covered(self._watch.record_items(number), self._numbers_of.get(number, {}), covers)
 
     def _mark_unknown(self, numbers: Collection[int]) -> None:
@@ -112,20 +114,21 @@ class MoneyObserver(Observer):
         states = {number: self._covered(number, covers) for number in numbers}
         fault = usage_fault(usage, states.values(), self._script.inside_mm, before=self._before(quarter, covers))
         for number, state in states.items():
-            if state is Covered.NOTHING:
+            # of a probe that usage does not cover yet it says nothing
+            if state is ProbeCover.NOTHING:
                 continue
             self._watch.judge(number, Hop.USAGE, fault)
-            if not fault and state is Covered.WHOLE:
+            if not fault and state is ProbeCover.WHOLE:
                 self._watch.show(number, Hop.USAGE, self._script.items(number)[Hop.USAGE])
 
-    def _before(self, quarter: int, covers: int) -> Covered:
+    def _before(self, quarter: int, covers: int) -> ProbeCover:
         """How much is covered of the last probe before a quarter, if the vehicle comes from there."""
         before = self._sent.whole(quarter - 1)
         if not before:
-            return Covered.WHOLE
+            return ProbeCover.WHOLE
         ends_ms = self._script.begins_ms(before[-1]) + self._script.driven_ms
         if quarter * QUARTER_MS - ends_ms > _STANDING_S * 1000:
-            return Covered.WHOLE
+            return ProbeCover.WHOLE
         return self._covered(before[-1], covers)
 
     def _usage(self, state: LakeState, quarters: list[int]) -> dict[int, QuarterUsage]:
@@ -167,6 +170,7 @@ class MoneyObserver(Observer):
             (owed,) = LakeBills(self._lake, lambda _done, _of: None, state).rated([contract])
         except BillingError as error:
             return f"nothing can be rated: {error}"
+        # an account that cannot be rated, and why
         if not isinstance(owed, NetAndTax):
             return f"nothing can be rated: {owed}"
         return bill_fault(entries, owed.net_minor, owed.tax_minor, contract.payer.currency)

@@ -64,5 +64,6 @@ class ObserverThread:
             except Exception as error:  # noqa: BLE001 - whatever it is: the hop is blind, and the others are looked at
                 wait_s = backoff.take_delay_s()
                 _LOG.warning("cannot look", hops=hops, error=str(error) or type(error).__name__)
+            # not a sleep: a stop ends it at once
             self._stop.wait(wait_s)
         self._observer.close()

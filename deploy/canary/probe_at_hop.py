@@ -81,6 +81,7 @@ class ProbeAtHop:
 
     def try_see(self, item: ProbeItem, now_s: float) -> bool:
         """Notes an item that was missing."""
+        # a second time is the books' affair, which know under which id
         if item not in self.missing:
             return False
         self.missing.discard(item)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from deploy.canary.hops import ProbeItem
 
-__all__ = ["Covered", "QuarterUsage", "covered", "usage_fault"]
+__all__ = ["ProbeCover", "QuarterUsage", "covered", "usage_fault"]
 
 TOLERANCE_MM: Final = 2
 """Of what a probe drives inside; a quarter is rounded once."""
@@ -21,7 +21,7 @@ class QuarterUsage(NamedTuple):
     distance_mm: int = 0
 
 
-class Covered(Enum):
+class ProbeCover(Enum):
     """How much of a probe usage was computed from."""
 
     WHOLE = auto()
@@ -30,15 +30,15 @@ class Covered(Enum):
     NOTHING = auto()
 
 
-def covered(items: Sequence[ProbeItem], ingest_numbers: Mapping[ProbeItem, int], covers: int) -> Covered:
+def covered(items: Sequence[ProbeItem], ingest_numbers: Mapping[ProbeItem, int], covers: int) -> ProbeCover:
     """How much of a probe with these items a derived table has that covers the records up to an ingest number."""
     there = sum(ingest_numbers.get(item, covers + 1) <= covers for item in items)
     if there == len(items):
-        return Covered.WHOLE
-    return Covered.PART if there else Covered.NOTHING
+        return ProbeCover.WHOLE
+    return ProbeCover.PART if there else ProbeCover.NOTHING
 
 
-def usage_fault(usage: QuarterUsage, probes: Iterable[Covered], inside_mm: int, *, before: Covered) -> str:
+def usage_fault(usage: QuarterUsage, probes: Iterable[ProbeCover], inside_mm: int, *, before: ProbeCover) -> str:
     """What is wrong with the usage of a quarter; "": nothing that can be known.
 
     `probes`: those that were sent in it, in order; `before`: the last one of those before it. A probe that is covered
@@ -46,10 +46,11 @@ def usage_fault(usage: QuarterUsage, probes: Iterable[Covered], inside_mm: int, 
     neighbours the vehicle went through the fence all the same.
     """
     states = [*probes]
-    while states and states[-1] is Covered.NOTHING:
+    # what follows the last one that is there may not have come yet
+    while states and states[-1] is ProbeCover.NOTHING:
         states.pop()
-    whole = states.count(Covered.WHOLE)
-    perhaps = len(states) - whole + (bool(states) and before is not Covered.WHOLE)
+    whole = states.count(ProbeCover.WHOLE)
+    perhaps = len(states) - whole + (bool(states) and before is not ProbeCover.WHOLE)
     most = whole + perhaps
     if not whole <= usage.entries <= most:
         return f"{usage.entries} entries, and {_span(whole, most)} probes came in"

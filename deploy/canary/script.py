@@ -95,6 +95,7 @@ class CanaryScript:
 
     def fence(self) -> list[list[float]]:
         """The ring of the fence, as GeoJSON has it: closed, counter-clockwise, longitude first."""
+        # a square by geodesics: its sides are as long on the ground at any latitude
         half_m, place = self.settings.fence_m / 2, self.settings
         south, north = self._latitude(-half_m), self._latitude(half_m)
         half_lon = Geodesic.WGS84.Direct(place.latitude, place.longitude, 90.0, half_m)["lon2"] - place.longitude
@@ -110,6 +111,7 @@ class CanaryScript:
     def event_items(self, number: int) -> tuple[ProbeItem, ProbeItem]:
         """The events of a probe: into the fence and out of it, each at its moment on the way."""
         begins_ms, driven_ms = self.begins_ms(number), self.driven_ms
+        # the speed is the same all the way, so the share of the way is that of the time
         before = self.settings.margin_m / (2 * self._reach_m)
         enter_ms, exit_ms = round(before * driven_ms), round((1 - before) * driven_ms)
         return ProbeItem("enter", begins_ms + enter_ms), ProbeItem("exit", begins_ms + exit_ms)

@@ -38,6 +38,7 @@ def publish_probe(script: CanaryScript, device: str, number: int, port: int, sto
 
     def until_stopped() -> Iterator[VehicleMessage]:
         for message in messages_of(script, device, number):
+            # a probe that is cut on purpose is said to be cut
             if stop.is_set():
                 raise ProbeCut("the canary was stopped")
             yield message

@@ -57,6 +57,7 @@ class SentProbes:
         number, quarter = self._begun
         self._whole.setdefault(quarter, []).append(number)
         self.last, self._begun = number, None
+        # a file that is written each period stays small
         known = sorted(self._whole.keys() | self._unknown)
         for old in known[:-_KEPT]:
             self._whole.pop(old, None)
@@ -95,6 +96,7 @@ class SentProbes:
             raise StateFileDamaged(
                 f"{self._file} cannot be read ({error}): remove it; until the next quarter of an hour usage is unknown"
             ) from error
+        # a probe that was begun and not ended by an earlier process
         self.cut()
 
     def _take(self, held: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from deploy.canary.agent_observer import AgentObserver
 from deploy.canary.config import LAKE_HOPS, CanarySettings
-from deploy.canary.driver import Driver
+from deploy.canary.driver import ProbeDriver
 from deploy.canary.errors import CanaryError
 from deploy.canary.hops import Hop
 from deploy.canary.lake_observers import EventObserver, RecordsObserver
@@ -48,7 +48,10 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
         observers = [ObserverThread(one, watch, stop) for one in _observers(watch, vehicle, sent)]
         publish = partial(publish_probe, watch.script, settings.device, port=vehicle.broker_port, stop=stop)
         driving = threading.Thread(
-            target=_drive, args=(watch, vehicle, Driver(watch, sent, publish, stop), stop), name="driver", daemon=True
+            target=_drive,
+            args=(watch, vehicle, ProbeDriver(watch, sent, publish, stop), stop),
+            name="driver",
+            daemon=True,
         )
         for observer in observers:
             observer.start()
@@ -56,11 +59,13 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
         _LOG.info("started", region=settings.region, device=f"{settings.tenant}/{settings.device}")
         try:
             while not stop.wait(_TICK_S):
+                # without it nothing would be red: nothing is sent
                 if not driving.is_alive():
                     raise CanaryError("the driver ended: see the log")
                 vehicle.supervise()
                 watch.count()
         finally:
+            # also when a server of the vehicle raised: the threads end with it
             stop.set()
             driving.join(_STOP_S)
             for observer in observers:
@@ -68,7 +73,7 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
     _LOG.info("stopped")
 
 
-def _drive(watch: CanaryWatch, vehicle: CanaryVehicle, driver: Driver, stop: threading.Event) -> None:
+def _drive(watch: CanaryWatch, vehicle: CanaryVehicle, driver: ProbeDriver, stop: threading.Event) -> None:
     """Sends probes as soon as the agent listens and each topic is read."""
     topics = {Hop.REGION, Hop.CENTRE, Hop.ALERT} & {*watch.settings.watched}
     for _ in range(int(_READY_S)):

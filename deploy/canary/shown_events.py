@@ -48,6 +48,7 @@ class EventBook:
         if item is None:
             return None, f"a probe has no event of the kind {kind!r}"
         before = known.setdefault(kind, shown.id)
+        # the id follows from the facts: two ids are two facts
         if before != shown.id:
             return None, f"{kind} is there under two ids, {before} and {shown.id}"
         if shown.id not in identified(self._tenant, self._device, [event]):
@@ -63,6 +64,7 @@ def events_in_force(revisions: Iterable[dict[str, Any]]) -> list[EventOfProbe]:
     for row in revisions:
         if row["id"] not in newest or newest[row["id"]]["revision"] < row["revision"]:
             newest[row["id"]] = row
+    # a retracted event is as if it had never been
     held = [row for row in newest.values() if not row["retracted"]]
     return [EventOfProbe(row["id"], _event(row)) for row in sorted(held, key=lambda row: (row["time"], row["id"]))]
 

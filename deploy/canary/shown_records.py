@@ -56,6 +56,7 @@ class RecordBook:
         new, again, others = list[ProbeItem](), 0, 0
         for record in records:
             before = known.get(record.item)
+            # the first id that an item shows with is its own; whichever came later is the double
             if before is None:
                 known[record.item] = record.record_id
                 new.append(record.item)
@@ -92,6 +93,7 @@ def content_fault(script: CanaryScript, device: str, number: int, record: Record
         wanted = canary_name(device, number)
         return "" if record.name == wanted else f"a canary names {record.name[:80]!r}, not {wanted!r}"
     place = _places(script, number).get(record.item.t_ms)
+    # a moment at which no fix was due is no item, and missing ones are counted elsewhere
     if place is None or record.place is None or place == record.place:
         return ""
     return f"a fix is at {record.place}, not at {place}"

@@ -127,6 +127,7 @@ def read_canary_status(port: int) -> CanaryStatus:
 
 def exit_status(statuses: Sequence[CanaryStatus | None]) -> int:
     """0: each hop that is watched is green. 1: one is red. 3: none is, and of one it is unknown, or no canary runs."""
+    # no answer is no sign of health
     said = [None if one is None else one.is_healthy for one in statuses]
     return 1 if False in said else 3 if None in said else 0
 
@@ -194,6 +195,7 @@ def buckets_table(status: CanaryStatus) -> Table:
     for one in status.hops:
         table.add_column(one.hop.value, justify="right", no_wrap=True)
     for minute in zip(*(one.buckets for one in status.hops), strict=True):
+        # a minute in which nothing was due is no row
         if any(bucket.level is not None for bucket in minute):
             begins = datetime.fromtimestamp(minute[0].begins_s, UTC)
             table.add_row(f"{begins:%H:%M}", *(_percent(bucket.level) for bucket in minute))

@@ -44,6 +44,7 @@ class TopicReaders:
         try:
             self._open()
             for partition, reader in self._readers.items():
+                # one that is not reads nothing, for ever, and raises nothing
                 if not reader.is_connected():
                     raise NotLookedAt(f"{self._cluster.service_url} is not connected")
                 yield from self._read(partition, reader)
@@ -123,6 +124,7 @@ class AlertObserver(Observer):
                 alert = decode_alert(data)
             except MalformedAlert:
                 continue
+            # the topic has everybody's; another device at this fence is no probe
             if (alert.tenant, alert.device) == self._sender and alert.place == self._place:
                 self._show(EventOfProbe(alert.id, alert.event))
 

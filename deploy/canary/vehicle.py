@@ -33,6 +33,7 @@ class _Supervised:
 
     def supervise(self) -> None:
         """Starts it again if that is due."""
+        # a child that runs is left alone, however it fares: its hop says so
         if self.server.pid is not None:
             return
         now_s = time.monotonic()
@@ -76,6 +77,7 @@ class CanaryVehicle:
         replace_durably(self._file, settings_toml(self.settings).encode(), mode=0o600)
         if self._broker is not None:
             self._broker.start()
+            # an agent without its broker would wait by its own back-off
             self._broker.wait()
         self._agent.start()
 

@@ -68,6 +68,7 @@ class CanaryWatch:
         now_s = self.clock()
         with self._lock:
             for number, found in of_probe.items():
+                # of a probe from before this process nothing is known
                 if number not in self._ledger:
                     continue
                 showing = self._books[hop].note(number, found)
@@ -113,6 +114,7 @@ class CanaryWatch:
         """The record ids of a probe (epoch and seq), as far as they were seen anywhere."""
         with self._lock:
             known: dict[ProbeItem, tuple[int, int]] = {}
+            # whichever place has seen it: an id is the same everywhere
             for book in self._books.values():
                 known |= book.ids(number)
             return known
@@ -172,5 +174,6 @@ class CanaryWatch:
 
     def _all_blind(self) -> dict[Hop, str]:
         now_s = time.monotonic()
+        # an observer that hangs raises nothing
         silent = {hop: now_s - at_s for hop, at_s in self._looked_s.items() if now_s - at_s > SILENT_S}
         return {hop: f"no answer for {for_s:.0f} s" for hop, for_s in silent.items()} | self._blind

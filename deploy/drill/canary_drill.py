@@ -77,12 +77,14 @@ def _run(environment: CanaryEnvironment, fault: CanaryFault, watched: set[Hop]) 
     def all_green(status: CanaryStatus) -> bool:
         return {*status.of(HopColour.GREEN)} >= watched
 
+    # each fault begins from green, or the one before would be seen again
     environment.wait_for("every hop is green", all_green, _STEADY_S)
     environment.say(f"every hop is green; {plan.what}")
     others: set[Hop] = set()
 
     def is_red(status: CanaryStatus) -> bool:
         red = {*status.of(HopColour.RED)}
+        # until it is seen: what a repair does to the others is no fault of the canary's
         others.update(red - {plan.hop})
         return plan.hop in red
 
