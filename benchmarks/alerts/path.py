@@ -113,8 +113,11 @@ def _settled(servers: AlertServers, timed: int, centre: AlertReader) -> Undistur
     """What is to be there, once all of it is, or after a while."""
     time.sleep(2.0)
     found, ends = undisturbed(servers.stack, timed), time.monotonic() + SETTLE_S
-    while not found.ids <= centre.ids and time.monotonic() < ends:
-        time.sleep(0.2)
+    while found.ids != centre.ids and time.monotonic() < ends:
+        time.sleep(1.0)
+        # on a busy machine an agent may have sent its last fix only now
+        if not centre.ids <= found.ids:
+            found = undisturbed(servers.stack, timed)
     return found
 
 

@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
+from cryptography.x509 import random_serial_number
 
 from benchmarks.alerts.streets import features
 from benchmarks.gateway.device_load import LoadSettings, device_name
@@ -22,6 +24,7 @@ from deploy.local.alert_process import alert_process
 from deploy.local.stack_settings import gateway_settings
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.status import AlertsStatus, read_alerts_status
+from identity import KeyPair, issue_device, make_request
 from settings import load
 
 TENANT, REGION, CENTRE = "fleet", "eu", "hq"
@@ -101,10 +104,9 @@ class AlertServers:
     def load(self, fixes_per_s: int, seconds: float, name: str = "load") -> Iterator[subprocess.Popen[str]]:
         """So many fixes a second for so long. It has begun when this gives the process, whose last line is a result."""
         devices = max(1, fixes_per_s // FIXES_PER_DEVICE_S)
-        files = [self.stack.client_files(f"{TENANT}/{device_name(name, number)}", REGION) for number in range(devices)]
         settings = LoadSettings(
             port=self.stack.brokers[REGION].port,
-            certificates=[(str(one.ca), str(one.certificate), str(one.key)) for one in files if one is not None],
+            certificates=_certificates(self.stack, [device_name(name, number) for number in range(devices)]),
             batch_bytes=0,
             seconds=seconds,
             rate=fixes_per_s / RECORDS_PER_BATCH,
@@ -122,6 +124,29 @@ class AlertServers:
                 yield process
             finally:
                 process.terminate()
+
+
+def _certificates(stack: LocalStack, devices: list[str]) -> list[tuple[str, str, str]]:
+    """CA, certificate and key of each device of the load. They have one key: to make hundreds takes a while."""
+    assert stack.authority is not None
+    region, key, folder = stack.authority.region(REGION).authority, KeyPair.generate(), stack.folder / "load"
+    folder.mkdir(exist_ok=True)
+    made = []
+    for device in devices:
+        issued = issue_device(
+            region,
+            make_request(key, f"{TENANT}/{device}"),
+            TENANT,
+            device,
+            now=datetime.now(UTC),
+            serial=random_serial_number(),
+            lifetime=timedelta(days=1),
+        )
+        # Not durably, as `AuthorityFolder` would: syncing hundreds of files takes longer than all else.
+        file = folder / f"{device}.pem"
+        file.write_bytes(issued.chain_pem + key.private_pem())
+        made.append((str(stack.authority.file), str(file), str(file)))
+    return made
 
 
 @contextmanager

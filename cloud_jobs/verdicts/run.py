@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -28,7 +29,10 @@ from runtime.signals import stop_on_signals
 Counts = dict[str, Any]
 _MAX_MESSAGES: Final = 5_000
 """So many are taken in one commit."""
+# a million messages: more is left to the next run, which then has nothing else to do
 _MAX_COMMITS: Final = 200
+_COLLECT_S: Final = 60.0
+"""After so long what is there is decided, and the rest is for the next run."""
 _LOG = structlog.get_logger("verdicts", job="verdicts")
 
 
@@ -104,11 +108,12 @@ def verdict_message(row: Row) -> dict[str, Any]:
 def _collect(settings: CloudSettings, alerts: AlertSubscription) -> Counts:
     """Takes what the topics have into the table; how many alerts are new, were there, and are none.
 
-    All of it: an event is not to be called late while its alert waits behind others.
+    All that there was when it began: an event is not to be called late while its alert waits behind others, and what
+    comes all the time is not to hold up verdicts.
     """
-    counts = Counter[str]()
+    counts, began_s = Counter[str](), time.time()
     for _ in range(_MAX_COMMITS):
-        received = alerts.receive(_MAX_MESSAGES)
+        received = alerts.receive(_MAX_MESSAGES, began_s)
         now, max_age = datetime.now(UTC), timedelta(days=settings.ingest.max_age_days)
         found = collect_alerts(settings.tables, received.messages, now, max_age)
         alerts.acknowledge()
@@ -116,7 +121,8 @@ def _collect(settings: CloudSettings, alerts: AlertSubscription) -> Counts:
             _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
         refused = sum(found.refused.values())
         counts.update({"alerts": found.added, "repeated": found.repeated, "refused": refused})
-        if received.is_all:
+        # a broker whose clock is behind never says that something is new
+        if received.is_all or time.time() - began_s > _COLLECT_S:
             break
     return {**counts, "left_out": len(received.unread)}
 

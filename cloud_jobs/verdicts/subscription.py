@@ -21,8 +21,10 @@ RETRY_S: Final = 30.0
 FIRST_IDLE_S: Final = 5.0
 """How long after a subscription its first message may take: the broker waits a second before it gives a new consumer
 any, as another one may have just left."""
+# once a topic flows its next message is there at once
 IDLE_S: Final = 0.05
 _OPERATION_S: Final = 10
+# of each topic: the client asks for more when half are taken
 _QUEUE: Final = 1_000
 _WAIT_MS: Final = 10
 _log = structlog.get_logger("verdicts")
@@ -69,20 +71,35 @@ class AlertSubscription:
         self._unread: dict[str, str] = dict.fromkeys(topics, "it was not tried yet")
         self._tried_s = float("-inf")
 
-    def receive(self, max_messages: int) -> ReceivedAlerts:
-        """What is there, or comes within a moment. What was received before and not acknowledged comes again."""
+    def receive(self, max_messages: int, until_s: float | None = None) -> ReceivedAlerts:
+        """What is there, or comes within a moment. What was received before and not acknowledged comes again.
+
+        `until_s`: what was published from then on, seconds since 1970, is not waited for; None: from now on. So a topic
+        to which alerts come all the time holds up nobody.
+        """
+        until_ms = (time.time() if until_s is None else until_s) * 1000
         is_again = self._ask_again()
         is_fresh = self._subscribe() or is_again
         messages: list[TopicAlert] = []
-        taken_bytes, quiet_since_s = 0, self._clock()
+        taken_bytes, at_s = 0, self._clock()
+        # of each topic when it last gave something, and None as soon as it has given all
+        quiet_since_s: dict[str, float | None] = {one.topic: at_s for one in self._readings}
+        gave = set[str]()
         while len(messages) < max_messages and taken_bytes < MAX_BYTES:
-            found = [one for reading in self._readings for one in self._drained(reading, max_messages - len(messages))]
-            messages += found
-            taken_bytes += sum(len(one.body) for one in found)
-            if found:
-                quiet_since_s = self._clock()
-            elif self._clock() - quiet_since_s >= (FIRST_IDLE_S if is_fresh else IDLE_S) or not self._readings:
+            waited_for = [one for one in self._readings if quiet_since_s[one.topic] is not None]
+            if not waited_for:
                 return ReceivedAlerts(messages, True, self._not_read())
+            for reading in waited_for:
+                found, is_past = self._drained(reading, max_messages - len(messages), until_ms)
+                messages += found
+                taken_bytes += sum(len(one.body) for one in found)
+                since_s, now_s = quiet_since_s[reading.topic], self._clock()
+                if found:
+                    gave.add(reading.topic)
+                    since_s = now_s
+                longest_s = FIRST_IDLE_S if is_fresh and reading.topic not in gave else IDLE_S
+                is_quiet = since_s is None or now_s - since_s >= longest_s
+                quiet_since_s[reading.topic] = None if is_past or is_quiet else since_s
         return ReceivedAlerts(messages, False, self._not_read())
 
     def acknowledge(self) -> None:
@@ -178,18 +195,21 @@ class AlertSubscription:
                 _log.info("reading alerts", topic=topic)
         return True
 
-    def _drained(self, reading: _Reading, at_most: int) -> list[TopicAlert]:
+    def _drained(self, reading: _Reading, at_most: int, until_ms: float) -> tuple[list[TopicAlert], bool]:
+        """What a topic gives at once, and whether the last of it was published so late that no more is waited for."""
         found: list[TopicAlert] = []
+        is_past = False
         try:
-            while len(found) < at_most:
+            while len(found) < at_most and not is_past:
                 message = reading.consumer.receive(timeout_millis=_WAIT_MS)
                 reading.handed_over.append(message.message_id())
                 found.append(TopicAlert(reading.topic, self._topics[reading.topic], message.data()))
+                is_past = message.publish_timestamp() >= until_ms
         except pulsar.Timeout:
             pass
         except pulsar.PulsarException as error:
             self._lose(reading, error)
-        return found
+        return found, is_past
 
     def _lose(self, reading: _Reading, error: Exception) -> None:
         """Closes a subscription; what it handed over and did not acknowledge comes again to the next one."""

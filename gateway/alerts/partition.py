@@ -21,6 +21,7 @@ from gateway.alerts.batch_reading import UnusableBatch, read_batch
 from gateway.alerts.evaluation import FoundEvent, LiveEvents
 from gateway.alerts.evaluation_part import EvaluationPart, ReadBatch, alert_of, parts_of
 from gateway.alerts.fix_columns import FixColumns
+from gateway.alerts.gathering import pause_s
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.rewinding import RewindEnd, position_of, rewound
 from gateway.alerts.rules import AlertRules
@@ -37,8 +38,11 @@ MAX_BYTES: Final = 4 << 20
 RECEIVER_QUEUE: Final = 500
 MAX_TAKEN: Final = 10_000
 """While so many groups of messages wait for receipts, no more are read."""
+MANY: Final = RECEIVER_QUEUE // 2
+"""As many messages in one window are a backlog: nothing is awaited then."""
 LOST_AFTER_S: Final = 2.0
 """A subscription that is not connected for so long is given up: another process may have the partition."""
+# a receipt wakes it; this is for the one that was missed
 _FULL_WAIT_S: Final = 0.05
 _LOG = structlog.get_logger("alerts")
 
@@ -79,6 +83,7 @@ class OwnedPartition:
         self._passed_over: dict[str, int] = {}
         self._rewound: RewindEnd | None = None
         self._lost_at_s: float | None = None
+        self._pause_s = 0.0
         self.is_rebuilt = False
         self.lost_reason = ""
         self.newest_ms: int | None = None
@@ -137,6 +142,8 @@ class OwnedPartition:
         if self._sender.is_full or len(self._order) >= MAX_TAKEN:
             self._sender.came.wait(_FULL_WAIT_S)
             return
+        # what comes meanwhile is with the client: it is evaluated with what is awaited then
+        self._stop.wait(self._pause_s)
         messages = self._received()
         if messages and self._rewound is not None:
             rewound_to, self._rewound = self._rewound, None
@@ -186,7 +193,8 @@ class OwnedPartition:
         _LOG.info("partition taken", partition=self.name, messages=count, seconds=round(seconds, 3))
         return True
 
-    def _handle(self, messages: Iterable[Any]) -> None:
+    def _handle(self, messages: Sequence[Any]) -> None:
+        began_s = time.monotonic()
         for part in parts_of(self._read(messages)):
             self.newest_ms = part.messages[-1].publish_timestamp()
             found = self._take(part, report=True)
@@ -195,6 +203,7 @@ class OwnedPartition:
             # also without alerts: it is acknowledged in its order
             self._sender.add(alerts, self._order.take(part.messages[-1].message_id(), len(alerts)))
             self._acknowledge()
+        self._pause_s = pause_s(time.monotonic() - began_s, len(messages), MANY) if messages else 0.0
 
     def _take(self, part: EvaluationPart, *, report: bool) -> Sequence[FoundEvent]:
         if not part.batches:

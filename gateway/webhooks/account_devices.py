@@ -21,6 +21,7 @@ __all__ = ["AccountDevices", "DeviceTime", "StatedDevices", "usable_devices"]
 
 MAX_LEVELS: Final = 16
 """So many levels of accounts may be below a payer."""
+# an assignment without an end
 EVER: Final = (1 << 63) - 1
 _Name = Annotated[str, Field(min_length=1, max_length=63)]
 

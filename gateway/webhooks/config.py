@@ -27,8 +27,10 @@ __all__ = [
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 AccountPattern = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*?$", min_length=1)]
+# each has a thread and a consumer for each of its topics
 MAX_TENANTS = 64
 MAX_REGIONS = 64
+# each has its own threads
 MAX_WEBHOOKS = 200
 MAX_NETWORKS = 100
 

@@ -14,7 +14,9 @@ __all__ = ["MAX_HELD", "Digest", "HeldBack", "digest_of", "is_digest_due"]
 
 MAX_HELD: Final = 1000
 """Of a rule so many held messages are remembered one by one; the others are counted."""
+# a summary stays a message that a person reads; the rest is counted
 MAX_LISTED: Final = 100
+# of the counts by place: as many as fit a screen
 _MAX_PLACES: Final = 50
 
 

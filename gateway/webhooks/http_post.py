@@ -29,6 +29,7 @@ __all__ = ["MAX_ANSWER_BYTES", "post"]
 MAX_ANSWER_BYTES: Final = 16 << 10
 """So much of an answer's body is read, and thrown away: what counts is the status."""
 _PORTS: Final = {"http": 80, "https": 443}
+# between two pieces the time that is left is looked at
 _SEND_BYTES: Final = 64 << 10
 
 

@@ -21,6 +21,7 @@ from gateway.webhooks.errors import StateUnusable
 __all__ = ["NotificationBook"]
 
 _VERSION: Final = 1
+# a backup that reads the file lets go of it soon
 _BUSY_S: Final = 5.0
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS passed (rule TEXT, key TEXT, at_ms INTEGER NOT NULL, PRIMARY KEY (rule, key)) WITHOUT ROWID;

@@ -30,6 +30,7 @@ from geo.alerts import AlertRule, MalformedAlert
 
 __all__ = ["GoingBy", "Notifier"]
 
+# deleting costs a commit; an hour's limit is no less true a minute later
 FORGET_S: Final = 60.0
 _LOG = structlog.get_logger("webhooks")
 

@@ -14,6 +14,7 @@ from settings import file_fault
 
 __all__ = ["SecretFile"]
 
+# four secrets and their remarks fit; a wrong file is not read whole
 _MAX_BYTES: Final = 4096
 _LOG = structlog.get_logger("webhooks")
 

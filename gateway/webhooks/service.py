@@ -40,7 +40,9 @@ __all__ = ["NotifierService", "alert_topics"]
 
 STUCK_AFTER_S: Final = 60.0
 """A thread that has not turned for so long is no longer alive."""
+# in one transaction: a sync of the disk for each message would be the limit
 _AT_ONCE: Final = 500
+# what queues say that ended waits no longer than this
 _WAIT_S: Final = 0.05
 _STATUS_S: Final = 1.0
 _LOG = structlog.get_logger("webhooks")

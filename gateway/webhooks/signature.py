@@ -16,6 +16,7 @@ from typing import Final
 __all__ = ["PREFIX", "secrets_of", "signature_header"]
 
 PREFIX: Final = "whsec_"
+# a change of secrets needs two
 MAX_SECRETS: Final = 4
 _BYTES: Final = range(24, 65)
 

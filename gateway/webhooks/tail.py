@@ -14,6 +14,7 @@ from geo.alerts import Alert, AlertVerdict, MalformedAlert, decode_alert, decode
 
 __all__ = ["SeenAlert", "TailFilter", "tail"]
 
+# a terminal that is held up does not fill the memory
 MAX_READ_AHEAD: Final = 1000
 _TURN_S: Final = 0.2
 

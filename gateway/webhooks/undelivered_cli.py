@@ -41,11 +41,6 @@ def list_(
 
     Example: waybill alerts undelivered list --config notifier.toml --webhook acme-ops
     """
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    names = ("given up", "webhook", "reason", "attempts", "key", "detail")
     with alert_errors_as_messages():
         settings = _settings(config)
         found = [entry for _, entry in _entries(settings, webhook, key)]
@@ -53,11 +48,10 @@ def list_(
         shown = [{"fault": one.fault} if one.message is None else one.message.model_dump() for one in found]
         sys.stdout.write(json.dumps({"undelivered": shown}, indent=2, ensure_ascii=False) + "\n")
         return
-    # a key is asked for as it stands here, so it is never cut
-    table = Table(*(Column(name, overflow="fold", no_wrap=name == "key") for name in names))
     for entry in found:
-        table.add_row(*(Text(one_line(cell)) for cell in _cells(entry)))
-    Console().print(table)
+        typer.echo(one_line(_line(entry)))
+    if not found:
+        typer.echo("none")
 
 
 @app.command()
@@ -156,9 +150,10 @@ def _entries(
                 yield message, entry
 
 
-def _cells(entry: UndeliveredEntry) -> tuple[str, ...]:
+def _line(entry: UndeliveredEntry) -> str:
+    """A key is asked for as it stands here, so it is never cut."""
     one = entry.message
     if one is None:
-        return "", "", "malformed", "", "", entry.fault
+        return f"malformed: {entry.fault}"
     at = f"{datetime.fromtimestamp(one.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-    return at, one.webhook, one.reason, str(one.attempts), one.key, one.detail
+    return f"{at} {one.webhook} {one.key} {one.reason}, attempts {one.attempts}: {one.detail}"

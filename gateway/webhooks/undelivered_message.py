@@ -13,6 +13,7 @@ from telemetry import InvalidJson, parse_json
 
 __all__ = ["UndeliveredMessage", "decode_undelivered", "undelivered_of"]
 
+# the largest body, and what is said of it
 MAX_BYTES: Final = 256 << 10
 _Word = Annotated[str, Field(min_length=1, max_length=300)]
 

@@ -23,6 +23,7 @@ __all__ = ["MAX_WAITING", "UndeliveredWriter"]
 MAX_WAITING: Final = 5000
 """While more wait, nothing more is read."""
 _IDLE_S: Final = 1.0
+# what is not written by then was not acknowledged, and comes again
 _CLOSE_S: Final = 5.0
 _LOG = structlog.get_logger("webhooks")
 

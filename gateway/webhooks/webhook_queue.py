@@ -22,6 +22,7 @@ from gateway.webhooks.http_outcome import HttpOutcome
 
 __all__ = ["WebhookQueue", "WebhookQueueFacts"]
 
+# a pause may be set while a thread waits for what comes after it
 _IDLE_S: Final = 1.0
 _LOG = structlog.get_logger("webhooks")
 

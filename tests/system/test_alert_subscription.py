@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -75,3 +76,28 @@ def test_a_cluster_that_does_not_answer_is_passed_over(hq: LiveCluster, monkeypa
     reading = consumers(hq, topic, urls=("pulsar://127.0.0.1:1",))
     assert bodies(reading.receive(100)) == [1]
     reading.close()
+
+
+def test_alerts_that_come_all_the_time_hold_up_no_run(hq: LiveCluster) -> None:
+    topic = hq.new_topic()
+    ended = threading.Event()
+
+    def send_on() -> None:
+        for number in range(10_000):
+            if ended.wait(0.01):
+                return
+            hq.send(topic, [number])
+
+    sending = threading.Thread(target=send_on, daemon=True)
+    sending.start()
+    reading = consumers(hq, topic)
+    try:
+        for _ in range(3):
+            received = reading.receive(10_000)
+            assert received.is_all
+            reading.acknowledge()
+        assert sending.is_alive()
+    finally:
+        ended.set()
+        sending.join()
+        reading.close()

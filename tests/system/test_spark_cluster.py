@@ -45,7 +45,8 @@ from tests.cloud_jobs.pulsar_source.world import LiveCluster
 from tests.structure.test_spark_submit import COMMANDS, IDS
 from tests.system.lake_of_fixes import lake_of, square
 
-pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(300)]
+# A cluster with its own Spark takes minutes to be ready: what runs at each change has local[2], which gives these rows.
+pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 # Executors have our packages and none of the tests: what these give them travels as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -309,7 +310,7 @@ def die_once(mark: Path) -> None:
 
 @pytest.mark.parametrize(
     "after_writing",
-    [pytest.param(False, id="before it writes", marks=pytest.mark.nightly), pytest.param(True, id="after it wrote")],
+    [pytest.param(False, id="before it writes"), pytest.param(True, id="after it wrote")],
 )
 def test_an_executor_that_is_killed_in_a_micro_batch_loses_and_doubles_nothing(
     on_cluster: SparkSession, run: JobRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after_writing: bool

@@ -1,0 +1,63 @@
+"""What the page says of delivery is so: its settings, its rules, and the receiver's check of its request."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud_jobs.billing.contracts import contracts_of_toml
+from gateway.webhooks.config import NotifierSettings, RetrySettings
+from gateway.webhooks.delivery import OUTCOMES
+from gateway.webhooks.http_outcome import RESULTS
+from settings import parse
+
+PAGE = (Path(__file__).parents[3] / "docs/alerts.md").read_text(encoding="utf-8")
+RULES, DELIVERY = PAGE.split("\n## Rules\n")[1].split("\n## Delivery\n")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    # of all languages at once: the end of one block is no beginning of the next
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for one, block in found if one == language]
+
+
+def test_the_rules_of_the_page_can_be_published() -> None:
+    (text,) = blocks(RULES, "toml")
+    made, faults = contracts_of_toml(text)
+    assert (len(made), faults) == (2, [])
+
+
+@pytest.mark.parametrize("text", blocks(DELIVERY, "toml"))
+def test_the_settings_of_the_page_can_be_used(text: str) -> None:
+    assert parse(NotifierSettings, text, "alerts.md").webhooks
+
+
+def test_the_receiver_of_the_page_takes_the_request_of_the_page_and_no_other() -> None:
+    (program,) = blocks(DELIVERY, "python")
+    (request,) = [text for text in blocks(DELIVERY, "") if text.startswith("POST ")]
+    (secret,) = re.findall(r"`(whsec_[^`]+)`", DELIVERY.split("signed with")[1])
+    head, _, body = request.rstrip("\n").partition("\n\n")
+    headers = dict(line.split(": ", 1) for line in head.splitlines()[1:])
+    assert len(body) == int(headers["Content-Length"])
+    made: dict[str, Any] = {}
+    exec(compile(program, "alerts.md", "exec"), made)  # noqa: S102 - the project's own page
+    is_right, now_s = made["is_right"], int(headers["webhook-timestamp"]) + 3
+    assert is_right(headers, body.encode(), secret, now_s)
+    assert not is_right(headers, body.replace("depot", "gates").encode(), secret, now_s)
+    assert not is_right(headers, body.encode(), secret, now_s + 3600), "what was recorded an hour ago"
+    assert not is_right(headers, body.encode(), secret.replace("MDEy", "MDEz"), now_s)
+
+
+def test_each_result_and_each_end_is_named() -> None:
+    assert [word for word in (*RESULTS, *OUTCOMES) if f"`{word}`" not in DELIVERY] == []
+
+
+def test_the_schedule_of_the_page_is_that_of_the_settings() -> None:
+    retry = RetrySettings()
+    assert (retry.backoff_first_s, retry.backoff_max_s, retry.max_attempts, retry.max_age_s) == (1, 300, 20, 3600)
+    # the waits before attempts 2 to 20, each three quarters of what it may be on average
+    minutes = sum(0.75 * min(2.0**number, 300) for number in range(19)) / 60
+    assert f"some {5 * round(minutes / 5)} minutes" in DELIVERY
