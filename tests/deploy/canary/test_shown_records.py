@@ -11,7 +11,7 @@ from deploy.canary.hops import ProbeItem
 from deploy.canary.script import CANARY, POSITION, CanaryScript, ScriptSettings
 from deploy.canary.sensor import canary_name
 from deploy.canary.shown_records import RecordBook, RecordOfProbe, content_fault, records_of_batch
-from telemetry import Batch, Canary, Position, Record, encode
+from telemetry import Batch, Body, Canary, Position, Record, encode
 
 SCRIPT = CanaryScript(ScriptSettings(latitude=54.6, longitude=4.2))
 DEVICE, NUMBER, EPOCH = "canary-eu", 7, 3
@@ -60,7 +60,7 @@ def test_what_was_sent_has_no_fault_and_a_place_or_name_that_is_another_has(orde
 
 
 def test_a_batch_gives_its_fixes_and_canaries_and_one_of_another_device_nothing() -> None:
-    bodies = [Canary(id="x"), Position(latitude=1.0, longitude=2.0)]
+    bodies: list[Body] = [Canary(id="x"), Position(latitude=1.0, longitude=2.0)]
     batch = Batch(DEVICE, EPOCH, 2, tuple(Record(at, 5_000_000, body) for at, body in enumerate(bodies, 1)), (), 0)
     named, fix = records_of_batch(encode(batch), DEVICE)
     assert (named.item, named.name) == (ProbeItem(CANARY, 5_000), "x")
