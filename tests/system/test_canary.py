@@ -47,6 +47,7 @@ def test_each_watched_hop_becomes_green_and_the_others_are_unknown(environment: 
     assert 'waybill_canary_healthy{hop="usage"}' not in text
 
 
+@pytest.mark.nightly
 def test_a_cut_link_is_red_at_the_centre_alone_and_green_again_when_it_is_healed(
     environment: CanaryEnvironment, stack: LocalStack
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_cut_link_is_red_at_the_centre_alone_and_green_again_when_it_is_healed
     environment.wait_for("all hops are green", all_green, 180)
 
 
+@pytest.mark.nightly
 def test_a_canary_that_is_killed_goes_on_with_its_vehicle_and_its_device(environment: CanaryEnvironment) -> None:
     environment.wait_for("all hops are green", all_green, 180)
     process = environment.processes["canary"]

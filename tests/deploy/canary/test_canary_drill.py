@@ -33,7 +33,7 @@ def test_a_fault_that_was_seen_late_or_elsewhere_too_does_not_hold(one: FaultOut
 
 
 def test_each_fault_has_a_hop_of_its_own() -> None:
-    assert set(faults_at(Hop)) == set(CanaryFault)
+    assert set(faults_at([*Hop])) == set(CanaryFault)
     assert faults_at([Hop.TABLE, Hop.COVERAGE]) == (CanaryFault.INGEST,)
 
 
