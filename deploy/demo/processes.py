@@ -36,14 +36,15 @@ _JOBS_AT_ONCE = 2
 def start_gateways(stack: LocalStack) -> None:
     """One gateway for each region, returned from when all are connected."""
     book = PortBook(stack.folder / "gateways.json")
-    gateways = [_gateway(stack, region, book.port(region)) for region in stack.topology.regions]
+    gateways = [gateway_process(stack, region, book.port(region)) for region in stack.topology.regions]
     for gateway in gateways:
         stack.add(gateway, wait=False)
     for gateway in gateways:
         gateway.wait()
 
 
-def _gateway(stack: LocalStack, region: str, port: int) -> DaemonProcess:
+def gateway_process(stack: LocalStack, region: str, port: int) -> DaemonProcess:
+    """The first gateway of a region, not started yet; its status is at `port`."""
     folder = stack.folder / f"gateway-{region}"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "gateway.toml"
