@@ -1,6 +1,6 @@
 """Where the vehicles of the load and those that are timed drive, and the fences there. Pure.
 
-The town is a grid of square yards, a fence each. A vehicle of the load drives to and fro along a lane of its own at
+The town is a grid of square yards, a fence each. A vehicle of the load drives to and fro along a track of its own at
 20 m/s; half of the lanes lead through yards. East of the town is a border for each timed vehicle, a gate or the side of
 a fence, and it crosses it with each of its fixes: so each fix has an alert, and an alert is the answer to one fix.
 """
@@ -15,14 +15,14 @@ _CELL_M: Final = 200.0
 _YARD_M: Final = 100.0
 _SOUTH, _WEST = 50.0, 8.0
 _DEGREE_M: Final = 111_320.0
-_LANES_M: Final = (20.0, 40.0, 60.0, 80.0, 120.0, 140.0, 160.0, 180.0)
+_TRACKS_M: Final = (20.0, 40.0, 60.0, 80.0, 120.0, 140.0, 160.0, 180.0)
 """Of each row of cells, half of them through yards. None along a side: on which side who drives there is, is in doubt,
 and what is said of it depends on how fixes come (docs/alerts.md)."""
 _SPEED_MPS: Final = 20.0
 _LENGTH_M: Final = COLUMNS * _CELL_M
 _BORDER_M: Final = _LENGTH_M + 2_000.0
 _APART_M: Final = 300.0
-_ASIDE_M: Final = 20.0
+_FROM_BORDER_M: Final = 20.0
 """So far from its border each fix of a timed vehicle is: beyond the 10 m within which nothing counts."""
 Place = tuple[float, float]
 """Latitude and longitude."""
@@ -36,16 +36,16 @@ def place(east_m: float, north_m: float) -> Place:
     )
 
 
-def on_lane(number: int, at_s: float) -> Place:
+def on_track(number: int, at_s: float) -> Place:
     """Where a vehicle of the load is so long after the beginning."""
     driven_m = (number * 37.0 + _SPEED_MPS * at_s) % (2 * _LENGTH_M)
-    row, lane = divmod(number % (ROWS * len(_LANES_M)), len(_LANES_M))
-    return place(min(driven_m, 2 * _LENGTH_M - driven_m), row * _CELL_M + _LANES_M[lane])
+    row, track = divmod(number % (ROWS * len(_TRACKS_M)), len(_TRACKS_M))
+    return place(min(driven_m, 2 * _LENGTH_M - driven_m), row * _CELL_M + _TRACKS_M[track])
 
 
 def at_border(number: int, fix: int) -> Place:
     """Where a timed vehicle is at its fix of that number: on the other side than at the one before."""
-    return place(_BORDER_M + (_ASIDE_M if fix % 2 else -_ASIDE_M), number * _APART_M)
+    return place(_BORDER_M + (_FROM_BORDER_M if fix % 2 else -_FROM_BORDER_M), number * _APART_M)
 
 
 def features(timed: int) -> list[dict[str, Any]]:
