@@ -33,6 +33,7 @@ def check_rules(published: Sequence[Row], stated: Sequence[Row]) -> CheckedRules
 
     Without any publication nobody knows which fences there are, and of them nothing is said.
     """
+    # a rule that cannot be used has a fault of its own, named elsewhere
     rules = [(row, made) for row in stated if row["kind"] == _KIND and (made := _rule(row["body"]))]
     if not rules:
         return CheckedRules([], [])

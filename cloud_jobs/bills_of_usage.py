@@ -15,19 +15,19 @@ from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import usage_rows, usage_rows_each
-from cloud_jobs.lake.snapshots import newest_state
+from cloud_jobs.lake.snapshots import LakeState, newest_state
 from cloud_jobs.lake.tables import Lake
 
 
 class LakeBills:
     """The bills of a lake as it is now, whether they are final or not. Everything raises LakeError, StoreUnavailable.
 
-    `progress`: takes how many bills were compared, and of how many.
+    `progress`: takes how many bills were compared, and of how many. `state`: of the lake; None: as it is now.
     """
 
-    def __init__(self, lake: Lake, progress: Callable[[int, int], None]) -> None:
+    def __init__(self, lake: Lake, progress: Callable[[int, int], None], state: LakeState | None = None) -> None:
         self.progress = progress
-        self._lake, self._state, self._books = lake, newest_state(lake), PriceBooks()
+        self._lake, self._state, self._books = lake, state or newest_state(lake), PriceBooks()
 
     def rated(self, contracts: Sequence[PayerContract]) -> list[NetAndTax | BillingError]:
         """What each payer owes for the period that all contracts are of, or why nobody can say."""

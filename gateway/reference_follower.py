@@ -160,6 +160,7 @@ class ReferenceFollower(Generic[Made, Rules]):
             began_s, in_force = time.monotonic(), self._publications.in_force()
             if self._made is not None and _publications_of(self._made[1]) == _publications_of(in_force):
                 continue
+            # the last ones stay in use until these are whole
             rules = self._make(in_force)
             self._made = (rules, in_force)
             _LOG.info(

@@ -23,7 +23,9 @@ __all__ = [
     "enrolment_broker_lines",
 ]
 
+# a claim is a certificate request; the door is open to strangers
 _CLAIM_PACKET_BYTES = 16 << 10
+# strangers fill this door, and not that of devices
 _MAX_CLAIM_CONNECTIONS = 500
 
 

@@ -26,6 +26,7 @@ def changed_devices(
         except ChangeRefused as why:
             refused[name] = why
             continue
+        # Here and not at the publication: one device of another tenant is no reason to leave a stolen one in.
         if no_right := session.refusal(entry):
             refused[name] = no_right
         else:

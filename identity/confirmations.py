@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 CONFIRMATIONS_TOPIC: Final = "persistent://fleet/access/confirmations"
+# the confirmations of a burst of revocations
 _MAX_BYTES: Final = 1 << 20
 _MAX_VALUES: Final = 10_000
 _KIND: Final = "confirmation"

@@ -95,6 +95,7 @@ def say_outcome(
         where = f"in force in {', '.join(outcome.confirmed)} alone" if outcome.confirmed else "in force nowhere"
         why = f"{where} after {wait_s:g} s: {outcome.why}{advice}"
         end(why, EXIT_NOT_CONFIRMED, as_json=as_json, facts=facts, speaker=speaker)
+    # Behind the others: that a revocation is not in force is worse than that one was not asked for rightly.
     if refused := more.get("refused"):
         assert isinstance(refused, list), "each by itself"
         why = f"{len(refused)} refused, {len(outcome.publications)} done"
@@ -132,7 +133,7 @@ def end(
 
 
 def refusals(refused: Mapping[str, Exception], *, as_json: bool) -> dict[str, object]:
-    """The devices that were refused, for programs; people are told here of each."""
+    """The devices that were refused, for programs; for people each is printed here."""
     if not as_json:
         for why in refused.values():
             typer.echo(f"{DEVICE.program}: {why}", err=True)

@@ -41,6 +41,7 @@ MAX_DEVICES: Final = 10_000
 """Of one file: what a command publishes one by one within minutes."""
 MAX_FILE_FAULTS: Final = 100
 """So many faults of a file are named."""
+# the publication says the file's reason as well
 _MAX_REASON: Final = 400
 _TABLE: Final = "device"
 
@@ -153,6 +154,7 @@ def devices_of_toml(text: str, file: str) -> tuple[list[PlacedDevice], list[Devi
 
 def _entries(tables: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any] | str]]:
     """Place and table of each device; a text instead of a table says what is wrong."""
+    # A fault of the file's own form comes once, not once for each device.
     for kind, given in tables.items():
         if kind != _TABLE:
             yield (kind,), f"{kind:.80}: no such table; a file of devices has [[{_TABLE}]]"

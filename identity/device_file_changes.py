@@ -108,11 +108,13 @@ def planned(stated: StatedDevice, held: DeviceEntry | None) -> FileChange:
         raise FileChangeRefused(FileFault.NOT_BY_FILE, stated.name, _COMMAND.format(command))
     if held is None:
         return FileChange(stated, _beginning(stated), None)
+    # Before its state: what the file says of another device must not change this one.
     _check_facts(stated, held)
     what = _CHANGES.get((stated.state, held.state))
     if what is None:
         raise FileChangeRefused(FileFault.NO_WAY, stated.name, _why_not(stated, held))
     if what in _OF_REGISTRY:
+        # Tried, since the registry has the last word: a device may be at its last version.
         try:
             _OF_REGISTRY[what](held, _TRIAL)
         except ChangeRefused as refused:
@@ -135,6 +137,7 @@ def made_entry(asked: FileChange, change: DeviceChange, claim: Claim | None = No
 def _beginning(stated: StatedDevice) -> PlannedChange:
     if stated.state is DeviceState.EXPECTED:
         what = PlannedChange.EXPECT
+    # By its own word alone: with a slip of the pen in a name a resumed device would become one that may connect.
     elif stated.by_hand:
         what = PlannedChange.BY_HAND
     else:

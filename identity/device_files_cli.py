@@ -30,6 +30,7 @@ __all__ = ["app"]
 
 EXIT_FAULT: Final = 1
 _SPEAKER: Final = Speaker("waybill reference", os.EX_TEMPFAIL)
+# another command of the same operator, which reads the registry once
 _LOCK_WAIT_S: Final = 10.0
 _NOT_PUBLISHED: Final = (EXIT_FAULT, 2, EXIT_REFUSED, os.EX_CONFIG)
 
@@ -55,6 +56,7 @@ def check(files: Files, *, config: Registry = None, as_json: AsJson = False) -> 
 
     Example: waybill reference devices check devices.toml --config operator.toml
     """
+    # Whoever writes a file need not have a way to the registry.
     if config is None:
         placed = _read(files, as_json=as_json)
         _say([], [f"right by themselves, not held against the registry: {_count(len(placed))}"], as_json=as_json)
@@ -127,10 +129,12 @@ def put(
             change = DeviceChange(datetime.now(UTC), session.operator, reason)
             entries, faults = entries_of(asked, session, change, Beginnings(token_files, timedelta(days=days)))
             _end_of_faults(faults, as_json=as_json)
+            # Who locks somebody out hears by default whether the regions do so.
             is_locking = any(one.locks_out for one in asked.values())
             wait_s = (_LOCK_WAIT_S if is_locking else 0.0) if wait is None else wait
             outcome = session.publish(entries, wait_s) if entries else None
     except typer.Exit as ended:
+        # Of what could not be reached nobody knows whether it was published: those tokens stay.
         if token_files is not None and ended.exit_code in _NOT_PUBLISHED:
             token_files.forget()
         raise

@@ -70,6 +70,7 @@ def judged(
     for place, stated in placed:
         try:
             change = planned(stated, registry.get(stated.name))
+            # Of a known device they are what they are, whether these settings name them or not.
             if change.held is None and stated.region is not None:
                 settings.check_tenant(stated.tenant)
                 settings.check_region(stated.region)
@@ -98,6 +99,7 @@ def entries_of(
         except ChangeRefused as refused:
             faults.append(DeviceFileFault(place, FileFault.NO_WAY, str(refused)))
         else:
+            # Asked for each, or a key without a right would be named without a place.
             made.append(entry)
             if no_right := registry.refusal(entry):
                 faults.append(DeviceFileFault(place, FileFault.NO_RIGHT, f"{name}: {no_right}"))

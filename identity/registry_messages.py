@@ -39,7 +39,9 @@ __all__ = [
 DEVICES_TOPIC: Final = "persistent://fleet/reference/devices"
 KIND: Final = "device"
 """What its signatures name it, and in which orders of publications it stands."""
+# the longest names and reasons fit twice
 MAX_ENTRY_BYTES: Final = 16 << 10
+# an entry is a table of tables
 _MAX_DEPTH: Final = 4
 _MAX_VALUES: Final = 200
 _SHOWN_CHARACTERS: Final = 100

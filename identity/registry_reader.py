@@ -33,6 +33,7 @@ from runtime.pulsar_client import PulsarAccess
 __all__ = ["MAX_DEVICES", "BecameOfMessage", "DeviceRegistry", "Outranked", "RegistryReader", "Repeated", "Taken"]
 
 MAX_DEVICES: Final = 1_000_000
+# entries that nobody may have published are shown, and do not fill the memory
 _MAX_OTHERS: Final = 20_000
 _LOG = structlog.get_logger("registry")
 T = TypeVar("T")

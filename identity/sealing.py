@@ -34,6 +34,7 @@ OVERHEAD_BYTES: Final = _HEAD_BYTES + _TAG_BYTES
 _CONTEXT: Final = b"waybill sealed batch 1"
 _MAX_KEYS: Final = 1000
 """Private keys of one folder."""
+# a key has a few hundred; a wrong file is not read whole
 _MAX_PEM_BYTES: Final = 16 << 10
 _MAX_AGREEMENTS: Final = 1024
 """Keys of gateway processes that are kept; of one that was forgotten the agreement is made again, 50 us."""

@@ -44,6 +44,7 @@ REASON, SIGNATURE, SIGNER = "reason", "signature", "signer"
 """Under which properties a message carries why it was published, the signature in base64, and the id of the key."""
 _PUBLICATION = "waybill publication 1"
 _LENGTH_BYTES = 8
+# a key has a hundred
 _MAX_FILE_BYTES = 4096
 
 

@@ -53,10 +53,12 @@ class TokenFiles:
 
     def _token(self, file: Path) -> EnrolmentToken:
         token = make_token()
+        # Others on this machine are not even to see whose tokens there are.
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if create_durably(file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
             self._made.append(file)
             return token
+        # Never overwritten: by another use of the folder it may have been handed out.
         try:
             return read_token(read_bounded(file, _MAX_BYTES).decode().removesuffix("\n"))
         except ValueError as error:

@@ -25,6 +25,7 @@ from runtime import replace_durably
 
 __all__ = ["OtherIssuer", "TokenIssuer", "check_issuer"]
 
+# who reads a token is its role
 _SECRET = 0o600
 
 

@@ -37,6 +37,7 @@ AUDIENCE = "pulsar"
 DISCOVERY_PATH = "/.well-known/openid-configuration"
 CHECK_KEYS_PATH = "/keys.json"
 _BYTES = 32
+# a broker whose clock is a little behind takes a new token, too
 _SKEW_S = 60
 _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 _MAX_TOKEN = 16 << 10

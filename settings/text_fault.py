@@ -30,6 +30,7 @@ class TextFault(NamedTuple):
 
 def toml_fault(text: str, error: ValueError) -> TextFault:
     """Where `parse_toml` found a text to be no TOML, and why."""
+    # The parser says it in words only.
     said = str(error)
     at = _AT.search(said)
     line = int(at[1]) if at else text.count("\n") + 1 if said.endswith(_AT_END) else 0

@@ -62,6 +62,9 @@ SUBCOMMANDS = {
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "device": LazyCommand("identity.device_cli:app", "gateway", "Expect, suspend, revoke, move and replace devices."),
     "drill": LazyCommand("deploy.drill.cli:app", "local", "Lose a cluster or a link on purpose, and count."),
+    "canary": LazyCommand(
+        "deploy.canary.cli:app", "local", "A vehicle with known answers, watched at each hop up to the money."
+    ),
     "push": LazyCommand("edge_agent.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
     "alerts": LazyCommand("gateway.webhooks.cli:app", "gateway", "Alerts as they come, and delivered to webhooks."),
     "reference": LazyCommand("cloud_jobs.reference_cli:app", "cloud", "Check, publish and show contracts and fences."),

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from benchmarks.alerts.streets import on_street
+from benchmarks.alerts.streets import on_track
 from benchmarks.gateway.device_load import LoadFleet, LoadSettings, device_name, publish_packet
 from telemetry import Batch, DeviceChannel, Position, Record, device_topic, encode
 
@@ -38,7 +38,7 @@ def drive(began_us: int, settings: LoadSettings, number: int) -> list[bytes]:
 
 
 def _record(number: int, seq: int, at_s: float, began_us: int) -> Record:
-    latitude, longitude = on_street(number, at_s)
+    latitude, longitude = on_track(number, at_s)
     return Record(seq, began_us + round(at_s * 1e6), Position(latitude=latitude, longitude=longitude, accuracy_m=4.0))
 
 

@@ -1,7 +1,7 @@
 """Where the vehicles of the load and those that are timed drive, and the fences there. Pure.
 
-The town is a grid of square yards, a fence each. A vehicle of the load drives to and fro along a street at 20 m/s; half
-of the streets lead through yards. East of the town is a border for each timed vehicle, a gate or the side of a fence,
+The town is a grid of square yards, a fence each. A vehicle of the load drives to and fro along a track at 20 m/s; half
+of the tracks lead through yards. East of the town is a border for each timed vehicle, a gate or the side of a fence,
 and it crosses it with each of its fixes: so each fix has an alert, and an alert is the answer to one fix.
 """
 
@@ -15,7 +15,7 @@ _CELL_M: Final = 200.0
 _YARD_M: Final = 100.0
 _SOUTH, _WEST = 50.0, 8.0
 _DEGREE_M: Final = 111_320.0
-_STREETS_M: Final = (20.0, 40.0, 60.0, 80.0, 120.0, 140.0, 160.0, 180.0)
+_TRACKS_M: Final = (20.0, 40.0, 60.0, 80.0, 120.0, 140.0, 160.0, 180.0)
 """Of each row of cells, half of them through yards. None along a side: on which side who drives there is, is in doubt,
 and what is said of it depends on how fixes come (docs/alerts.md)."""
 _SPEED_MPS: Final = 20.0
@@ -36,11 +36,11 @@ def place(east_m: float, north_m: float) -> Place:
     )
 
 
-def on_street(number: int, at_s: float) -> Place:
+def on_track(number: int, at_s: float) -> Place:
     """Where a vehicle of the load is so long after the beginning."""
     driven_m = (number * 37.0 + _SPEED_MPS * at_s) % (2 * _LENGTH_M)
-    row, street = divmod(number % (ROWS * len(_STREETS_M)), len(_STREETS_M))
-    return place(min(driven_m, 2 * _LENGTH_M - driven_m), row * _CELL_M + _STREETS_M[street])
+    row, track = divmod(number % (ROWS * len(_TRACKS_M)), len(_TRACKS_M))
+    return place(min(driven_m, 2 * _LENGTH_M - driven_m), row * _CELL_M + _TRACKS_M[track])
 
 
 def at_border(number: int, fix: int) -> Place:

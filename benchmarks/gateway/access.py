@@ -1,4 +1,4 @@
-"""Who is who in the region of a benchmark: the authority of the local stack, and tokens for two roles of Pulsar."""
+"""Who is who in the region of a benchmark: the local stack's authority and operator, and a token for each role."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from deploy.local.authority import LocalAuthority
 from deploy.local.key_server import TokenKeyServer
 from deploy.local.mosquitto import TlsFiles
 from deploy.local.pulsar import PulsarSecurity
+from deploy.local.stack_operator import stack_operator
 from identity import PrincipalKind, TokenIssuer, principal
 from runtime.pulsar_client import PulsarAccess
 
@@ -20,19 +21,27 @@ _LIFE_S = 86_400.0
 
 
 class RegionCredentials:
-    """Certificates, and a token for the operator, the broker and the gateways. `role`: the gateways'."""
+    """Certificates, and tokens with the roles that a region has in the local stack's topology.
+
+    `role`: the gateways'; `access_role`: the access daemon's; `devices_role`: whose who changes the registry.
+    """
 
     def __init__(self, folder: Path, region: str) -> None:
         self.authority = LocalAuthority(folder)
-        self.role = f"gateway-{region}"
+        self.operator = stack_operator(folder)
+        self.role, self.access_role, self.devices_role = f"gateway-{region}", f"access-{region}", "fleet-operator"
         self._region = region
         port = free_port()
         self._issuer = TokenIssuer(folder, f"https://127.0.0.1:{port}")
-        self._issuer.renew([_OPERATOR, _BROKERS, self.role], now_s=time.time(), life_s=_LIFE_S)
+        roles = [_OPERATOR, _BROKERS, self.role, self.access_role, self.devices_role]
+        self._issuer.renew(roles, now_s=time.time(), life_s=_LIFE_S)
         keys = self.authority.server(principal(PrincipalKind.PULSAR, "token-keys"), region)
         self.key_server = TokenKeyServer(folder / "token-keys", port, keys, self._issuer.published)
-        self.gateway = PulsarAccess(token_file=self._issuer.token_file(self.role), tls_ca=self.authority.file)
-        self.operator = PulsarAccess(token_file=self._issuer.token_file(_OPERATOR), tls_ca=self.authority.file)
+        self.gateway = self.access(self.role)
+
+    def access(self, role: str) -> PulsarAccess:
+        """What a process of this role shows Pulsar, and trusts."""
+        return PulsarAccess(token_file=self._issuer.token_file(role), tls_ca=self.authority.file)
 
     def server(self, kind: PrincipalKind) -> TlsFiles:
         """The certificate and key of a server of the region."""

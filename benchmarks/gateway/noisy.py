@@ -30,6 +30,7 @@ TENANTS = f"[tenants.{CALM}]\n[tenants.{LOUD}]\nmax_batches_per_s = {LOUD_RATE}\
 
 def _load(place: MeasuredRegion, stack: ExitStack, tenant: str, rate: float, *, deaf: bool) -> subprocess.Popen[str]:
     name = f"{tenant}{int(time.monotonic() * 1000)}"
+    place.expect(tenant, [device_name(name, number) for number in range(DEVICES)])
     settings = LoadSettings(
         port=place.mqtt.port,
         certificates=[place.files_of(f"{tenant}/{device_name(name, number)}") for number in range(DEVICES)],

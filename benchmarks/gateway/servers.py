@@ -1,11 +1,16 @@
-"""The real servers of the benchmark on loopback, and what their processes have spent."""
+"""A region on loopback as a real one is, and what its processes have spent.
+
+Mosquitto with mutual TLS, the rules of topics and a revocation list; Pulsar with TLS, tokens and least rights; the
+access daemon and the enrolment broker; the device registry on its compacted topic, signed. Nothing is `insecure`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -22,21 +27,53 @@ from deploy.local import (
     free_port,
     http_health,
 )
+from deploy.local.ports import PortBook
+from deploy.local.region_access import RegionAccess
 from identity import PrincipalKind, principal
+from identity.broker_rules import broker_rules
+from identity.registry import DeviceChange, DeviceEntry, expect
+from identity.registry_publisher import RegistryPublisher
+from identity.registry_signing import signed_by
+from tests.waiting import wait_until
 
 PARTITIONS = 2
 REGION = "eu"
+GATEWAYS = ("gateway-1", "gateway-2")
+_GRANTS = (
+    ("gateway", "fleet/reference/devices", ["consume"]),
+    ("access", "fleet/reference/devices", ["consume", "produce"]),
+    ("access", "fleet/reference/revocation-lists", ["consume", "produce"]),
+    ("access", "fleet/access/confirmations", ["produce"]),
+    ("devices", "fleet/reference/devices", ["consume", "produce"]),
+    ("devices", "fleet/access/confirmations", ["consume"]),
+)
+"""As `deploy/local/topology.toml` has them."""
+_START_S = 300.0
+"""How long a start takes is not measured, and beside other work it takes minutes."""
 
 
 @dataclass(slots=True)
 class MeasuredRegion:
-    """One region: a broker, a cluster, and gateways that are started and stopped."""
+    """One region: a broker and its access daemon, a cluster, and gateways that are started and stopped.
+
+    `registry` publishes to the device registry, signed by the operator. `known`: devices that it has.
+    """
 
     folder: Path
     mqtt: MosquittoBroker
     pulsar: PulsarCluster
     credentials: RegionCredentials
+    guard: DaemonProcess
+    registry: RegistryPublisher
     gateways: list[Gateway] = field(default_factory=list)
+    known: int = 0
+
+    def expect(self, tenant: str, devices: Iterable[str]) -> None:
+        """Puts devices into the registry, and waits until the gateways that run have them."""
+        for device in devices:
+            self.registry.publish(known_device(tenant, device))
+            self.known += 1
+        wait_until(lambda: all(gateway.known_devices() == self.known for gateway in self.gateways), 120)
 
     def new_topic(self, name: str, tenant: str = "fleet") -> str:
         """A topic of as many partitions as a region's batches have."""
@@ -58,14 +95,16 @@ class MeasuredRegion:
     @contextmanager
     def running(self, count: int, tenants: str = "") -> Iterator[list[Gateway]]:
         """So many gateways, subscribed. `tenants`: their tables; none: one Pulsar tenant for all."""
-        gateways = [Gateway(self, f"gateway-{number}", tenants) for number in range(1, count + 1)]
+        gateways = [Gateway(self, name, tenants) for name in GATEWAYS[:count]]
         with ExitStack() as stack:
             for gateway in gateways:
                 gateway.process.start()
                 stack.callback(gateway.process.stop)
             for gateway in gateways:
-                gateway.process.wait()
+                gateway.process.wait(_START_S)
+            self.gateways = gateways
             yield gateways
+            self.gateways = []
 
 
 class Gateway:
@@ -74,11 +113,14 @@ class Gateway:
     def __init__(self, region: MeasuredRegion, name: str, tenants: str = "") -> None:
         port = free_port()
         config = region.folder / f"{name}.toml"
-        # TLS and tokens, and no registry, as the page of the figures says: insecure allows that alone here.
-        text = f'name = "{name}"\nregion = "{REGION}"\ninsecure = true\n'
+        token = region.credentials.gateway.token_file
+        ca_of_pulsar = region.credentials.gateway.tls_ca
+        text = f'name = "{name}"\nregion = "{REGION}"\n'
+        text += f'[registry]\nservice_url = "{region.pulsar.service_url}"\n'
+        text += f'operators = "{region.credentials.operator.operators_file}"\n'
+        text += f'[registry.access]\ntoken_file = "{token}"\ntls_ca = "{ca_of_pulsar}"\n'
         text += f'[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
-        text += f'token_file = "{region.credentials.gateway.token_file}"\n'
-        text += f'tls = {{ ca = "{region.credentials.gateway.tls_ca}" }}\n'
+        text += f'token_file = "{token}"\ntls = {{ ca = "{ca_of_pulsar}" }}\n'
         text += tenants or 'tenant = "fleet"\n'
         text += f'[status]\nport = {port}\n[mqtt]\nhost = "127.0.0.1"\nport = {region.mqtt.port}\n'
         text += f'share_file = "{region.credentials.authority.share(REGION)}"\n'
@@ -95,6 +137,10 @@ class Gateway:
             healthy_when=http_health(f"{self._url}/health"),
         )
 
+    def known_devices(self) -> int:
+        """How many devices of the registry it has."""
+        return int(self.metrics()["waybill_gateway_registry_devices"])
+
     def metrics(self) -> dict[str, float]:
         """Every sample of `/metrics`, by its name and labels."""
         lines = httpx.get(f"{self._url}/metrics", timeout=10).text.splitlines()
@@ -103,25 +149,68 @@ class Gateway:
 
 @contextmanager
 def region(folder: Path) -> Iterator[MeasuredRegion]:
-    """The servers, started: mutual TLS at the broker; TLS, tokens and rights at Pulsar."""
-    credentials = RegionCredentials(folder / "access", REGION)
-    mqtt = MosquittoBroker(
-        REGION, folder / "mqtt", security=MosquittoSecurity(tls=credentials.server(PrincipalKind.BROKER))
-    )
+    """The servers, started."""
+    credentials, ports = RegionCredentials(folder / "access", REGION), PortBook(folder / "ports.json")
+    mqtt = MosquittoBroker(REGION, folder / "mqtt", ports=ports, security=_broker_security(credentials))
     # 768 MB and the whole compiler: the same cluster serves pulsar-perf.
     settings = PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True)
     pulsar = PulsarCluster(REGION, folder / "pulsar", settings=settings, security=credentials.of_cluster())
-    servers: list[Server] = [credentials.key_server, mqtt, pulsar]
+    guard = RegionAccess(mqtt, folder / f"access-{REGION}", credentials.authority, ports)
+    enrolment, daemon = guard.prepare(
+        pulsar.addresses(), credentials.access(credentials.access_role), credentials.operator, GATEWAYS
+    )
+    registry = RegistryPublisher(
+        pulsar.service_url, credentials.access(credentials.devices_role), sign=signed_by(credentials.operator.key)
+    )
     with ExitStack() as stack:
-        for server in servers:
-            server.start()
-            stack.callback(server.stop)
-        for server in servers:
-            server.wait()
+        _started(stack, [credentials.key_server, mqtt, pulsar, enrolment])
         _make_namespace(credentials, pulsar)
-        made = MeasuredRegion(folder, mqtt, pulsar, credentials)
+        _make_reference(credentials, pulsar)
+        _started(stack, [daemon])
+        stack.callback(registry.close)
+        made = MeasuredRegion(folder, mqtt, pulsar, credentials, daemon, registry)
         made.new_topic("batches")
         yield made
+
+
+def _started(stack: ExitStack, servers: list[Server]) -> None:
+    for server in servers:
+        server.start()
+        stack.callback(server.stop)
+    for server in servers:
+        server.wait(_START_S)
+
+
+def _broker_security(credentials: RegionCredentials) -> MosquittoSecurity:
+    return MosquittoSecurity(
+        tls=credentials.server(PrincipalKind.BROKER),
+        rules=broker_rules(0, REGION, GATEWAYS, ()),
+        has_access_daemon=True,
+        probe=credentials.authority.client(principal(PrincipalKind.PROBE, REGION), REGION),
+    )
+
+
+def known_device(tenant: str, device: str) -> DeviceEntry:
+    """A device with a certificate by hand, as the registry has it first."""
+    return expect(tenant, device, region=REGION, claim=None, change=changed_now())
+
+
+def changed_now() -> DeviceChange:
+    """Who changes a device here, and when."""
+    return DeviceChange(datetime.now(UTC), "operator", "measured")
+
+
+def _make_reference(credentials: RegionCredentials, pulsar: PulsarCluster) -> None:
+    """The topics by which the region knows its devices, with the rights of each role."""
+    admin = f"{pulsar.admin_url}/admin/v2"
+    kept = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
+    for namespace in ("fleet/reference", "fleet/access"):
+        credentials.put(f"{admin}/namespaces/{namespace}", kept)
+    for topic in sorted({topic for _, topic, _ in _GRANTS}):
+        credentials.put(f"{admin}/persistent/{topic}", None)
+    roles = {"gateway": credentials.role, "access": credentials.access_role, "devices": credentials.devices_role}
+    for who, topic, rights in _GRANTS:
+        credentials.put(f"{admin}/persistent/{topic}/permissions/{roles[who]}", rights, method="POST")
 
 
 def _make_namespace(credentials: RegionCredentials, pulsar: PulsarCluster, tenant: str = "fleet") -> None:

@@ -1,6 +1,7 @@
 """How many batches go through gateways on real servers, what each process spends for them, and how long they take.
 
-Everything shares the machine: the gateway, a Mosquitto with mutual TLS, a Pulsar cluster, and the devices. In the same
+Everything shares the machine: the gateway, the region's other servers with all that guards a real one (`servers`), and
+the devices, each of which the registry has. In the same
 run `pulsar-perf produce` writes messages of the same size to the same cluster.
 """
 
@@ -56,6 +57,7 @@ def measure(
 ) -> MeasuredLoad:
     """Send for some seconds, and look at the last of them."""
     name = f"d{int(time.monotonic())}"
+    place.expect(TENANT, [device_name(name, number) for number in range(DEVICES)])
     settings = LoadSettings(
         port=place.mqtt.port,
         certificates=[place.files_of(f"{TENANT}/{device_name(name, number)}") for number in range(DEVICES)],
@@ -73,7 +75,12 @@ def measure(
         assert load.stdout is not None
         assert load.stdout.readline().strip() == "ready"
         time.sleep(warm_up_s)
-        pids = {"broker": place.mqtt.pid or 0, "pulsar": place.pulsar.pid or 0, "load": load.pid}
+        pids = {
+            "broker": place.mqtt.pid or 0,
+            "pulsar": place.pulsar.pid or 0,
+            "load": load.pid,
+            "guard": place.guard.pid or 0,
+        }
         pids |= {gateway.process.name: gateway.process.pid or 0 for gateway in gateways}
         before, counted = Spent.now(pids), _counts(gateways)
         time.sleep(measured_s)
@@ -119,7 +126,7 @@ def _quantile_ms(grown: dict[str, float], share: float) -> float:
 
 
 def line(one: MeasuredLoad) -> str:
-    cpu = " ".join(f"{one.cpu[name]:7.2f}" for name in ("gateway", "broker", "pulsar", "load"))
+    cpu = " ".join(f"{one.cpu[name]:7.2f}" for name in ("gateway", "broker", "pulsar", "load", "guard"))
     return (
         f"{one.what:28}{one.rate:9,.0f}{one.bytes_rate / 1e6:8.1f} {cpu}{sum(one.cpu.values()):8.2f}{one.cores:7.2f}"
         f"{one.receipt_ms[0]:7.1f}{one.receipt_ms[1]:7.1f}{one.answer_ms[0]:8.1f}{one.answer_ms[1]:8.1f}"
@@ -128,9 +135,10 @@ def line(one: MeasuredLoad) -> str:
 
 
 HEAD = (
-    f"{'':28}{'batches':>9}{'MB':>8} {'gateway':>7} {'broker':>7} {'pulsar':>7} {'load':>7}{'all':>8}{'cores':>7}"
+    f"{'':28}{'batches':>9}{'MB':>8} {'gateway':>7} {'broker':>7} {'pulsar':>7} {'load':>7} {'guard':>7}"
+    f"{'all':>8}{'cores':>7}"
     f"{'receipt':>14}{'answer':>16}{'MiB':>7}{'acks':>6}\n"
-    f"{'':28}{'a second':>9}{'/s':>8} {'CPU seconds for 10,000 batches':>31}{'':>8}{'':>7}"
+    f"{'':28}{'a second':>9}{'/s':>8} {'CPU seconds for 10,000 batches':>39}{'':>8}{'':>7}"
     f"{'p50':>7}{'p99 ms':>7}{'p50':>8}{'p99 ms':>8}{'':>7}{'each':>6}"
 )
 

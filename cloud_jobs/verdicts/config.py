@@ -27,4 +27,11 @@ class VerdictSettings(Settings):
         description="from when the centre has an alert: if events are not computed with its record by then, it "
         "is withdrawn as `not_received`, or as `not_computed` if only the record is there",
     )
+    settle_s: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="an alert is withdrawn as `did_not_occur` by events that are computed with what the ingest "
+        "committed so long after the region saw it: by then later fixes are there, by which the region knew",
+    )
     interval_s: float = Field(default=2.0, ge=0.1, le=3600, description="the pause between two runs of --follow")

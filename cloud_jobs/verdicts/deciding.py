@@ -14,6 +14,7 @@ from typing import Final
 from geo.alerts.verdict import ErrorReason, VerdictKind
 from geo.spatial import DayEvent
 
+# one alert has a few events in its place; a message has a bound
 MAX_CORRECTIVE: Final = 16
 NEAR_MS: Final = 300_000
 """An event of the same kind and place so near in time may stand in the place of one that did not happen."""
@@ -33,7 +34,8 @@ class KnownOfAlert:
     """What is known of one id.
 
     `alert`: what a region said; None: nothing. `event`: what is in force at the centre; None: nothing is, or not yet.
-    `is_covered`: the events are computed with the record that the alert names. `is_received`: the centre has it.
+    `is_covered`: the events are computed with the record that the alert names, and with those after it by which the
+    region saw the event, as far as that can be known. `is_received`: the centre has it.
     `is_overdue`: the alert is as old as one may be provisional. `was_announced`: a verdict was given before.
     """
 
@@ -58,7 +60,7 @@ def decide(known: KnownOfAlert) -> AlertDecision | None:
         return AlertDecision(VerdictKind.CORRECTED, known.event, ErrorReason.INCORRECT_DATA)
     if known.is_covered:
         return _WITHDRAWN
-    # who is told that a record never came looks for it in the region, and not at the job that stands still
+    # a record that never came is looked for in the region; one that is not computed, at the job that stands still
     reason = ErrorReason.NOT_COMPUTED if known.is_received else ErrorReason.NOT_RECEIVED
     return AlertDecision(VerdictKind.WITHDRAWN, None, reason) if known.is_overdue else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number, stated
 from cloud_jobs.verdicts.config import VerdictSettings
 from cloud_jobs.verdicts.deciding import AlertDecision, KnownOfAlert, corrective_ids, decide
-from cloud_jobs.verdicts.lookups import OpenedTable, Row, by_devices, event_of, moment
+from cloud_jobs.verdicts.lookups import OpenedTable, Row, by_devices, event_of, ingested_at, moment
 from geo.alerts.verdict import ErrorReason, VerdictKind
 from geo.spatial import DayEvent
 
@@ -50,7 +51,7 @@ class VerdictRun:
         return bool(self.confirmed + self.corrected + self.withdrawn + self.late)
 
 
-class KnownCoverage(NamedTuple):
+class AlertCoverage(NamedTuple):
     """With what the events are computed, and what the centre has now, which is asked for overdue alerts alone."""
 
     covered: Mapping[DeviceStream, Coverage]
@@ -112,6 +113,7 @@ class _Deciding:
         self._lake, self._now, self._tables = lake, now, tables
         self._covered_commit = stated(tables["geofence_events"].opened, COVERED_COMMIT)
         self._longest = timedelta(seconds=settings.max_provisional_s)
+        self._settle = timedelta(seconds=settings.settle_s)
         self._first_open: int | None = None
         self._oldest_open: datetime | None = None
         self._open = 0
@@ -129,7 +131,7 @@ class _Deciding:
         found = []
         for name in sorted(ids):
             alert, before = said.get(name), verdicts.get(name)
-            decision = decide(_known(alert, in_force.get(name), before, coverage, self._now - self._longest))
+            decision = decide(self._known(alert, in_force.get(name), before, coverage))
             if decision is None:
                 if alert is not None:
                     self._note_open(alert)
@@ -150,13 +152,35 @@ class _Deciding:
         by_kind = {kind.value: int(counts.get(kind, 0)) for kind in VerdictKind}
         return VerdictRun(**by_kind, provisional=self._open, oldest_provisional_s=max(0, oldest_s))
 
-    def _coverage(self, alerts: Iterable[Row]) -> KnownCoverage:
+    def _known(self, alert: Row | None, event: Row | None, before: Row | None, coverage: AlertCoverage) -> KnownOfAlert:
+        is_overdue = alert is not None and alert["collected_at"] <= self._now - self._longest
+        has_record = alert is not None and _has(coverage.covered, alert)
+        return KnownOfAlert(
+            alert=None if alert is None else event_of(alert),
+            event=None if event is None else event_of(event),
+            # a region sees some events by later fixes than the one that they name: these are waited for
+            is_covered=has_record and alert is not None and (is_overdue or self._is_settled(alert)),
+            is_received=alert is not None and _has(coverage.received, alert),
+            is_overdue=is_overdue,
+            was_announced=before is not None,
+        )
+
+    def _is_settled(self, alert: Row) -> bool:
+        """Whether the events are computed with what the ingest committed so long after the region saw the event."""
+        covered_at = self._covered_at
+        return covered_at is not None and covered_at >= alert["received_at"] + self._settle
+
+    @cached_property
+    def _covered_at(self) -> datetime | None:
+        return None if self._covered_commit is None else ingested_at(self._lake, self._covered_commit)
+
+    def _coverage(self, alerts: Iterable[Row]) -> AlertCoverage:
         """What is covered and what is received of the devices of these alerts."""
         rows = [*alerts]
         covered = self._coverage_at(self._covered_commit, rows)
         due = self._now - self._longest
         overdue = [row for row in rows if row["collected_at"] <= due and not _has(covered, row)]
-        return KnownCoverage(covered, self._coverage_at(self._lake.ingest_commit(), overdue) if overdue else {})
+        return AlertCoverage(covered, self._coverage_at(self._lake.ingest_commit(), overdue) if overdue else {})
 
     def _coverage_at(self, commit: int | None, alerts: Sequence[Row]) -> Mapping[DeviceStream, Coverage]:
         devices = {TenantDevice(row["tenant"], row["device"]) for row in alerts}
@@ -210,19 +234,6 @@ def _newest(rows: Iterable[Row]) -> dict[str, Row]:
         if row["id"] not in newest or newest[row["id"]]["revision"] < row["revision"]:
             newest[row["id"]] = row
     return newest
-
-
-def _known(
-    alert: Row | None, event: Row | None, before: Row | None, coverage: KnownCoverage, overdue_at: datetime
-) -> KnownOfAlert:
-    return KnownOfAlert(
-        alert=None if alert is None else event_of(alert),
-        event=None if event is None else event_of(event),
-        is_covered=alert is not None and _has(coverage.covered, alert),
-        is_received=alert is not None and _has(coverage.received, alert),
-        is_overdue=alert is not None and alert["collected_at"] <= overdue_at,
-        was_announced=before is not None,
-    )
 
 
 def _has(coverage: Mapping[DeviceStream, Coverage], alert: Row) -> bool:

@@ -13,12 +13,15 @@ from deltalake import DeltaTable
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.tables import INGEST, Lake
+from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
 from geo.spatial import DayEvent
 
 _ROWS_AT_ONCE: Final = 50_000
 """Rows of devices that are decided together: as many as are held as objects of Python."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_COMMITS_BEFORE: Final = 8
 
 Row = dict[str, Any]
 
@@ -93,3 +96,18 @@ def event_of(row: Row) -> DayEvent:
 def moment(t_ms: int) -> datetime:
     """A moment of so many milliseconds since 1970."""
     return _EPOCH + timedelta(milliseconds=t_ms)
+
+
+def ingested_at(lake: Lake, commit: int) -> datetime | None:
+    """When a commit of the ingest was made, or one shortly before it; None: it is not known. Raises LakeError."""
+    records = lake.open("records")
+    if newest_number(records, INGEST) == commit and (committed_us := stated(records, COMMITTED)) is not None:
+        return _EPOCH + timedelta(microseconds=committed_us)
+    # a crash of the ingest may lose the row of a commit
+    last = counter_of(commit)
+    rows = lake.rows(
+        "ingest_batches",
+        ["committed_at"],
+        where=[("ingest_number", "<=", last), ("ingest_number", ">", last - _COMMITS_BEFORE)],
+    )
+    return max(rows["committed_at"].to_pylist(), default=None)

@@ -29,6 +29,7 @@ from runtime.signals import stop_on_signals
 Counts = dict[str, Any]
 _MAX_MESSAGES: Final = 5_000
 """So many are taken in one commit."""
+# a million messages: more is left to the next run, which then has nothing else to do
 _MAX_COMMITS: Final = 200
 _COLLECT_S: Final = 60.0
 """After so long what is there is decided, and the rest is for the next run."""

@@ -21,8 +21,10 @@ RETRY_S: Final = 30.0
 FIRST_IDLE_S: Final = 5.0
 """How long after a subscription its first message may take: the broker waits a second before it gives a new consumer
 any, as another one may have just left."""
+# once a topic flows its next message is there at once
 IDLE_S: Final = 0.05
 _OPERATION_S: Final = 10
+# of each topic: the client asks for more when half are taken
 _QUEUE: Final = 1_000
 _WAIT_MS: Final = 10
 _log = structlog.get_logger("verdicts")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["PARENT", "Hop"]
+__all__ = ["AT_LEAST_ONCE", "PARENT", "Hop", "ProbeItem"]
 
 
 class Hop(StrEnum):
@@ -15,10 +15,10 @@ class Hop(StrEnum):
     """The regional cluster's topic: the agent, the broker and a gateway work."""
     ACKNOWLEDGED = "acknowledged"
     """The agent has the acknowledgement."""
-    ALERT = "alert"
-    """The region's alerts, as they are read at the centre."""
     CENTRE = "centre"
     """The same topic at the centre: replication works."""
+    ALERT = "alert"
+    """The region's alerts, as they are read at the centre."""
     TABLE = "table"
     """The records: the ingest works."""
     COVERAGE = "coverage"
@@ -35,8 +35,9 @@ class Hop(StrEnum):
 PARENT: Final = {
     Hop.REGION: None,
     Hop.ACKNOWLEDGED: Hop.REGION,
-    Hop.ALERT: Hop.REGION,
     Hop.CENTRE: Hop.REGION,
+    # it comes over the same link
+    Hop.ALERT: Hop.CENTRE,
     Hop.TABLE: Hop.CENTRE,
     Hop.COVERAGE: Hop.TABLE,
     Hop.EVENT: Hop.TABLE,
@@ -44,3 +45,13 @@ PARENT: Final = {
     Hop.RATED: Hop.USAGE,
 }
 """The hop before each: what has not come there cannot come here, and is not this one's fault."""
+
+AT_LEAST_ONCE: Final = frozenset({Hop.REGION, Hop.CENTRE, Hop.ALERT})
+"""Topics: a message may be there again, which is counted as repeated, and is no double."""
+
+
+class ProbeItem(NamedTuple):
+    """What is to show of a probe at a hop, known beforehand: its name, and its device time (ms since 1970)."""
+
+    name: str
+    t_ms: int

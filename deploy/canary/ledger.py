@@ -7,191 +7,197 @@ quantity, its amount. A hop has `limit_s` from the moment at which all items of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
-from deploy.canary.hops import PARENT, Hop
+from deploy.canary.hops import PARENT, Hop, ProbeItem
+from deploy.canary.probe_at_hop import HopColour, HopCounts, HopState, Probe, ProbeAtHop
 
-__all__ = ["CanaryLedger", "HopColour", "HopCounts", "HopState", "ProbeAtHop"]
+__all__ = ["NOT_WATCHED", "CanaryLedger"]
 
-
-class HopColour(StrEnum):
-    """What can be said of a hop now."""
-
-    GREEN = "green"
-    """The newest probe that was due here came whole, once, in time and right."""
-    RED = "red"
-    """It did not."""
-    UNKNOWN = "unknown"
-    """No probe was due here yet, or none came through the hop before."""
-
-
-@dataclass(frozen=True, slots=True)
-class HopState:
-    """A hop's colour, and why."""
-
-    hop: Hop
-    colour: HopColour
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HopCounts:
-    """Items at one hop, of the probes of one span of time. `delayed` ones are consumed, too."""
-
-    consumed: int = 0
-    delayed: int = 0
-    lost: int = 0
-    doubled: int = 0
-    wrong: int = 0
-
-    @property
-    def level(self) -> float | None:
-        """The service level, (consumed - delayed) / (consumed + lost); None: nothing was due."""
-        due = self.consumed + self.lost
-        return (self.consumed - self.delayed) / due if due else None
-
-    def __add__(self, other: HopCounts) -> HopCounts:
-        return HopCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
-
-
-@dataclass(slots=True)
-class ProbeAtHop:
-    """One probe at one hop. `whole_s`: when the last of its items was seen."""
-
-    missing: set[Hashable]
-    count: int
-    seen: set[Hashable] = field(default_factory=set)
-    doubled: int = 0
-    wrong: str = ""
-    whole_s: float | None = None
-
-    def see(self, item: Hashable, now_s: float) -> None:
-        """An item has shown; a second time it is a double."""
-        if item in self.seen:
-            self.doubled += 1
-        elif item in self.missing:
-            self.missing.discard(item)
-            self.seen.add(item)
-            if not self.missing:
-                self.whole_s = now_s
-
-
-@dataclass(slots=True)
-class _Probe:
-    number: int
-    sent_s: float
-    hops: dict[Hop, ProbeAtHop]
+NOT_WATCHED: Final = "not watched"
+"""Of a hop that the settings leave out nothing is known, and nothing is asked."""
+_NOBODY: Mapping[Hop, str] = {}
 
 
 class CanaryLedger:
     """The newest `most` probes of one vehicle.
 
-    `limits_s`: how long each hop may take. What did not come `lost_after_s` after it was sent is counted as lost; it
-    may still come, and is delayed then.
+    `limits_s`: how long each hop that is watched may take. What did not come `lost_after_s` after it was sent is
+    counted as lost; it may still come, and is delayed then. A hop of which the newest probe was sent longer than
+    `stale_after_s` ago is not green.
     """
 
-    def __init__(self, limits_s: Mapping[Hop, float], lost_after_s: float, most: int = 10_000) -> None:
-        self._limits_s, self._lost_after_s, self._most = dict(limits_s), lost_after_s, most
-        self._probes: OrderedDict[int, _Probe] = OrderedDict()
+    def __init__(
+        self, limits_s: Mapping[Hop, float], lost_after_s: float, stale_after_s: float, most: int = 1_000
+    ) -> None:
+        self._limits_s, self._lost_after_s, self._stale_after_s = dict(limits_s), lost_after_s, stale_after_s
+        self._most = most
+        self._probes: OrderedDict[int, Probe] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._probes)
 
-    def send(self, number: int, items: Mapping[Hop, Iterable[Hashable]], now_s: float) -> None:
-        """A probe was sent; these are the items that are to show at each hop that is watched."""
+    def __contains__(self, number: int) -> bool:
+        return number in self._probes
+
+    @property
+    def numbers(self) -> list[int]:
+        """The probes that are kept, oldest first."""
+        return [*self._probes]
+
+    def send(self, number: int, items: Mapping[Hop, Iterable[ProbeItem]], begins_s: float, ends_s: float) -> None:
+        """A probe is sent, from one moment to another; its items at each hop that is watched."""
         assert number not in self._probes, "a probe is sent once"
-        wanted = {hop: set(of_hop) for hop, of_hop in items.items()}
-        self._probes[number] = _Probe(number, now_s, {hop: ProbeAtHop(of, len(of)) for hop, of in wanted.items()})
+        at = {hop: ProbeAtHop(of_hop) for hop, of_hop in items.items() if hop in self._limits_s}
+        self._probes[number] = Probe(number, begins_s, ends_s, at)
         # a canary runs for years
         while len(self._probes) > self._most:
             self._probes.popitem(last=False)
 
-    # of a probe from before a restart nothing is known: what shows of it is nobody's fault
-    def see(self, number: int, hop: Hop, items: Iterable[Hashable], now_s: float) -> None:
-        """Items of a probe have shown at a hop; of a probe that is not kept any more nothing is noted."""
-        if (probe := self._probes.get(number)) is not None:
-            for item in items:
-                probe.hops[hop].see(item, now_s)
+    def drop(self, number: int) -> None:
+        """A probe was not sent as a whole: nothing is known of it."""
+        self._probes.pop(number, None)
 
-    def is_wrong(self, number: int, hop: Hop, why: str) -> None:
+    def see(self, number: int, hop: Hop, items: Iterable[ProbeItem], now_s: float) -> list[float]:
+        """Items of a probe have shown at a hop; the latencies (s, from their device time) of those that are new.
+
+        Of a probe that is not kept, and of items that are not its own, nothing is noted.
+        """
+        at = self._at(number, hop)
+        return [] if at is None else [now_s - item.t_ms / 1000 for item in items if at.try_see(item, now_s)]
+
+    def note_doubles(self, number: int, hop: Hop, count: int) -> None:
+        """So many more items of a probe are there a second time."""
+        if (at := self._at(number, hop)) is not None:
+            at.doubled += count
+
+    def note_repeats(self, number: int, hop: Hop, count: int) -> None:
+        """So many messages came again, as they may."""
+        if (at := self._at(number, hop)) is not None:
+            at.repeated += count
+
+    def judge(self, number: int, hop: Hop, why: str) -> None:
         """What shows of a probe at a hop is not what it should be; "": it is right after all."""
-        # by the next row it may be right again
-        if (probe := self._probes.get(number)) is not None:
-            probe.hops[hop].wrong = why
+        if (at := self._at(number, hop)) is not None:
+            at.wrong = why
+
+    def cannot_know(self, number: int, hop: Hop, why: str) -> None:
+        """Nobody can say what a probe should show at a hop."""
+        if (at := self._at(number, hop)) is not None:
+            at.unknown = why
 
     def waiting(self, hop: Hop) -> list[int]:
-        """The probes of which something is still to show at a hop, oldest first."""
-        return [number for number, probe in self._probes.items() if hop in probe.hops and probe.hops[hop].missing]
+        """The probes of which something is still to show at a hop, or is wrong there, oldest first."""
+        return [probe.number for probe, at in self._probes_at(hop) if at.missing or at.wrong]
 
-    def states(self, now_s: float) -> list[HopState]:
-        """What can be said of each hop now."""
-        return [self._state(hop, now_s) for hop in Hop]
+    def states(self, now_s: float, blind: Mapping[Hop, str] = _NOBODY) -> list[HopState]:
+        """What can be said of each hop now. `blind`: the hops that cannot be looked at, and why."""
+        return [self._state(hop, now_s, blind.get(hop, "")) for hop in Hop]
 
     def counts(self, hop: Hop, since_s: float, until_s: float, now_s: float) -> HopCounts:
-        """What became of the items of the probes that were sent in a span of time."""
-        probes = (one for one in self._probes.values() if since_s <= one.sent_s < until_s and hop in one.hops)
-        return sum((self._counts(probe, hop, now_s) for probe in probes), HopCounts())
+        """What became of the items of the probes that began in a span of device time."""
+        # by device time: what was late counts in the minute in which it was made
+        within = (one for one in self._probes_at(hop) if since_s <= one[0].begins_s < until_s)
+        return sum((self._counts(probe, hop, now_s) for probe, _ in within), HopCounts())
 
-    def _state(self, hop: Hop, now_s: float) -> HopState:
-        # the newest first: what was wrong an hour ago and is right now is right
-        for probe in reversed(self._probes.values()):
-            at = probe.hops.get(hop)
-            if at is None or not at.count:
-                continue
-            fault = _fault(probe.number, at)
-            if fault:
-                return HopState(hop, HopColour.RED, fault)
-            due_s = self._due_s(probe, hop)
-            if at.whole_s is not None:
-                if due_s is None or at.whole_s <= due_s:
-                    return HopState(hop, HopColour.GREEN)
-                return HopState(hop, HopColour.RED, f"probe {probe.number} came {at.whole_s - due_s:.0f} s too late")
-            if due_s is not None and now_s > due_s:
-                missing = f"{len(at.missing)} of {at.count} of probe {probe.number}"
-                return HopState(hop, HopColour.RED, f"{missing} are missing since {now_s - due_s:.0f} s")
-            if due_s is None and (before := self._overdue_before(probe, hop, now_s)) is not None:
-                return HopState(hop, HopColour.UNKNOWN, f"nothing comes through {before}")
+    def latencies(self, hop: Hop, since_s: float) -> list[float]:
+        """From device time to the hop, of the items of the probes that began since a moment, ascending."""
+        seen = (at.seen for probe, at in self._probes_at(hop) if probe.begins_s >= since_s)
+        return sorted(at_s - item.t_ms / 1000 for of_probe in seen for item, at_s in of_probe.items())
+
+    def take_news(self, hop: Hop, now_s: float) -> HopCounts:
+        """What is to be added to totals since the last call: of each count what it has grown by."""
+        news = HopCounts()
+        for probe, at in self._probes_at(hop):
+            counts = self._counts(probe, hop, now_s)
+            news, at.taken = news + counts.growth(at.taken), at.taken.highest(counts)
+        return news
+
+    def _at(self, number: int, hop: Hop) -> ProbeAtHop | None:
+        probe = self._probes.get(number)
+        return None if probe is None else probe.hops.get(hop)
+
+    def _probes_at(self, hop: Hop) -> Iterator[tuple[Probe, ProbeAtHop]]:
+        return ((probe, probe.hops[hop]) for probe in self._probes.values() if hop in probe.hops)
+
+    def _state(self, hop: Hop, now_s: float, blind: str) -> HopState:
+        if hop not in self._limits_s:
+            return HopState(hop, HopColour.UNKNOWN, NOT_WATCHED)
+        # the newest probe of which anything can be said yet
+        for probe, at in reversed([*self._probes_at(hop)]):
+            if (state := self._state_by(probe, at, hop, now_s, blind)) is not None:
+                return state
         return HopState(hop, HopColour.UNKNOWN, self._why_unknown(hop))
 
-    def _overdue_before(self, probe: _Probe, hop: Hop, now_s: float) -> Hop | None:
+    def _state_by(self, probe: Probe, at: ProbeAtHop, hop: Hop, now_s: float, blind: str) -> HopState | None:
+        """What one probe says of a hop; None: nothing yet."""
+        if at.unknown:
+            return HopState(hop, HopColour.UNKNOWN, at.unknown)
+        if at.fault:
+            return HopState(hop, HopColour.RED, f"probe {probe.number}: {at.fault}")
+        if at.whole_s is not None:
+            return self._state_of_whole(probe, hop, at.whole_s, now_s)
+        due_s = self._due_s(probe, hop)
+        if due_s is not None and now_s > due_s:
+            missing = f"{len(at.missing)} of {at.count} of probe {probe.number}"
+            why = f"; it cannot be looked at: {blind}" if blind else ""
+            return HopState(hop, HopColour.RED, f"{missing} are missing since {now_s - due_s:.0f} s{why}")
+        if due_s is None and (before := self._overdue_before(probe, hop, now_s)) is not None:
+            return HopState(hop, HopColour.UNKNOWN, f"nothing comes through {before}")
+        return None
+
+    def _state_of_whole(self, probe: Probe, hop: Hop, whole_s: float, now_s: float) -> HopState:
+        """What a probe says that came whole, once and right."""
+        due_s = self._due_s(probe, hop)
+        if due_s is not None and whole_s > due_s:
+            return HopState(hop, HopColour.RED, f"probe {probe.number} came {whole_s - due_s:.0f} s too late")
+        # what was green an hour ago says nothing of now
+        silent_s = now_s - next(reversed(self._probes.values())).ends_s
+        if silent_s > self._stale_after_s:
+            return HopState(hop, HopColour.UNKNOWN, f"no probe was sent for {silent_s:.0f} s")
+        return HopState(hop, HopColour.GREEN)
+
+    def _overdue_before(self, probe: Probe, hop: Hop, now_s: float) -> Hop | None:
         """The hop before, or one before that, at which a probe is overdue."""
-        before = PARENT[hop]
+        before = self._before(probe, hop)
+        # the nearest one that is overdue is the one to look at
         while before is not None:
-            due_s = self._due_s(probe, before) if before in probe.hops else None
+            due_s = self._due_s(probe, before)
             if due_s is not None and probe.hops[before].whole_s is None and now_s > due_s:
                 return before
-            before = PARENT[before]
+            before = self._before(probe, before)
         return None
 
     def _why_unknown(self, hop: Hop) -> str:
         parent = PARENT[hop]
-        if not any(hop in probe.hops for probe in self._probes.values()):
-            return "nothing was sent that is to show here"
+        if not self._probes:
+            return "no probe was sent yet"
         return "nothing is due yet" if parent is None else f"nothing has come through {parent}"
 
-    def _due_s(self, probe: _Probe, hop: Hop) -> float | None:
-        """Until when a probe has to be whole at a hop; None while it is not whole at the one before."""
-        begin_s: float | None = probe.sent_s
+    def _before(self, probe: Probe, hop: Hop) -> Hop | None:
+        """The nearest hop before that says something of a probe."""
         parent = PARENT[hop]
-        # a hop that is not watched passes on the time of the one before it
-        while parent is not None and parent not in probe.hops:
+        while parent is not None and (parent not in probe.hops or probe.hops[parent].unknown):
             parent = PARENT[parent]
-        if parent is not None:
-            begin_s = probe.hops[parent].whole_s
+        return parent
+
+    def _due_s(self, probe: Probe, hop: Hop) -> float | None:
+        """Until when a probe has to be whole at a hop; None while it is not whole at the one before."""
+        before = self._before(probe, hop)
+        begin_s: float | None = probe.ends_s
+        if before is not None:
+            whole_s = probe.hops[before].whole_s
+            begin_s = None if whole_s is None else max(whole_s, probe.ends_s)
         return None if begin_s is None else begin_s + self._limits_s[hop]
 
-    def _counts(self, probe: _Probe, hop: Hop, now_s: float) -> HopCounts:
+    def _counts(self, probe: Probe, hop: Hop, now_s: float) -> HopCounts:
         at, due_s = probe.hops[hop], self._due_s(probe, hop)
+        if at.unknown:
+            return HopCounts()
+        # a probe is late as a whole: half of a drive is of no use
         late = at.whole_s is not None and due_s is not None and at.whole_s > due_s
-        lost = len(at.missing) if now_s - probe.sent_s > self._lost_after_s else 0
+        lost = len(at.missing) if now_s - probe.ends_s > self._lost_after_s else 0
         seen = len(at.seen)
-        return HopCounts(seen, seen if late else 0, lost, at.doubled, at.count if at.wrong else 0)
-
-
-def _fault(number: int, at: ProbeAtHop) -> str:
-    """What is wrong with what came."""
-    if at.wrong:
-        return f"probe {number}: {at.wrong}"
-    return f"probe {number}: {at.doubled} came twice" if at.doubled else ""
+        wrong = at.count if at.wrong else 0
+        return HopCounts(seen, seen if late else 0, lost, at.doubled, wrong, at.repeated)

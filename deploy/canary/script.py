@@ -13,11 +13,14 @@ from typing import Annotated, Final, NamedTuple
 from geographiclib.geodesic import Geodesic
 from pydantic import Field
 
+from deploy.canary.hops import Hop, ProbeItem
 from settings import Settings
 
-__all__ = ["CanaryFix", "CanaryScript", "ScriptSettings"]
+__all__ = ["QUARTER_MS", "CanaryFix", "CanaryScript", "ScriptSettings"]
 
-_QUARTER_MS: Final = 900_000
+QUARTER_MS: Final = 900_000
+POSITION: Final = "position"
+CANARY: Final = "canary"
 
 
 class ScriptSettings(Settings):
@@ -29,11 +32,11 @@ class ScriptSettings(Settings):
 
     latitude: Annotated[float, Field(ge=-80, le=80)]
     longitude: Annotated[float, Field(ge=-179, le=179)]
-    fence_m: float = Field(default=200.0, ge=100, le=2_000)
-    margin_m: float = Field(default=100.0, ge=50, le=1_000)
-    speed_mps: float = Field(default=20.0, ge=1, le=50)
-    fix_interval_s: float = Field(default=1.0, ge=0.2, le=10)
-    period_s: int = Field(default=30, ge=10, le=900)
+    fence_m: float = Field(default=200.0, ge=100, le=2_000, description="length of each side of the fence")
+    margin_m: float = Field(default=50.0, ge=50, le=1_000, description="driven before the fence, and after it")
+    speed_mps: float = Field(default=25.0, ge=1, le=50)
+    fix_interval_s: float = Field(default=1.0, ge=0.2, le=10, description="from one fix to the next")
+    period_s: int = Field(default=20, ge=10, le=900, description="from the beginning of a probe to that of the next")
 
 
 class CanaryFix(NamedTuple):
@@ -51,8 +54,9 @@ class CanaryScript:
     settings: ScriptSettings
 
     def __post_init__(self) -> None:
-        if _QUARTER_MS % (self.settings.period_s * 1000):
+        if QUARTER_MS % (self.settings.period_s * 1000):
             raise ValueError("period_s: a whole number of periods has to make a quarter of an hour (900 s)")
+        # The rest is for what follows from the last fix, before the next probe begins.
         if self.driven_ms > self.settings.period_s * 1000 - 1000:
             raise ValueError("period_s: the drive takes longer; drive faster, or less often")
 
@@ -77,7 +81,7 @@ class CanaryScript:
 
     def quarter_of(self, number: int) -> int:
         """The quarter of an hour that a probe lies in, counted since 1970."""
-        return self.begins_ms(number) // _QUARTER_MS
+        return self.begins_ms(number) // QUARTER_MS
 
     def fixes(self, number: int) -> Iterator[CanaryFix]:
         """The fixes of a probe, with those at both ends."""
@@ -86,15 +90,38 @@ class CanaryScript:
             north_m = -reach_m + 2 * reach_m * at / self._steps
             # to and fro: a jump back to the beginning would be an impossible speed
             latitude = self._latitude(-north_m if number % 2 else north_m)
-            yield CanaryFix(at * step_ms, round(latitude, 7), self.settings.longitude)
+            # on the grid of the wire: what arrives is compared with it
+            yield CanaryFix(at * step_ms, round(latitude, 7), round(self.settings.longitude, 7))
 
     def fence(self) -> list[list[float]]:
         """The ring of the fence, as GeoJSON has it: closed, counter-clockwise, longitude first."""
+        # a square by geodesics: its sides are as long on the ground at any latitude
         half_m, place = self.settings.fence_m / 2, self.settings
         south, north = self._latitude(-half_m), self._latitude(half_m)
         half_lon = Geodesic.WGS84.Direct(place.latitude, place.longitude, 90.0, half_m)["lon2"] - place.longitude
         west, east = place.longitude - half_lon, place.longitude + half_lon
         return [[west, south], [east, south], [east, north], [west, north], [west, south]]
+
+    def record_items(self, number: int) -> tuple[ProbeItem, ...]:
+        """The records of a probe: its fixes, and one canary that names it, which is made with the first of them."""
+        begins_ms = self.begins_ms(number)
+        fixes = (ProbeItem(POSITION, begins_ms + fix.after_ms) for fix in self.fixes(number))
+        return (*fixes, ProbeItem(CANARY, begins_ms))
+
+    def event_items(self, number: int) -> tuple[ProbeItem, ProbeItem]:
+        """The events of a probe: into the fence and out of it, each at its moment on the way."""
+        begins_ms, driven_ms = self.begins_ms(number), self.driven_ms
+        # the speed is the same all the way, so the share of the way is that of the time
+        before = self.settings.margin_m / (2 * self._reach_m)
+        enter_ms, exit_ms = round(before * driven_ms), round((1 - before) * driven_ms)
+        return ProbeItem("enter", begins_ms + enter_ms), ProbeItem("exit", begins_ms + exit_ms)
+
+    def items(self, number: int) -> dict[Hop, tuple[ProbeItem, ...]]:
+        """What is to show of a probe at each hop. What it used and what is owed for it is known when it has ended."""
+        records, events = self.record_items(number), self.event_items(number)
+        ends_ms = self.begins_ms(number) + self.driven_ms
+        rest = {Hop.USAGE: (ProbeItem("usage", ends_ms),), Hop.RATED: (ProbeItem("rated", ends_ms),)}
+        return {hop: events if hop in {Hop.ALERT, Hop.EVENT} else records for hop in Hop} | rest
 
     @property
     def _reach_m(self) -> float:

@@ -25,6 +25,7 @@ REPLAYED_AGE_S: Final = 3_000_000_000
 """The scenario drives on a fixed day, however long ago that is."""
 _WAIT_MS: Final = 100
 _OPERATION_S: Final = 10
+# alerts come by the hundred; the screen shows that they do
 _SAID_EVERY_S: Final = 10.0
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from deploy.demo.errors import DemoError
 from deploy.local import LocalStack, TlsFiles
@@ -22,7 +23,7 @@ from identity.registry_session import RegistrySession
 from runtime import create_durably, tls_context
 from simulator.scenario import ScenarioVehicle
 
-__all__ = ["LockedOut", "enrolled", "expect_vehicles", "lock_out"]
+__all__ = ["ExpectedDevice", "LockedOut", "enrolled", "expect_devices", "expect_vehicles", "lock_out"]
 
 _CONFIRM_S, _END_S, _TRY_S = 30.0, 30.0, 5.0
 _OPERATOR = "the-demo"
@@ -49,20 +50,34 @@ class LockedOut:
         return f"{self.device}: {ended}, refused in {' and '.join(self.refused_in) or 'no region'}"
 
 
+class ExpectedDevice(NamedTuple):
+    """A device that is to enrol: tenant and name, its region, and where its one-time token is written."""
+
+    sender: tuple[str, str]
+    region: str
+    token_file: Path
+
+
 def expect_vehicles(stack: LocalStack, vehicles: Iterable[ScenarioVehicle], token_file: Callable[[str], Path]) -> None:
     """Makes vehicles known to the registry, each with a token in a file. Raises IdentityError."""
+    devices = [ExpectedDevice(one.sender, one.region, token_file(one.device)) for one in vehicles]
+    expect_devices(stack, devices, "drives in the demo")
+
+
+def expect_devices(stack: LocalStack, devices: Iterable[ExpectedDevice], reason: str) -> None:
+    """Makes devices known to the registry. Raises IdentityError."""
     entries, now = [], datetime.now(UTC)
-    change = DeviceChange(now, _OPERATOR, "drives in the demo")
-    for vehicle in vehicles:
-        token, file = make_token(), token_file(vehicle.device)
+    change = DeviceChange(now, _OPERATOR, reason)
+    for device in devices:
+        token, file = make_token(), device.token_file
         file.parent.mkdir(parents=True, exist_ok=True)
         create_durably(file, token.text.get_secret_value().encode() + b"\n", mode=0o600)
         claim = Claim(id=token.id, password_hash=token.password_hash, until=now + TOKEN_LIFETIME)
-        entries.append(expect(*vehicle.sender, region=vehicle.region, claim=claim, change=change))
+        entries.append(expect(*device.sender, region=device.region, claim=claim, change=change))
     with _registry(stack) as registry:
         missing = registry.publish(entries, _CONFIRM_S).missing
     if missing:
-        raise DemoError(f"the access daemons of {', '.join(missing)} did not confirm the vehicles")
+        raise DemoError(f"the access daemons of {', '.join(missing)} did not confirm the devices")
 
 
 def enrolled(stack: LocalStack, names: Iterable[str], poll: Callable[[int], None], timeout_s: float) -> int:

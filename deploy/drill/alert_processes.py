@@ -26,9 +26,12 @@ from runtime.pulsar_client import open_pulsar_client
 Say = Callable[[str], None]
 _TENANT: Final = "fleet"
 _OPERATION_S: Final = 10
+# the last message is known to be there
 _READ_MS: Final = 5_000
 _POLL_S: Final = 1.0
+# it starts a Spark of its own, beside the whole stack
 _GEOFENCE_S: Final = 300.0
+# it starts without Spark, and waits for the first message of each topic
 _VERDICTS_S: Final = 180.0
 _Decoded = TypeVar("_Decoded")
 

@@ -10,7 +10,9 @@ from telemetry import Position
 _LATITUDE: Final = 53.44
 _LONGITUDE: Final = -2.93
 _SPEED_MPS: Final = 20.0
+# small enough that a lap takes seconds, and each lap has its events
 _RADIUS_M: Final = 50.0
+# of latitude, on the sphere; good enough to lay out a course
 _DEGREE_M: Final = 111_320.0
 _NORTH: Final = _RADIUS_M / _DEGREE_M
 _EAST: Final = _NORTH / math.cos(math.radians(_LATITUDE))

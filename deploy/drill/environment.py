@@ -162,6 +162,7 @@ def _files(files: FileSystem, folder: str) -> set[str]:
     return {file.base_name for file in found if not file.base_name.startswith(".")}
 
 
+# what is still on its way while devices go on
 _FEW_MESSAGES = 50
 _BATCHES = "/batches-partition-"
 

@@ -27,6 +27,7 @@ from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from telemetry import Batch, Record, encode
 
 TENANT = "fleet"
+# devices send evenly, not in a burst a second
 _TICK_S = 0.02
 _CLIENT_S = 5
 _CRAWL_S = 0.5

@@ -17,6 +17,7 @@ from runtime.pulsar_client import PulsarAccess, open_pulsar_client
 from telemetry import WireError, read_header
 
 _OPERATION_S = 15
+# after a loss topics are found again by the client's own retries
 _TIMEOUT_S = 120.0
 _CLOSE_S = 5.0
 

@@ -12,6 +12,7 @@ from deploy.local import DaemonProcess, LocalStack, stack_operator
 from settings import load
 
 _LOOK_S = 0.1
+# a job that cannot run at all ends the drill, and not the other way round
 _MAX_STARTS = 20
 
 
@@ -99,6 +100,8 @@ def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
         "[verdicts]",
         f"alerts = {[f'persistent://fleet/alerts-{region}/alerts' for region in topology.regions]!r}",
         "interval_s = 1.0",
+        # events are computed once, when all is in the table
+        "settle_s = 0",
         *([store.job_settings()] if store else []),
     ]
     path.write_text("\n".join(lines) + "\n")

@@ -17,8 +17,10 @@ from deploy.drill.follower import Follower
 from deploy.drill.record_ids import RecordIds, SeenRange, common, count, minus, record_ids_of
 from telemetry import new_epoch
 
+# what has arrived at a cluster is with its followers by then
 _ON_THE_WAY_S = 2.0
 _STEADY_COMMITS = 3
+# two commits are alike: what is taken in is what comes, and no backlog any more
 _ALIKE = 1.5
 _DEVICES_GO_ON_S = 2.0
 

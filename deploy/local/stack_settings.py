@@ -61,7 +61,9 @@ def _write_operator(stack: LocalStack) -> None:
 
 
 def _agent_settings(stack: LocalStack, region: str, book: PortBook) -> str:
-    tenant, device = (stack.topology.operators or ("fleet",))[0], "try-1"
+    operators = stack.topology.operators
+    # the tenant of canaries comes first by its name, and is no customer
+    tenant, device = (operators[0] if operators and "fleet" not in operators else "fleet"), "try-1"
     assert stack.authority is not None, "a region that is guarded has one"
     token = stack.folder / f"{device}-{region}.token"
     return f"""# Once, so that it is known:

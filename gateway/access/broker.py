@@ -19,6 +19,7 @@ from runtime.durable_file import replace_durably
 
 __all__ = ["BrokerFiles", "drawn_secret"]
 
+# the broker runs as another user
 _READABLE_BY_GROUP = 0o640
 
 

@@ -18,6 +18,7 @@ from runtime.durable_file import replace_durably
 
 __all__ = ["write_broker_conf"]
 
+# the broker runs as another user
 _READABLE_BY_GROUP = 0o640
 
 

@@ -16,6 +16,7 @@ __all__ = ["ClockWatch"]
 LOOK_S: Final = 60.0
 AGAIN_S: Final = 5.0
 """While it is wrong or not known."""
+# an answer that hangs is of no use any more
 _CLOSE_S: Final = 1.0
 _LOG = structlog.get_logger("access")
 

@@ -32,6 +32,7 @@ MAX_UNCONFIRMED: Final = 20_000
 """Changes that wait to be confirmed: more at once are in force, and nobody hears of the oldest."""
 MAX_ENDED: Final = 2000
 """Sessions that end in one step, the last ones first, the rest in the next: what is new waits for no backlog."""
+# so long after its end a certificate stays on the list, for clocks that are behind
 _PRUNE_S: Final = 3600.0
 _REASONS: Final = {
     DeviceState.SUSPENDED: ReasonFlags.certificate_hold,

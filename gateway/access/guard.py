@@ -18,6 +18,7 @@ from gateway.errors import BrokerUnreachable, GuardRefused, SessionNotEnded
 
 __all__ = ["SessionGuard"]
 
+# the broker is on this machine, behind a socket
 _TIMEOUT_S: Final = 2.0
 _CONNECT, _CONNACK, _DISCONNECT = 0x10, 0x20, b"\xe0\x00"
 _MQTT_5: Final = 5

@@ -30,6 +30,7 @@ __all__ = ["AccessEvent", "AccessLoop"]
 
 MAX_QUEUED: Final = 10_000
 """Messages between the readers' threads and the loop; a reader waits where there is no room."""
+# what has to be done within a second is done by events, not by this
 TICK_S: Final = 1.0
 RETRY_S: Final = 0.5
 AGAIN_AT_ONCE: Final = 100

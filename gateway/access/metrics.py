@@ -13,6 +13,7 @@ from telemetry import DeviceChannel
 
 __all__ = ["AccessMetrics"]
 
+# fine below a second, which is what is promised of a revocation
 _STEP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 

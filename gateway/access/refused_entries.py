@@ -10,6 +10,7 @@ from identity.registry_messages import AHEAD, NO_ROOM
 
 __all__ = ["RefusedEntries"]
 
+# whoever may write to the topic could name any number
 MAX_OF_A_RANK: Final = 1000
 # Nobody can forge these: the signature was found to be right, by a key that is trusted here.
 _SIGNED: Final = frozenset({SignatureFault.NO_RIGHT, SignatureFault.NOT_VALID_THEN, NO_ROOM})

@@ -28,6 +28,7 @@ __all__ = [
     "read_list_message",
 ]
 
+# beside the registry, so that one right to read is enough
 LISTS_TOPIC: Final = "persistent://fleet/reference/revocation-lists"
 MAX_LIST_BYTES: Final = 5_000_000
 """About 69,000 certificates, each with the reason; a little less than what one message of Pulsar may have."""

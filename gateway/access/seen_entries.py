@@ -34,6 +34,7 @@ SEEN_FILE: Final = "seen-entries.sqlite"
 """In the folder of the region's authority, which is the daemon's alone."""
 MAX_WAITING: Final = 100_000
 """Messages in memory that the disk has not taken; after more the topic is read again once it takes them."""
+# a sync of the disk for each would take minutes at the first start
 _AT_ONCE: Final = 1000
 _RETRY_S: Final = 1.0
 _BUSY_S: Final = 0.2

@@ -33,6 +33,7 @@ __all__ = ["FoundEvent", "LiveEvents", "PassedOver"]
 _FORGET_SHARE: Final = 50
 _DEGREE_M: Final = 111_700.0
 """At least the metres of a degree of a meridian, and of the equator."""
+# before every moment, and still a moment that can be subtracted from
 _LONG_AGO_MS: Final = -(1 << 62)
 _NOTHING: Final[SinceByPlace] = {}
 

@@ -12,6 +12,7 @@ from telemetry.columns import RecordColumns
 
 __all__ = ["MAX_CONTENT", "MAX_MESSAGES", "MAX_RECORDS", "EvaluationPart", "ReadBatch", "alert_of", "parts_of"]
 
+# an evaluation stays short enough that the alerts of its first message are not late
 MAX_MESSAGES: Final = 2000
 MAX_RECORDS: Final = 50_000
 MAX_CONTENT: Final = 32 << 20

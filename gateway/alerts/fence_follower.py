@@ -1,41 +1,21 @@
-"""The fences in force, followed: read from their topic in one thread, and made into rules beside the ones in use.
-
-Before the topic was read to its end once there are no rules: nobody is alerted by half of the fences. Afterwards a
-change is built in a thread of its own, and the new rules stand in the place of the old ones once they are whole.
-"""
+"""The fences in force, followed, and made into rules beside the ones in use."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
-
-import structlog
+from typing import Generic, NamedTuple, TypeVar
 
 from gateway.alerts.config import FenceSettings
 from gateway.alerts.fence_publications import FencePublications
-from geo.reference.in_force import InForce, RefusedVersion
-from geo.reference.messages import NAMESPACE, TOPICS
-from geo.reference.trust import ANYBODY, ReferenceTrust
+from gateway.reference_follower import ReferenceFollower
+from geo.reference.in_force import RefusedVersion
 from geo.spatial import Fence, Gate
 from identity.followed_operators import FollowedOperators
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.pulsar_client import PulsarAccess
 
-__all__ = ["MAX_NAMED", "SETTLE_S", "FenceFacts", "FenceFollower"]
+__all__ = ["FenceFacts", "FenceFollower"]
 
 Rules = TypeVar("Rules")
-
-SETTLE_S: Final = 0.5
-"""Publications come one after the other: so long nothing has come before rules are made of them, ..."""
-MAX_SETTLE_S: Final = 5.0
-"""... and after so long they are made however many come."""
-MAX_NAMED: Final = 100
-"""Of what cannot be used so many are named in a line of the log."""
-_TURN_S: Final = 0.1
-_CLOSE_S: Final = 2.0
-_LOG = structlog.get_logger("alerts")
 
 
 class FenceFacts(NamedTuple):
@@ -53,7 +33,7 @@ class FenceFacts(NamedTuple):
     problem: str
 
 
-class FenceFollower(Generic[Rules]):
+class FenceFollower(ReferenceFollower[Fence | Gate, Rules], Generic[Rules]):
     """`rules` are those in use, None before there are any. `make` makes them of the fences and gates in force."""
 
     def __init__(
@@ -64,122 +44,18 @@ class FenceFollower(Generic[Rules]):
         make: Callable[[tuple[Fence | Gate, ...]], Rules],
     ) -> None:
         """Raises SettingsError for a file of keys that cannot be used."""
-        self._operators = None if settings.operators is None else FollowedOperators(settings.operators)
-        self._publications = FencePublications(self._trust)
-        self._make = make
-        self._reader = CompactedTopicReader(
+        operators = None if settings.operators is None else FollowedOperators(settings.operators)
+        super().__init__(
             service_url,
             access,
-            f"{NAMESPACE}/{TOPICS['fence']}",
-            self._on_message,
-            self._on_standing,
-            # All that was published: compaction keeps the last of each key, and that may be one that nobody takes.
-            is_compacted=False,
-            starts_anew=self._starts_anew,
+            operators,
+            FencePublications,
+            lambda in_force: make(tuple(one.made for one in in_force.held)),
         )
-        self._changed, self._stop = threading.Event(), threading.Event()
-        self._changed_s = 0.0
-        self._builder = threading.Thread(target=self._build, name="builds rules", daemon=True)
-        self._made: tuple[Rules, InForce[Any]] | None = None
-
-    @property
-    def rules(self) -> Rules | None:
-        """The rules in use; None before the fences were read to their end for the first time."""
-        return None if self._made is None else self._made[0]
-
-    @property
-    def is_running(self) -> bool:
-        """Whether both threads run."""
-        return self._reader.is_running and self._builder.is_alive()
 
     @property
     def facts(self) -> FenceFacts:
         """What is known now."""
-        standing, made = self._reader.standing, self._made
-        held = () if made is None else made[1].held
+        known, held = self.reference_facts, () if self.in_force is None else self.in_force.held
         gates = sum(isinstance(one.made, Gate) for one in held)
-        return FenceFacts(
-            fences=len(held) - gates,
-            gates=gates,
-            refused=() if made is None else made[1].refused,
-            messages_refused=dict(self._publications.messages_refused),
-            last_refused=self._publications.last_refused,
-            unreachable_since_s=standing.unreachable_since_s,
-            problem=self._problem(standing),
-        )
-
-    def start(self) -> None:
-        """Begins to read and to build."""
-        self._reader.start()
-        self._builder.start()
-
-    def close(self) -> None:
-        """Stops both."""
-        self._stop.set()
-        self._reader.close()
-        self._builder.join(_CLOSE_S)
-
-    def _problem(self, standing: TopicStanding) -> str:
-        problem = standing.last_unhandled if standing.is_current else standing.problem or "not read to their end yet"
-        problem = problem or ("" if self._made is not None else "rules are being made of them")
-        return problem or (self._operators.problem if self._operators is not None else "")
-
-    def _trust(self) -> ReferenceTrust:
-        return ANYBODY if self._operators is None else ReferenceTrust(self._operators.keys)
-
-    def _starts_anew(self) -> bool:
-        if self._operators is None or not self._operators.look():
-            return False
-        self._publications.begin_again()
-        return True
-
-    def _on_message(self, message: TopicMessage) -> None:
-        if refused := self._publications.take(message, time.time() * 1000):
-            _LOG.warning("a message that is no publication of a fence", refused=str(refused))
-            return
-        self._note_change()
-
-    def _on_standing(self, standing: TopicStanding) -> None:
-        if standing.is_current:
-            self._note_change()
-
-    def _note_change(self) -> None:
-        self._changed_s = time.monotonic()
-        self._changed.set()
-
-    def _build(self) -> None:
-        while not self._stop.is_set():
-            if not self._changed.wait(_TURN_S) or not self._reader.standing.was_current:
-                self._stop.wait(_TURN_S)
-                continue
-            self._wait_until_settled()
-            # before the publications are taken: what comes meanwhile makes another round
-            self._changed.clear()
-            began_s, in_force = time.monotonic(), self._publications.in_force()
-            if self._made is not None and _publications_of(self._made[1]) == _publications_of(in_force):
-                continue
-            # the last ones stay in use until these are whole
-            rules = self._make(tuple(one.made for one in in_force.held))
-            self._made = (rules, in_force)
-            _LOG.info("fences in force", count=len(in_force.held), seconds=round(time.monotonic() - began_s, 3))
-            _log_refused(in_force.refused)
-
-    def _wait_until_settled(self) -> None:
-        if self._made is None:
-            # To the end for the first time, and whoever reads along waits for the first rules.
-            return
-        ends_s = time.monotonic() + MAX_SETTLE_S
-        while (now_s := time.monotonic()) < min(self._changed_s + SETTLE_S, ends_s) and not self._stop.is_set():
-            self._stop.wait(min(_TURN_S, max(self._changed_s + SETTLE_S - now_s, 0.001)))
-
-
-def _publications_of(found: InForce[Any]) -> list[str]:
-    return [*(one.row["publication_id"] for one in found.held), *(one.publication_id for one in found.refused)]
-
-
-def _log_refused(refused: tuple[RefusedVersion, ...]) -> None:
-    if refused:
-        named = [str(one) for one in refused[:MAX_NAMED]]
-        _LOG.warning(
-            "fences that cannot be used", count=len(refused), refused=named, not_named=max(len(refused) - MAX_NAMED, 0)
-        )
+        return FenceFacts(len(held) - gates, gates, *known[1:])

@@ -38,7 +38,9 @@ MAX_PARTITIONS: Final = 512
 """Each has a thread and a subscription."""
 LOOK_S: Final = 30.0
 """How often the topics are asked for their partitions."""
+# a partition that is free is taken by the next turn
 _TURN_S: Final = 0.05
+# a cluster that does not answer must not hold up the end of the process
 _CLOSE_S: Final = 5.0
 _PARTITION: Final = "-partition-"
 _LOG = structlog.get_logger("alerts")

@@ -42,6 +42,7 @@ MANY: Final = RECEIVER_QUEUE // 2
 """As many messages in one window are a backlog: nothing is awaited then."""
 LOST_AFTER_S: Final = 2.0
 """A subscription that is not connected for so long is given up: another process may have the partition."""
+# a receipt wakes it; this is for the one that was missed
 _FULL_WAIT_S: Final = 0.05
 _LOG = structlog.get_logger("alerts")
 

@@ -16,6 +16,7 @@ PRESENT_S: Final = 3.5
 """A process that has said nothing for so long is not there."""
 REST_S: Final = PRESENT_S + 0.5
 """After we took or gave a partition none is given for so long: what is heard until then may be of before."""
+# whoever may write to the topic could name any number
 MAX_PROCESSES: Final = 1000
 _MAX_BYTES: Final = 1000
 

@@ -12,7 +12,9 @@ from gateway.alerts.presence import Presence, decode_presence, encode_presence
 
 __all__ = ["PresenceTopic"]
 
+# a process that ended is missed after a few of these
 SAY_S: Final = 1.0
+# without presence the partitions stay as they are, which is no hurry
 _RETRY_S: Final = 5.0
 _MAX_READ: Final = 1000
 _LOG = structlog.get_logger("alerts")

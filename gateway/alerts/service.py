@@ -29,6 +29,7 @@ __all__ = ["AlertService"]
 
 STUCK_AFTER_S = 60.0
 """A thread that has not turned for so long is no longer alive."""
+# so late a signal is heard at most
 _TURN_S = 0.2
 _STATUS_S = 1.0
 _LOG = structlog.get_logger("alerts")

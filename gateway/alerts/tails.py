@@ -15,6 +15,7 @@ __all__ = ["FixRows", "Tails"]
 
 IN_TABLE: Final = 6
 """So many fixes of a device stand in the table."""
+# doubled, so that copying costs a constant for each fix
 _GROWTH: Final = 2
 
 

@@ -23,6 +23,7 @@ __all__ = ["Judged", "SinceByPlace", "TailBounds", "judge"]
 
 SinceByPlace = Mapping[str, float]
 """Since when (ms) a device visits each place that it is in."""
+# a fence that opens or closes later than this is looked at by a later fix
 HORIZON_MS: Final = 6 * 3_600_000
 
 

@@ -21,6 +21,7 @@ __all__ = ["AccountDevices", "DeviceTime", "StatedDevices", "usable_devices"]
 
 MAX_LEVELS: Final = 16
 """So many levels of accounts may be below a payer."""
+# an assignment without an end
 EVER: Final = (1 << 63) - 1
 _Name = Annotated[str, Field(min_length=1, max_length=63)]
 
@@ -77,6 +78,7 @@ class AccountDevices:
         self._versions: dict[str, list[_Version]] = {}
         self._held = defaultdict[tuple[str, str], list[_Held]](list)
         for name, several in versions.items():
+            # each version says all devices of the account: it ends where the next one begins
             several.sort(key=lambda one: one.effective_from)
             self._versions[name] = [_Version(_ms(one.effective_from), one.parent) for one in several]
             for number, version in enumerate(several):
@@ -98,6 +100,7 @@ class AccountDevices:
 
     def _upwards(self, account: str, t_ms: int) -> Iterator[str]:
         name: str | None = account
+        # bounded: whoever publishes a parent that is its own child must not hold up delivery
         for _ in range(MAX_LEVELS + 1):
             if name is None:
                 return
@@ -111,6 +114,7 @@ def _assigned(version: StatedDevices, since_ms: int, until_ms: int) -> Iterator[
     for one in version.devices:
         begin = max(_ms(one.begin), since_ms)
         end = min(EVER if one.end is None else _ms(one.end), until_ms)
+        # a device that was given away before this version began is none of its devices
         if begin < end:
             yield (one.tenant, one.device), _Held(begin, end, version.id)
 

@@ -29,10 +29,13 @@ def next_step(
     """
     if outcome.is_final:
         return RetryStep(None, outcome.reason)
+    # what is final comes first: a server that refuses is not asked again to use up attempts
     if attempts >= retry.max_attempts:
         return RetryStep(None, "exhausted")
     wait_s = Backoff(retry.backoff_first_s, retry.backoff_max_s, random).delay_s(attempts)
+    # a server that asks for a longer pause gets it, one that asks for a shorter one does not
     wait_s = max(wait_s, outcome.pause_s or 0.0)
+    # an attempt that comes too late by then is not waited for: somebody can look at it now
     if age_s + wait_s > retry.max_age_s:
         return RetryStep(None, "expired")
     return RetryStep(wait_s, outcome.reason)

@@ -35,6 +35,7 @@ def _file_problems(settings: NotifierSettings) -> Iterator[str]:
             read_operators(settings.rules.operators)
         except SettingsError as error:
             yield f"rules.operators: {'; '.join(error.lines)}"
+    # the file itself is made at the first start
     if not settings.state_file.parent.is_dir():
         yield f"state_file: {settings.state_file.parent} is no folder"
     for name, webhook in settings.webhooks.items():

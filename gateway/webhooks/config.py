@@ -27,18 +27,22 @@ __all__ = [
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 AccountPattern = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*?$", min_length=1)]
+# each has a thread and a consumer for each of its topics
 MAX_TENANTS = 64
 MAX_REGIONS = 64
+# each has its own threads
 MAX_WEBHOOKS = 200
 MAX_NETWORKS = 100
 
 
 def _url(text: str) -> str:
     parts = urlsplit(text)
+    # what is signed and posted must be what is written here, not what some library makes of it
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("a URL has ASCII characters and no blanks; write others as %XX, and a host in its xn-- form")
     if parts.scheme not in {"https", "http"} or not parts.hostname:
         raise ValueError("write https://host/path")
+    # a password in an address ends up in other people's logs
     if parts.username is not None or parts.password is not None or parts.fragment:
         raise ValueError("it has no user, no password and no #: messages are signed")
     if parts.port == 0:

@@ -43,6 +43,7 @@ class RuleHistory:
     def count(self, now_ms: int) -> int:
         """How many passed within the hour before now."""
         self._set_back(now_ms)
+        # any 60 minutes, not those of the clock: at a full hour twice as much could pass at once
         while self._in_order and self._in_order[0][1] <= now_ms - HOUR_MS:
             self._keys.discard(self._in_order.popleft()[0])
         return len(self._in_order)
@@ -60,6 +61,7 @@ def decide(rule: AlertRule, history: RuleHistory, key: str, now_ms: int) -> Pass
     """
     if key in history:
         return PassDecision.SEND
+    # quiet before the limit: what is held back at night does not use up the hour after it
     if rule.is_quiet_at(now_ms):
         return PassDecision.QUIET
     if rule.max_per_hour is not None and history.count(now_ms) >= rule.max_per_hour:

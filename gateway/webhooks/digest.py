@@ -14,7 +14,9 @@ __all__ = ["MAX_HELD", "Digest", "HeldBack", "digest_of", "is_digest_due"]
 
 MAX_HELD: Final = 1000
 """Of a rule so many held messages are remembered one by one; the others are counted."""
+# a summary stays a message that a person reads; the rest is counted
 MAX_LISTED: Final = 100
+# of the counts by place: as many as fit a screen
 _MAX_PLACES: Final = 50
 
 
@@ -53,6 +55,7 @@ def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> boo
 
 def digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
     """The summary of what was held back; `more`: messages that were only counted."""
+    # the key follows from what is summarised, so a summary that is made again after a crash is the same
     first = min(held, key=lambda one: (one.at_ms, one.key))
     key = f"digest/{rule.id}/{first.at_ms}"
     content: dict[str, Any] = {

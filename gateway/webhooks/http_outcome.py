@@ -39,8 +39,10 @@ def outcome_of_status(status: int, phrase: str, retry_after: str | None, now_s: 
     said = f"{status} {phrase}".strip()
     if 200 <= status < 300:
         return HttpOutcome(True, "delivered", said)
+    # whoever answers for the address could otherwise send what is signed to any other
     if 300 <= status < 400:
         return HttpOutcome(True, "redirected", f"{said}: redirects are not followed; change the url")
+    # the same message would get the same answer
     if 400 <= status < 500 and status not in _AGAIN:
         return HttpOutcome(True, "refused", said)
     return HttpOutcome(False, "failed", said, None if retry_after is None else retry_after_s(retry_after, now_s))

@@ -29,6 +29,7 @@ __all__ = ["MAX_ANSWER_BYTES", "post"]
 MAX_ANSWER_BYTES: Final = 16 << 10
 """So much of an answer's body is read, and thrown away: what counts is the status."""
 _PORTS: Final = {"http": 80, "https": 443}
+# between two pieces the time that is left is looked at
 _SEND_BYTES: Final = 64 << 10
 
 
@@ -87,9 +88,11 @@ def _tcp(host: str, port: int, until_s: float, networks: Iterable[Network]) -> s
     """A connection to the first address of a host that may be reached and takes one, all of it until a moment."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     reachable = [one for one in found if is_reachable(str(one[4][0]), networks)]
+    # not final: what a name stands for changes, and may be wrong for a moment
     if found and not reachable:
         raise AddressForbidden(host, str(found[0][4][0]))
     failure: OSError | None = None
+    # all within one time: a name with many dead addresses gets no longer than one with a single one
     for family, kind, protocol, _, address in reachable:
         connection = socket.socket(family, kind, protocol)
         try:

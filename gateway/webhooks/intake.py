@@ -23,9 +23,13 @@ __all__ = ["AlertIntake", "AlertTopic", "TakenMessage"]
 
 MAX_TAKEN: Final = 1000
 """So many messages are read ahead of whoever decides on them."""
+# of each topic: what a crash lets come again is not much more
 RECEIVER_QUEUE: Final = 200
+# so that a thread that is to stop does
 _WAIT_MS: Final = 500
+# so often a thread that may not go on says that it lives
 _PUT_S: Final = 0.2
+# the client's own time-out ends what hangs for longer
 _CLOSE_S: Final = 3.0
 _LOG = structlog.get_logger("webhooks")
 
@@ -115,6 +119,7 @@ class AlertIntake:
                 continue
             client: Any = None
             try:
+                # a client for each topic: one topic whose reading hangs does not hold up the others
                 client = self._open_client()
                 consumer = client.subscribe(
                     topic.name,

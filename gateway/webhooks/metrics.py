@@ -17,6 +17,7 @@ __all__ = ["UNKNOWN_WEBHOOK", "WebhookMetrics"]
 UNKNOWN_WEBHOOK: Final = "unknown"
 """Counts what rules want from webhooks that the settings do not have."""
 
+# to 15 s by the default times of an attempt; settings allow up to five minutes
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
 
 

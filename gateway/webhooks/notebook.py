@@ -21,6 +21,7 @@ from gateway.webhooks.errors import StateUnusable
 __all__ = ["NotificationBook"]
 
 _VERSION: Final = 1
+# a backup that reads the file lets go of it soon
 _BUSY_S: Final = 5.0
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS passed (rule TEXT, key TEXT, at_ms INTEGER NOT NULL, PRIMARY KEY (rule, key)) WITHOUT ROWID;
@@ -106,6 +107,7 @@ class NotificationBook:
 
     def note_held(self, rule: str, held: HeldBack) -> bool:
         """A message was held back from a rule; whether for the first time, as far as is known. In a transaction."""
+        # a message that comes again after a crash was held back once
         known = self._held.setdefault(rule, {})
         if held.key in known:
             return False
@@ -143,6 +145,7 @@ class NotificationBook:
     def forget_before(self, now_ms: int) -> None:
         """What passed longer than an hour ago is of no more use. In a transaction."""
         for rule, history in [*self._histories.items()]:
+            # a rule that sends seldom is not kept in memory for good
             if not history.count(now_ms):
                 del self._histories[rule]
         # what a clock that was ahead wrote counts as now, once

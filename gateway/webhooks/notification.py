@@ -73,5 +73,6 @@ def verdict_key(verdict: AlertVerdict) -> str:
 def body_of(notification: Notification, rules: Iterable[str]) -> bytes:
     """The JSON that a webhook gets: the same bytes for the same notification and rules."""
     kind = "verdict" if notification.is_verdict else "alert"
+    # sorted and without blanks: the same bytes however often it is made
     content = {"type": kind, "key": notification.key, "rules": sorted(rules), kind: notification.content}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -30,6 +30,7 @@ from geo.alerts import AlertRule, MalformedAlert
 
 __all__ = ["GoingBy", "Notifier"]
 
+# deleting costs a commit; an hour's limit is no less true a minute later
 FORGET_S: Final = 60.0
 _LOG = structlog.get_logger("webhooks")
 
@@ -68,6 +69,7 @@ class Notifier:
 
     def take(self, messages: Iterable[TakenMessage], by: GoingBy) -> None:
         """Decides on messages, all noted in one transaction before any of them is sent or acknowledged."""
+        # one moment for all of them, so what came together is judged alike
         now_ms = round(self._clock() * 1000)
         decided: list[tuple[TakenMessage, list[WebhookDelivery]]] = []
         with self._book.transaction():
@@ -90,6 +92,7 @@ class Notifier:
                 self._give_up(ended)
         while self.written:
             done.append(self.written.popleft())
+        # a summary is forgotten only now: until then a crash brings it again
         digests = [one.delivery.key for one in done if one.delivery.key in self._book.digests]
         if digests:
             with self._book.transaction():
@@ -105,6 +108,7 @@ class Notifier:
         for name in self._book.rules_with_held():
             self._summarise(name, by.rules.at(name, now_ms), now_ms)
         for digest in [*self._book.digests.values()]:
+            # after a start all that were on their way go again
             if digest.key not in self._on_way:
                 self._send_digest(digest)
         if self._monotonic() >= self._forget_s:
@@ -147,6 +151,7 @@ class Notifier:
     def _passes(self, rule: AlertRule, notification: Notification, now_ms: int) -> bool:
         key, decision = notification.key, decide(rule, self._book.history(rule.id), notification.key, now_ms)
         if decision is PassDecision.SEND:
+            # a rule without either needs no memory, and no write for each message
             if rule.max_per_hour is not None or rule.quiet is not None:
                 self._book.note_passed(rule.id, key, now_ms)
             return True
@@ -168,9 +173,11 @@ class Notifier:
         waiting, settings = self._queues.get(delivery.webhook), self._webhooks.get(delivery.webhook)
         if waiting is None or settings is None:
             return self._refuse(delivery, "unknown-webhook", "the settings have no webhook of this name")
+        # a rule can name any webhook; whose it is, the settings say
         accounts = {rule.partition("/")[0] for rule in delivery.rules}
         if others := sorted(one for one in accounts if not settings.is_for(one)):
             return self._refuse(delivery, "other-account", f"the webhook is not for account {others[0]}")
+        # more than its queue takes is kept in Pulsar, not in memory: another webhook has its own queue
         if not waiting.add(delivery):
             self._refuse(delivery, "queue-full", f"{settings.queue_messages} messages wait for it already")
         return None

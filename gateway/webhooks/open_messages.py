@@ -29,11 +29,13 @@ class OpenMessages:
         """Whether it is open already: after a lost connection it comes again, and is acknowledged as it came last."""
         if (found := self._open.get(message.place)) is None:
             return False
+        # an acknowledgement over the lost connection would go nowhere
         found.message = message
         return True
 
     def begin(self, message: TakenMessage, deliveries: list[int]) -> None:
         """A message with its deliveries, each by a number of its own; without any it is acknowledged at once."""
+        # of no account or held back: it is on disk already where that matters
         if not deliveries:
             message.acknowledge()
             return

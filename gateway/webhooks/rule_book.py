@@ -30,6 +30,7 @@ class RuleBook:
             self._versions[one.made.id].append(_Dated(one.begin, one.made))
         for name, versions in sorted(self._versions.items()):
             versions.sort(key=lambda one: one.begin_ms)
+            # the id has the account in it, so each version says the same one
             self._of_account[versions[0].rule.account].append(name)
 
     def __len__(self) -> int:
@@ -65,6 +66,7 @@ def routes(notification: Notification, rules: RuleBook, accounts: AccountDevices
     owners = accounts.accounts_of(notification.tenant, notification.device, notification.t_ms)
     for rule in rules.of_accounts(owners, notification.said_ms):
         kind, place = notification.kind, notification.place
+        # rather once too often than that somebody goes by what was withdrawn
         is_about = kind is None or place is None or rule.matches(kind, place)
         if is_about and rule.hears(is_verdict=notification.is_verdict):
             found[rule.webhook].append(rule)

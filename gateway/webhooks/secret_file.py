@@ -14,6 +14,7 @@ from settings import file_fault
 
 __all__ = ["SecretFile"]
 
+# four secrets and their remarks fit; a wrong file is not read whole
 _MAX_BYTES: Final = 4096
 _LOG = structlog.get_logger("webhooks")
 
@@ -33,6 +34,7 @@ class SecretFile:
             self._secrets = _read(self._path)
             self.problem = ""
         except SecretUnusable as error:
+            # once, not for each message
             if not self.problem:
                 _LOG.warning("the former secret is used", problem=str(error))
             self.problem = f"{error}; the former secret is used"

@@ -40,7 +40,9 @@ __all__ = ["NotifierService", "alert_topics"]
 
 STUCK_AFTER_S: Final = 60.0
 """A thread that has not turned for so long is no longer alive."""
+# in one transaction: a sync of the disk for each message would be the limit
 _AT_ONCE: Final = 500
+# what queues say that ended waits no longer than this
 _WAIT_S: Final = 0.05
 _STATUS_S: Final = 1.0
 _LOG = structlog.get_logger("webhooks")
@@ -139,6 +141,7 @@ class NotifierService:
             self._turn()
             if (now_s := time.monotonic()) >= next_s:
                 next_s = now_s + _STATUS_S
+                # summaries and forgetting need no message to come
                 if (by := self._going_by()) is not None:
                     self._notifier.tick(by)
                 self._update(now_s)
@@ -188,6 +191,7 @@ class NotifierService:
         if late:
             _LOG.warning("requests in flight are given up; their messages come again", webhooks=late)
         self._notifier.settle()
+        # what was given up meanwhile is written if that is quick
         self._writer.close()
         self._notifier.settle()
         self._intake.close()

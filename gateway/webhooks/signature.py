@@ -16,6 +16,7 @@ from typing import Final
 __all__ = ["PREFIX", "secrets_of", "signature_header"]
 
 PREFIX: Final = "whsec_"
+# a change of secrets needs two
 MAX_SECRETS: Final = 4
 _BYTES: Final = range(24, 65)
 
@@ -30,6 +31,7 @@ def secrets_of(text: str) -> tuple[bytes, ...]:
 
 def _secret(line: str) -> bytes:
     try:
+        # strictly: what is passed over silently makes another secret than the receiver's
         raw = base64.b64decode(line.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raw = b""
@@ -40,6 +42,7 @@ def _secret(line: str) -> bytes:
 
 def signature_header(secrets: Sequence[bytes], key: str, timestamp_s: int, body: bytes) -> str:
     """The value of `webhook-signature`: one signature for each secret."""
+    # the key and the time too, so that neither can be put on another message
     signed = f"{key}.{timestamp_s}.".encode() + body
     made = (base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets)
     return " ".join(f"v1,{one}" for one in made)

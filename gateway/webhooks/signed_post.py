@@ -33,6 +33,7 @@ class SignedPost:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": self._agent,
+            # the same word twice: by the IETF's draft, and by Standard Webhooks
             "Idempotency-Key": delivery.key,
             "webhook-id": delivery.key,
             "webhook-timestamp": str(timestamp_s),

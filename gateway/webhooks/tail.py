@@ -14,6 +14,7 @@ from geo.alerts import Alert, AlertVerdict, MalformedAlert, decode_alert, decode
 
 __all__ = ["SeenAlert", "TailFilter", "tail"]
 
+# a terminal that is held up does not fill the memory
 MAX_READ_AHEAD: Final = 1000
 _TURN_S: Final = 0.2
 
@@ -77,12 +78,14 @@ def tail(
         return put
 
     for topic in topics:
+        # a reader, not a subscription: whoever only looks must not keep messages from being deleted
         client.create_reader(topic.name, pulsar.MessageId.latest, reader_listener=listener(topic))
     while goes_on():
         try:
             topic, data, read_ms = came.get(timeout=_TURN_S)
         except queue.Empty:
             continue
+        # alerts of another tenant than the topic's are passed over, as where they are delivered
         seen = _seen(topic, data, read_ms)
         if seen is not None and wanted.takes(seen):
             yield seen

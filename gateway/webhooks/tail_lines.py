@@ -45,6 +45,7 @@ def table_line(seen: SeenAlert) -> Text:
         state, region, seen_s = said.verdict.value, "", ""
         t_ms = _event_ms(said)
         raised_s, here_s = _seconds(said.decided_ms - t_ms), _seconds(seen.read_ms - said.decided_ms)
+    # a withdrawal that does not say of what still has its id
     place = seen.place or f"id {said.id}"
     cells = (_clock(t_ms), state, region, seen.kind or "", place, said.device, seen_s, raised_s, here_s)
     return Text(_cells(*cells), style=_COLOURS[state])

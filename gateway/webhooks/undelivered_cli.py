@@ -78,6 +78,7 @@ def retry(
             post = posts.get(message.webhook)
             outcome = None if post is None else post(message.delivery)
             is_taken = outcome is not None and outcome.is_delivered
+            # taken off only after its server took it: a command that is killed between posts it again
             if is_taken:
                 entry.remove()
             detail = "the settings have no webhook of this name" if outcome is None else outcome.detail
@@ -141,6 +142,7 @@ def _entries(
             consumer = stack.enter_context(open_undelivered(opening, settings.undelivered_topic(tenant)))
             for entry in undelivered_entries(consumer, MAX_ENTRIES):
                 message = entry.message
+                # what cannot be read is nobody's: it is listed only where all are
                 if message is None and (webhook or key):
                     continue
                 if message is not None and (

@@ -13,6 +13,7 @@ from telemetry import InvalidJson, parse_json
 
 __all__ = ["UndeliveredMessage", "decode_undelivered", "undelivered_of"]
 
+# the largest body, and what is said of it
 MAX_BYTES: Final = 256 << 10
 _Word = Annotated[str, Field(min_length=1, max_length=300)]
 
@@ -58,6 +59,7 @@ def undelivered_of(ended: EndedDelivery, at_ms: int) -> UndeliveredMessage:
 def decode_undelivered(data: bytes) -> UndeliveredMessage:
     """The message of some bytes. Raises MalformedAlert, and nothing else for any bytes."""
     try:
+        # whoever may write there may write anything: depth and size are bounded before it is read
         parse_json(data, max_bytes=MAX_BYTES, max_depth=4, max_values=20_000)
         return UndeliveredMessage.model_validate_json(data)
     except (InvalidJson, ValidationError) as error:

@@ -19,7 +19,9 @@ from geo.alerts import MalformedAlert
 __all__ = ["SUBSCRIPTION", "UndeliveredEntry", "ensure_subscription", "open_undelivered", "undelivered_entries"]
 
 SUBSCRIPTION: Final = "undelivered"
+# the broker waits a second before it gives a new consumer any
 _FIRST_S: Final = 5.0
+# what was taken away before leaves gaps, and is not waited for
 _NEXT_S: Final = 1.0
 _RECEIVER_QUEUE: Final = 500
 

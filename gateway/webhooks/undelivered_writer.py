@@ -23,6 +23,7 @@ __all__ = ["MAX_WAITING", "UndeliveredWriter"]
 MAX_WAITING: Final = 5000
 """While more wait, nothing more is read."""
 _IDLE_S: Final = 1.0
+# what is not written by then was not acknowledged, and comes again
 _CLOSE_S: Final = 5.0
 _LOG = structlog.get_logger("webhooks")
 
@@ -87,6 +88,7 @@ class UndeliveredWriter:
                 self._note_failed(f"{type(error).__name__}: {error}")
                 _close(client)
                 client, producers = None, {}
+                # at the end what is left is given up here: its message was not acknowledged
                 if self._stop.wait(self._backoff.take_delay_s()):
                     break
         _close(client)
@@ -95,6 +97,7 @@ class UndeliveredWriter:
         ended = self._waiting[0]
         tenant = ended.delivery.tenant
         if tenant not in producers:
+            # before the first message, or nobody would keep it for the commands
             ensure_subscription(client, self._topic_of(tenant))
             producers[tenant] = client.create_producer(self._topic_of(tenant), send_timeout_millis=10_000)
         message = undelivered_of(ended, round(self._clock() * 1000))

@@ -22,6 +22,7 @@ from gateway.webhooks.http_outcome import HttpOutcome
 
 __all__ = ["WebhookQueue", "WebhookQueueFacts"]
 
+# a pause may be set while a thread waits for what comes after it
 _IDLE_S: Final = 1.0
 _LOG = structlog.get_logger("webhooks")
 
@@ -86,6 +87,7 @@ class WebhookQueue:
     def add(self, delivery: WebhookDelivery) -> bool:
         """Whether there is room for one more; it is tried as soon as a thread is free."""
         with self._changed:
+            # those in flight count: each may come back to wait
             if len(self._waiting) + len(self._flying) >= self._settings.queue_messages:
                 return False
             self._push(delivery, self._clock())
@@ -104,6 +106,7 @@ class WebhookQueue:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _push(self, delivery: WebhookDelivery, due_s: float) -> None:
+        # the number keeps apart what is due at the same moment
         heapq.heappush(self._waiting, (due_s, next(self._numbers), delivery))
         self._changed.notify()
 
@@ -125,6 +128,7 @@ class WebhookQueue:
         with self._changed:
             while not self._is_stopping:
                 now_s = self._clock()
+                # none is due while the server wants to be left alone
                 due_s = max(self._waiting[0][0], self._resumes_s) if self._waiting else None
                 if due_s is not None and due_s <= now_s:
                     _, number, delivery = heapq.heappop(self._waiting)

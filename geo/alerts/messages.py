@@ -10,6 +10,7 @@ from geo.alerts.errors import MalformedAlert
 from settings import one_line
 from telemetry import DEVICE_PATTERN, InvalidJson, parse_json
 
+# forty times a real one
 MAX_BYTES: Final = 16 << 10
 _MAX_SIGNED: Final = (1 << 63) - 1
 

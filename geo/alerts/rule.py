@@ -18,7 +18,9 @@ from settings import Settings
 __all__ = ["AlertRule", "RuleMessages", "matches_place", "usable_rule"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+# more than that is every place, or a rule of its own
 MAX_PLACES: Final = 1000
+# a limit that nobody reaches is none
 MAX_PER_HOUR: Final = 10_000
 _MAX_REASONS: Final = 5
 _NAME: Final = r"[a-z0-9][a-z0-9._-]{0,62}"
@@ -71,6 +73,7 @@ class AlertRule(Settings):
         for name, values in (("kinds", self.kinds), ("places", self.places)):
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} names one twice")
+        # a rule that looks right and never sends is worse than a fault
         if self.quiet is not None and self.quiet.is_always_open:
             raise ValueError("quiet covers the whole week, so nothing would ever be sent; write enabled = false")
         return self

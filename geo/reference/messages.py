@@ -30,7 +30,9 @@ TOPICS: Final[dict[Kind, str]] = {
     "alert_rule": "alert-rules",
 }
 NAMESPACE: Final = "persistent://fleet/reference"
+# Pulsar's own bound of a message
 MAX_BYTES: Final = 5 << 20
+# a message of five million bytes could hold millions of empty lists
 MAX_VALUES: Final = 500_000
 _SHOWN_CHARS: Final = 60
 

@@ -17,7 +17,9 @@ from cloud_jobs.__main__ import app
 FOLDER = Path(__file__).parents[2] / "deploy/systemd"
 # of the gateway, with tests of its own
 NOTIFIER = FOLDER / "waybill-notifier.service"
-UNITS = sorted(unit for unit in FOLDER.glob("waybill-*.service") if unit != NOTIFIER)
+# no job either: tests/deploy/canary has its test
+CANARY = FOLDER / "waybill-canary.service"
+UNITS = sorted(unit for unit in FOLDER.glob("waybill-*.service") if unit not in {NOTIFIER, CANARY})
 PAGE = (FOLDER.parents[1] / "docs/centre.md").read_text(encoding="utf-8")
 PROGRAM = "/opt/waybill/bin/cloud-jobs"
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import identity.registry_session
 from identity.command_session import shows_progress
 from identity.device_cli import app
-from identity.errors import SignatureFault, SignatureRefused
+from identity.errors import SignatureRefused
 from identity.operator_keys import OperatorKeys
 from identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
 from identity.registry_messages import DevicePublication, read_entry
@@ -358,53 +358,3 @@ def test_with_a_token_that_has_ended_a_command_is_refused_at_once(tmp_path: Path
     answer = json.loads(said.stdout)
     assert (said.exit_code, answer["result"]) == (3, "refused")
     assert f"token of fleet-operator in {token} ended at" in answer["why"]
-
-
-def publishes(monkeypatch: pytest.MonkeyPatch) -> list[DeviceEntry]:
-    made: list[DeviceEntry] = []
-
-    def published(_: object, entries: Iterable[DeviceEntry], *__: object) -> ChangeOutcome:
-        entries = tuple(entries)
-        made.extend(entries)
-        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries), True, None)
-
-    monkeypatch.setattr(InMemory, "publish", published)
-    return made
-
-
-def test_of_several_devices_each_that_is_refused_is_named_and_the_others_are_done(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = publishes(monkeypatch)
-    names = ["acme/bus-1", "acme/nobody", "acme/bus-2", "acme/bus-1"]
-    command = ["suspend", *names, "--reason", "x", "--config", str(config)]
-    done = CliRunner().invoke(app, command)
-    assert (done.exit_code, [one.name for one in made]) == (6, ["acme/bus-1", "acme/bus-2"]), done.output
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == [
-        "acme/bus-1: suspended",
-        "acme/bus-2: suspended",
-    ]
-    assert "the registry has no device acme/nobody" in done.stderr
-    assert "1 refused, 2 done" in done.stderr
-    said = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
-    assert (said["result"], [one["device"] for one in said["refused"]]) == ("partly-refused", ["acme/nobody"])
-
-
-def test_where_each_device_is_refused_nothing_is_published_and_each_is_named(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_right = SignatureRefused(SignatureFault.NO_RIGHT, "not for acme")
-    monkeypatch.setattr(InMemory, "refusal", lambda *_: no_right)
-    command = ["revoke", "acme/bus-1", "acme/nobody", "--reason", "x", "--config", str(config)]
-    done = CliRunner().invoke(app, command)
-    assert (done.exit_code, done.stderr.count("waybill device: ")) == (3, 2), done.output
-    said = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
-    assert (said["result"], len(said["refused"])) == ("refused", 2)
-
-
-def test_a_region_that_did_not_confirm_comes_before_a_device_that_was_refused(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publishing(monkeypatch, missing=("us",))
-    done = CliRunner().invoke(app, ["revoke", "acme/bus-1", "acme/nobody", "--reason", "x", "--config", str(config)])
-    assert (done.exit_code, "no device acme/nobody" in done.stderr) == (5, True), done.output

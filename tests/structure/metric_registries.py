@@ -16,6 +16,7 @@ from cloud_jobs.metrics.maintenance_metrics import MaintenanceMetrics
 from cloud_jobs.metrics.run_metrics import RunMetrics
 from cloud_jobs.status.centre_metrics import CentreCollector
 from cloud_jobs.verdicts.metrics import VerdictMetrics
+from deploy.canary.metrics import CanaryMetrics
 from edge_agent.metrics import AgentCollector
 from gateway.access.metrics import AccessMetrics
 from gateway.alerts.metrics import AlertMetrics
@@ -63,6 +64,7 @@ REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = {
     "access": lambda: AccessMetrics().registry,
     "agent": _agent,
     "alerts": lambda: AlertMetrics().registry,
+    "canary": lambda: CanaryMetrics().registry,
     "centre": lambda: CentreCollector(60).registry(),
     "gateway": lambda: GatewayMetrics().registry,
     "ingest": lambda: IngestMetrics().registry,

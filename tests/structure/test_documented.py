@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel
 
 from cloud_jobs.config import CloudSettings
+from deploy.canary.config import CanarySettings
 from edge_agent.config import AgentSettings
 from gateway.access.config import AccessSettings
 from gateway.alerts.config import AlertSettings
@@ -31,6 +32,7 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     GatewaySettings: ("gateway.md", "access.md"),
     AccessSettings: ("access.md",),
     AlertSettings: ("alerts.md",),
+    CanarySettings: ("canaries.md", "edge-agent.md", "centre.md", "alerts.md"),
     NotifierSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
     CloudSettings: ("alerts.md", "centre.md", "ingest.md", "spatial-jobs.md"),

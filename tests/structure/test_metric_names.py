@@ -16,7 +16,7 @@ from tests.structure.test_vocabulary import MODULES
 
 METRICS = every_metric()
 # What a gauge's or a histogram's name ends in: a base unit, what is counted, or a state that is 1 or 0.
-UNITS = {"seconds", "bytes"}
+UNITS = {"seconds", "bytes", "ratio"}
 COUNTED = {
     "alerts",
     "batches",
@@ -48,6 +48,7 @@ LABELS = {
     "class",
     "cluster",
     "command",
+    "hop",
     "kind",
     "namespace",
     "outcome",

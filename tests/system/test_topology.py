@@ -87,7 +87,8 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
         if link["problem"]
     }
     assert done.exit_code == 1
-    cut = ("fleet/access", "fleet/alerts-eu", "fleet/reference", "fleet/telemetry-eu")
+    replicated = ("access", "alerts-eu", "reference", "telemetry-eu")
+    cut = ("canary/alerts-eu", "canary/telemetry-eu", *(f"fleet/{name}" for name in replicated))
     assert set(bad) == {(name, "eu", "hq") for name in cut}
     assert bad["fleet/telemetry-eu", "eu", "hq"]["backlog"] > 0
     wait_until(lambda: _connected(stack), 60)
@@ -257,10 +258,10 @@ def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStac
     assert differs.exit_code == 2
     new = [one for one in json.loads(differs.stdout) if one["action"] == "create"]
     assert {(one["cluster"], one["name"]) for one in new} == {
-        ("eu", "fleet/telemetry-eu/new"),
-        ("hq", "fleet/telemetry-eu/new"),
-        ("hq", "fleet/telemetry-us/new"),
-        ("us", "fleet/telemetry-us/new"),
+        (cluster, f"{tenant}/telemetry-{region}/new")
+        for tenant in ("canary", "fleet")
+        for region in ("eu", "us")
+        for cluster in (region, "hq")
     }
 
 

@@ -150,7 +150,8 @@ def test_one_that_hangs_holds_up_no_other_and_what_it_never_takes_is_listed_and_
         wait_until(lambda: centre.unacknowledged() == 0, 60)
         code, said = process.command("undelivered", "retry", "--webhook", "gone")
         assert code == 1, said
-        reasons = Counter((one["webhook"], one["reason"]) for one in process.undelivered())
+        listed = process.undelivered()
+        reasons = Counter((one["webhook"], one["reason"]) for one in listed)
         assert reasons == {("slow", "exhausted"): 12, ("gone", "refused"): 12}, "what is not taken stays"
         slow.behave = answers()
         slow.requests.clear()
@@ -159,7 +160,7 @@ def test_one_that_hangs_holds_up_no_other_and_what_it_never_takes_is_listed_and_
         assert all(one["taken"] for one in json.loads(said)["retried"])
         assert set(slow.keys) == keys_of(alerts)
         assert all(one.is_signed() for one in slow.requests)
-        first = process.undelivered("--webhook", "gone")[0]["key"]
+        first = next(one["key"] for one in listed if one["webhook"] == "gone")
         gone.behave = answers()
         code, said = process.command("undelivered", "discard", "--key", first, "--json")
         assert [one["key"] for one in json.loads(said)["discarded"]] == [first]

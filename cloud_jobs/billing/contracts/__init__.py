@@ -1,6 +1,7 @@
 """What was agreed: who sells, who pays for which devices, at which prices. Typed, dated, and judged where it enters."""
 
 from cloud_jobs.billing.contracts.account import Account, Assignment, Payer
+from cloud_jobs.billing.contracts.canaries import CANARY, is_canary
 from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.errors import (
     AccountCycle,
@@ -37,6 +38,7 @@ from cloud_jobs.billing.contracts.window import QUARTERS_OF_A_WEEK, Window, wind
 
 __all__ = [
     "ANY_ZONE",
+    "CANARY",
     "MODEL_OF",
     "NEEDS_BUYERS_VAT_ID",
     "NEEDS_SELLERS_VAT_ID",
@@ -90,6 +92,7 @@ __all__ = [
     "Window",
     "check_contracts",
     "contracts_of_toml",
+    "is_canary",
     "rate_id",
     "usable_contract",
     "what_if",

@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from cloud_jobs.billing.contracts.canaries import canary_faults
 from cloud_jobs.billing.contracts.fields import (
     Address,
     Contract,
@@ -85,6 +86,18 @@ class Account(Contract):
             raise ValueError("nobody pays for it: give it a payer's part, or a parent")
         if self.parent == self.id:
             raise ValueError("it is its own parent")
+        return self
+
+    @model_validator(mode="after")
+    def _canaries_apart(self) -> Self:
+        faults = canary_faults(
+            self.id,
+            tenants={one.tenant for one in self.devices},
+            parent=self.parent,
+            legal_entity=None if self.payer is None else self.payer.legal_entity,
+        )
+        for fault in faults:
+            raise ValueError(fault)
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +177,32 @@ def test_since_when_something_waits_is_known_without_anybody_who_decides(centre:
     centre.compute_events()
     centre.decide()
     assert provisional_since(centre.lake) == began + timedelta(seconds=2)
+
+
+def test_an_alert_is_not_withdrawn_before_the_fixes_are_there_by_which_the_region_saw_it(tmp_path: Path) -> None:
+    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None))
+    # the centre has the fix that the alert names, and not yet the others
+    enter, *_ = seen(*THROUGH)
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    centre.ingest([THROUGH[0]._replace(seq=enter["seq"])])
+    centre.compute_events()
+    centre.collect(alert_of(enter, received_ms=now_ms, raised_ms=now_ms))
+    assert centre.decide().provisional == 1, "the record is there, and what was committed is no later than the alert"
+    centre.ingest(fix for fix in THROUGH if fix.seq != enter["seq"])
+    centre.compute_events()
+    assert centre.decide().withdrawn == 0
+    centre.settings = VerdictSettings(settle_s=0)
+    centre.decide()
+    assert enter["id"] in centre.in_force()
+
+
+def test_an_alert_that_nothing_comes_after_is_withdrawn_at_the_bound(tmp_path: Path) -> None:
+    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=3.0))
+    enter, *_ = seen(*THROUGH)
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    centre.ingest([fix._replace(longitude=-0.01) for fix in THROUGH])
+    centre.compute_events()
+    centre.collect(alert_of(enter, received_ms=now_ms, raised_ms=now_ms))
+    assert [centre.decide().provisional for _ in range(2)] == [1, 1]
+    assert centre.decide().withdrawn == 1
+    assert said(centre)[enter["id"]] == ("withdrawn", "did_not_occur", 0)

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.hops import PARENT, Hop
-from deploy.canary.ledger import CanaryLedger, HopColour
+from deploy.canary.hops import PARENT, Hop, ProbeItem
+from deploy.canary.ledger import CanaryLedger
+from deploy.canary.probe_at_hop import HopColour, HopCounts
 
 LIMITS_S = dict.fromkeys(Hop, 10.0)
-ITEMS = dict.fromkeys(Hop, ("a", "b"))
+A, B, X = ProbeItem("a", 0), ProbeItem("b", 0), ProbeItem("x", 0)
+ITEMS = dict.fromkeys(Hop, (A, B))
 
 
-def ledger() -> CanaryLedger:
-    return CanaryLedger(LIMITS_S, lost_after_s=100.0)
+class Ledger(CanaryLedger):
+    """One whose probes take no time."""
+
+    def __init__(self, hops: Iterable[Hop] = Hop, most: int = 100) -> None:
+        super().__init__({hop: LIMITS_S[hop] for hop in hops}, lost_after_s=100.0, stale_after_s=500.0, most=most)
+
+    def begin(self, number: int, at_s: float) -> None:
+        self.send(number, ITEMS, at_s, at_s)
 
 
 def colours(of: CanaryLedger, now_s: float) -> dict[Hop, HopColour]:
     return {state.hop: state.colour for state in of.states(now_s)}
 
 
+def reason(of: CanaryLedger, hop: Hop, now_s: float) -> str:
+    return next(state.reason for state in of.states(now_s) if state.hop is hop)
+
+
 def test_without_a_probe_nothing_is_known() -> None:
-    assert set(colours(ledger(), 0.0).values()) == {HopColour.UNKNOWN}
+    assert set(colours(Ledger(), 0.0).values()) == {HopColour.UNKNOWN}
 
 
 def test_a_probe_that_is_not_due_yet_says_nothing() -> None:
-    one = ledger()
-    one.send(1, ITEMS, 0.0)
+    one = Ledger()
+    one.begin(1, 0.0)
     assert set(colours(one, 9.0).values()) == {HopColour.UNKNOWN}
+
+
+def test_a_hop_has_its_time_from_the_end_of_the_drive() -> None:
+    one = Ledger()
+    one.send(1, ITEMS, 0.0, 20.0)
+    assert colours(one, 29.0)[Hop.REGION] is HopColour.UNKNOWN
+    assert colours(one, 31.0)[Hop.REGION] is HopColour.RED
 
 
 @pytest.mark.parametrize("broken", list(Hop))
 def test_only_the_first_hop_that_it_does_not_reach_is_red(broken: Hop) -> None:
-    one = ledger()
-    one.send(1, ITEMS, 0.0)
+    one = Ledger()
+    one.begin(1, 0.0)
     for hop in Hop:
         line = [hop]
         while (parent := PARENT[line[-1]]) is not None:
@@ -48,48 +69,112 @@ def test_only_the_first_hop_that_it_does_not_reach_is_red(broken: Hop) -> None:
 
 
 def test_a_hop_behind_one_that_is_red_does_not_stay_green() -> None:
-    one = ledger()
-    one.send(1, ITEMS, 0.0)
+    one = Ledger()
+    one.begin(1, 0.0)
     for hop in Hop:
         one.see(1, hop, ITEMS[hop], 1.0)
     assert set(colours(one, 2.0).values()) == {HopColour.GREEN}
-    one.send(2, ITEMS, 20.0)
+    one.begin(2, 20.0)
     assert colours(one, 25.0)[Hop.RATED] is HopColour.GREEN
     assert colours(one, 31.0)[Hop.REGION] is HopColour.RED
     assert {colours(one, 31.0)[hop] for hop in Hop if PARENT[hop] is not None} == {HopColour.UNKNOWN}
 
 
 def test_a_hop_is_green_again_when_the_next_probe_comes() -> None:
-    one = ledger()
-    one.send(1, ITEMS, 0.0)
+    one = Ledger()
+    one.begin(1, 0.0)
     assert colours(one, 11.0)[Hop.REGION] is HopColour.RED
-    one.send(2, ITEMS, 12.0)
+    one.begin(2, 12.0)
     assert colours(one, 13.0)[Hop.REGION] is HopColour.RED
-    one.see(2, Hop.REGION, "ab", 14.0)
+    one.see(2, Hop.REGION, (A, B), 14.0)
     assert colours(one, 15.0)[Hop.REGION] is HopColour.GREEN
 
 
+def test_no_hop_is_green_when_no_probe_is_sent_any_more() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.see(1, Hop.REGION, (A, B), 1.0)
+    assert colours(one, 499.0)[Hop.REGION] is HopColour.GREEN
+    assert colours(one, 501.0)[Hop.REGION] is HopColour.UNKNOWN
+    assert reason(one, Hop.REGION, 501.0) == "no probe was sent for 501 s"
+
+
+def test_a_probe_that_was_not_sent_as_a_whole_says_nothing() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.drop(1)
+    assert set(colours(one, 50.0).values()) == {HopColour.UNKNOWN}
+    assert len(one) == 0
+
+
 def test_what_comes_late_twice_or_wrong_is_red() -> None:
-    one = ledger()
-    one.send(1, ITEMS, 0.0)
-    one.see(1, Hop.REGION, "ab", 11.0)
-    assert one.states(12.0)[0].reason == "probe 1 came 1 s too late"
-    one.send(2, ITEMS, 20.0)
-    one.see(2, Hop.REGION, "aba", 21.0)
-    assert one.states(22.0)[0].reason == "probe 2: 1 came twice"
-    one.send(3, ITEMS, 30.0)
-    one.see(3, Hop.REGION, "ab", 31.0)
-    one.is_wrong(3, Hop.REGION, "0.20 EUR, not 0.10")
-    assert one.states(32.0)[0].reason == "probe 3: 0.20 EUR, not 0.10"
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.see(1, Hop.REGION, (A, B), 11.0)
+    assert reason(one, Hop.REGION, 12.0) == "probe 1 came 1 s too late"
+    one.begin(2, 20.0)
+    one.see(2, Hop.REGION, (A, B), 21.0)
+    one.note_doubles(2, Hop.REGION, 1)
+    assert reason(one, Hop.REGION, 22.0) == "probe 2: 1 are there twice"
+    one.begin(3, 30.0)
+    one.see(3, Hop.REGION, (A, B), 31.0)
+    one.judge(3, Hop.REGION, "0.20 EUR, not 0.10")
+    assert reason(one, Hop.REGION, 32.0) == "probe 3: 0.20 EUR, not 0.10"
+    assert one.waiting(Hop.REGION) == [3]
+    one.judge(3, Hop.REGION, "")
+    assert colours(one, 33.0)[Hop.REGION] is HopColour.GREEN
+
+
+def test_a_message_that_comes_again_is_no_fault() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.see(1, Hop.REGION, (A, B), 1.0)
+    one.note_repeats(1, Hop.REGION, 2)
+    assert colours(one, 2.0)[Hop.REGION] is HopColour.GREEN
+    assert one.counts(Hop.REGION, 0.0, 1.0, 2.0) == HopCounts(consumed=2, repeated=2)
+
+
+def test_what_nobody_can_know_is_unknown_and_counts_for_nothing_and_what_is_behind_it_is_judged() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    for hop in Hop:
+        one.see(1, hop, ITEMS[hop], 1.0)
+    one.cannot_know(1, Hop.USAGE, "a probe was cut")
+    assert (colours(one, 2.0)[Hop.USAGE], reason(one, Hop.USAGE, 2.0)) == (HopColour.UNKNOWN, "a probe was cut")
+    assert one.counts(Hop.USAGE, 0.0, 1.0, 2.0) == HopCounts()
+    assert colours(one, 2.0)[Hop.RATED] is HopColour.GREEN
+    one.begin(2, 20.0)
+    for hop in set(Hop) - {Hop.USAGE, Hop.RATED}:
+        one.see(2, hop, ITEMS[hop], 21.0)
+    one.cannot_know(2, Hop.USAGE, "a probe was cut")
+    assert colours(one, 32.0)[Hop.RATED] is HopColour.RED, "it has its time from the table on"
+
+
+def test_a_hop_that_is_not_watched_is_unknown_and_the_one_behind_it_is_judged() -> None:
+    one = Ledger(set(Hop) - {Hop.CENTRE})
+    one.begin(1, 0.0)
+    one.see(1, Hop.REGION, (A, B), 1.0)
+    assert reason(one, Hop.CENTRE, 2.0) == "not watched"
+    assert colours(one, 12.0)[Hop.TABLE] is HopColour.RED
+
+
+def test_a_hop_that_cannot_be_looked_at_is_red_once_something_is_due_and_says_why() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    blind = {Hop.REGION: "connection refused"}
+    early, late = (one.states(now_s, blind)[0] for now_s in (5.0, 20.0))
+    assert early.colour is HopColour.UNKNOWN
+    assert late.colour is HopColour.RED
+    assert late.reason.endswith("it cannot be looked at: connection refused")
 
 
 def test_the_service_level_counts_what_is_delayed_and_lost() -> None:
-    one = ledger()
+    one = Ledger()
     for number in range(4):
-        one.send(number, ITEMS, float(number))
-    one.see(0, Hop.REGION, "ab", 5.0)
-    one.see(1, Hop.REGION, "ab", 50.0)
-    one.see(2, Hop.REGION, "a", 5.0)
+        one.begin(number, float(number))
+    one.see(0, Hop.REGION, (A, B), 5.0)
+    one.see(1, Hop.REGION, (A, B), 50.0)
+    one.see(2, Hop.REGION, (A,), 5.0)
     counts = one.counts(Hop.REGION, 0.0, 3.0, 60.0)
     assert (counts.consumed, counts.delayed, counts.lost, counts.level) == (5, 2, 0, 3 / 5)
     assert one.counts(Hop.REGION, 0.0, 3.0, 200.0).level == 3 / 6
@@ -97,27 +182,81 @@ def test_the_service_level_counts_what_is_delayed_and_lost() -> None:
     assert one.counts(Hop.REGION, 10.0, 20.0, 200.0).level is None
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(list(Hop)), st.sampled_from("abx")), max_size=60))
+def test_latencies_are_from_the_device_time_of_each_item() -> None:
+    one = Ledger()
+    items = (ProbeItem("a", 1_000), ProbeItem("b", 2_000))
+    one.send(1, {Hop.REGION: items}, 1.0, 2.0)
+    assert one.see(1, Hop.REGION, items[1:], 2.5) == [0.5]
+    assert one.see(1, Hop.REGION, items, 4.0) == [3.0], "what was seen before is not seen again"
+    assert one.latencies(Hop.REGION, 0.0) == [0.5, 3.0]
+    assert one.latencies(Hop.REGION, 2.0) == []
+
+
+Step = tuple[int, Hop, str]
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(list(Hop)), st.sampled_from([*"abx", "double", "wrong", "right"])),
+    max_size=60,
+)
+
+
+def take(one: Ledger, step: Step, now_s: float) -> None:
+    number, hop, what = step
+    match what:
+        case "double":
+            one.note_doubles(number, hop, 1)
+        case "wrong" | "right":
+            one.judge(number, hop, what.removeprefix("right"))
+        case _:
+            one.see(number, hop, [ProbeItem(what, 0)], now_s)
+
+
+@given(STEPS)
 def test_whatever_shows_in_which_order_counts_are_bounded_and_no_hop_is_green_without_a_whole_probe(
-    shown: list[tuple[int, Hop, str]],
+    shown: list[Step],
 ) -> None:
-    one = ledger()
+    one = Ledger()
     for number in range(3):
-        one.send(number, ITEMS, float(number))
-    for at, (number, hop, item) in enumerate(shown):
-        one.see(number, hop, item, float(at))
-    for state in one.states(1000.0):
-        counts = one.counts(state.hop, 0.0, 3.0, 1000.0)
+        one.begin(number, float(number))
+    for at, step in enumerate(shown):
+        take(one, step, float(at))
+    for state in one.states(400.0):
+        counts = one.counts(state.hop, 0.0, 3.0, 400.0)
         assert counts.consumed + counts.lost == 6
         assert 0.0 <= (counts.level or 0.0) <= 1.0
         if state.colour is HopColour.GREEN:
             assert counts.consumed >= 2
 
 
+@given(STEPS, st.integers(1, 20))
+def test_totals_only_grow_and_in_the_end_have_all_that_was_ever_counted(shown: list[Step], every: int) -> None:
+    one, totals = Ledger(), dict.fromkeys(Hop, HopCounts())
+
+    def add(now_s: float) -> None:
+        for hop in Hop:
+            totals[hop] += one.take_news(hop, now_s)
+
+    for number in range(3):
+        one.begin(number, float(number))
+    for at, step in enumerate(shown):
+        take(one, step, float(at))
+        if at % every == 0:
+            add(float(at))
+    add(400.0)
+    for hop in Hop:
+        last = one.counts(hop, 0.0, 3.0, 400.0)
+        assert totals[hop].growth(last) == HopCounts(
+            *(getattr(totals[hop], name) - getattr(last, name) for name in HopCounts.__slots__)
+        )
+        assert (totals[hop].consumed, totals[hop].doubled) == (last.consumed, last.doubled)
+        assert one.take_news(hop, 400.0) == HopCounts()
+
+
 def test_only_the_newest_probes_are_kept() -> None:
-    one = CanaryLedger(LIMITS_S, lost_after_s=100.0, most=2)
+    one = Ledger(most=2)
     for number in range(5):
-        one.send(number, ITEMS, 0.0)
-    one.see(0, Hop.REGION, "a", 1.0)
-    assert len(one) == 2
-    assert one.waiting(Hop.REGION) == [3, 4]
+        one.begin(number, 0.0)
+    assert one.see(0, Hop.REGION, (A,), 1.0) == []
+    assert one.numbers == one.waiting(Hop.REGION) == [3, 4]
+    assert 4 in one
+    assert 0 not in one
+    assert one.see(4, Hop.REGION, (X,), 1.0) == [], "it is no item of it"

@@ -72,7 +72,7 @@ def alert(device: str = "bus-1", at: int = 0, **more: Any) -> Alert:
     return Alert.model_validate(plain | more)
 
 
-def told(device: str = "bus-1", at: int = 0, **more: Any) -> Notification:
+def notified(device: str = "bus-1", at: int = 0, **more: Any) -> Notification:
     return alert_notification(encode_alert(alert(device, at, **more)))
 
 
@@ -95,16 +95,16 @@ def heard(notification: Notification, book: RuleBook, accounts: AccountDevices =
 def test_an_account_hears_of_its_devices_for_as_long_as_they_are_its() -> None:
     accounts = AccountDevices([account("acme", -30, ("bus-1", -10, 5)), account("beta", -30, ("bus-1", 5, None))])
     book = rules({"id": "acme/all"}, {"id": "beta/all"})
-    owners = {at: heard(told(at=at), book, accounts) for at in (-11, -10, 4, 5, 100)}
+    owners = {at: heard(notified(at=at), book, accounts) for at in (-11, -10, 4, 5, 100)}
     assert owners == {-11: [], -10: ["acme/all"], 4: ["acme/all"], 5: ["beta/all"], 100: ["beta/all"]}
-    assert heard(told("bus-2"), book, accounts) == []
-    assert heard(told(tenant="beta"), book, accounts) == [], "another tenant's device of the same name"
+    assert heard(notified("bus-2"), book, accounts) == []
+    assert heard(notified(tenant="beta"), book, accounts) == [], "another tenant's device of the same name"
 
 
 def test_the_version_of_the_account_counts_that_was_in_force_then() -> None:
     accounts = AccountDevices([account("acme", -30, ("bus-1", -30, None)), account("acme", 3)])
-    assert heard(told(at=2), rules({"id": "acme/all"}), accounts) == ["acme/all"]
-    assert heard(told(at=3), rules({"id": "acme/all"}), accounts) == [], "a later version says all of its devices"
+    assert heard(notified(at=2), rules({"id": "acme/all"}), accounts) == ["acme/all"]
+    assert heard(notified(at=3), rules({"id": "acme/all"}), accounts) == [], "a later version says all of its devices"
 
 
 def test_who_pays_for_an_account_hears_of_its_devices() -> None:
@@ -116,12 +116,12 @@ def test_who_pays_for_an_account_hears_of_its_devices() -> None:
         ]
     )
     book = rules(*({"id": f"{name}/all"} for name in ("top", "mid", "low", "other")))
-    assert heard(told(), book, accounts) == ["low/all", "mid/all", "top/all"]
+    assert heard(notified(), book, accounts) == ["low/all", "mid/all", "top/all"]
 
 
 def test_accounts_in_a_circle_end() -> None:
     accounts = AccountDevices([account("a", -30, ("bus-1", -30, None), parent="b"), account("b", -30, parent="a")])
-    assert heard(told(), rules({"id": "a/all"}, {"id": "b/all"}), accounts) == ["a/all", "b/all"]
+    assert heard(notified(), rules({"id": "a/all"}, {"id": "b/all"}), accounts) == ["a/all", "b/all"]
 
 
 def test_kind_place_and_messages_decide_and_the_webhooks_are_apart() -> None:
@@ -133,7 +133,7 @@ def test_kind_place_and_messages_decide_and_the_webhooks_are_apart() -> None:
         {"id": "acme/e", "enabled": False},
         {"id": "acme/f"},
     )
-    found = routes(told(), book, EVERYBODY)
+    found = routes(notified(), book, EVERYBODY)
     assert {name: [rule.id for rule in several] for name, several in found.items()} == {
         "other": ["acme/d"],
         "ops": ["acme/f"],
@@ -155,11 +155,11 @@ def test_a_withdrawn_alert_is_matched_by_what_was_said_and_without_that_everybod
 
 def test_the_version_of_the_rule_counts_that_was_in_force_when_it_was_said() -> None:
     book = rules({"id": "acme/a", "kinds": ["exit"]}, {"id": "acme/a", "effective_from": day(2)})
-    assert heard(told(at=1), book) == []
-    assert heard(told(at=2), book) == ["acme/a"]
-    assert heard(told(at=1, raised_ms=T0 + 3 * DAY_MS), book) == ["acme/a"]
+    assert heard(notified(at=1), book) == []
+    assert heard(notified(at=2), book) == ["acme/a"]
+    assert heard(notified(at=1, raised_ms=T0 + 3 * DAY_MS), book) == ["acme/a"]
     gone = rules({"id": "acme/a"}, {"id": "acme/a", "effective_from": day(2), "enabled": False})
-    assert (heard(told(at=1), gone), heard(told(at=2), gone)) == (["acme/a"], [])
+    assert (heard(notified(at=1), gone), heard(notified(at=2), gone)) == (["acme/a"], [])
 
 
 @given(
@@ -192,10 +192,10 @@ def test_no_bytes_raise_anything_but_that_they_are_none(data: bytes) -> None:
 
 
 def test_keys_and_bodies_follow_from_the_message_alone() -> None:
-    one = told()
+    one = notified()
     assert one.key == f"{'0' * 24}/provisional"
     assert verdict(VerdictKind.LATE, event=event()).key == f"{'0' * 24}/verdict-1"
-    assert body_of(one, ["b", "a"]) == body_of(told(), ["a", "b"])
+    assert body_of(one, ["b", "a"]) == body_of(notified(), ["a", "b"])
     content = json.loads(body_of(one, ["acme/a"]))
     assert content["type"] == "alert"
     assert Alert.model_validate(content["alert"]) == alert()

@@ -30,12 +30,11 @@ def problem(old: str, new: str) -> str:
 def test_each_region_has_a_namespace_on_its_cluster_and_the_centre() -> None:
     placed = {name: clusters for name, (_, clusters) in load(Topology, LOCAL / "topology.toml").placed().items()}
     assert placed == {
-        "fleet/telemetry-eu": {"eu", "hq"},
-        "fleet/telemetry-us": {"us", "hq"},
-        "fleet/alerts-eu": {"eu", "hq"},
-        "fleet/alerts-us": {"us", "hq"},
+        **{f"{tenant}/telemetry-{region}": {region, "hq"} for tenant in ("canary", "fleet") for region in ("eu", "us")},
+        **{f"{tenant}/alerts-{region}": {region, "hq"} for tenant in ("canary", "fleet") for region in ("eu", "us")},
         "fleet/reference": {"eu", "us", "hq"},
         "fleet/access": {"eu", "us", "hq"},
+        "canary/events": {"hq"},
         "fleet/events": {"hq"},
     }
 
@@ -70,7 +69,7 @@ quotas."telemetry-{region}" = { backlog_quota = { size_mb = 7 }, publish_rate = 
 def test_each_operator_has_namespaces_of_its_own_and_no_other_tenant_has() -> None:
     topology = parse(Topology, TWO, "topology.toml")
     placed = topology.placed()
-    assert topology.operators == ("fleet", "kaze")
+    assert topology.operators == ("canary", "fleet", "kaze")
     assert set(placed) == {
         "fleet/reference",
         "fleet/access",
@@ -118,7 +117,7 @@ def test_a_mistake_in_a_tenant_is_named(old: str, new: str, said: str) -> None:
 
 def test_links_are_every_direction_of_every_namespace() -> None:
     links = load(Topology, LOCAL / "topology.toml").links()
-    assert len(links) == 20
+    assert len(links) == 28
     assert ("fleet/telemetry-eu", "eu", "hq") in links
     assert ("fleet/telemetry-eu", "us", "hq") not in links
 

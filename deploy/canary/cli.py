@@ -1,0 +1,195 @@
+"""`waybill canary`: run it, check its settings, ask a running one, and write what has to be published for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from settings import SettingsError, load
+
+if TYPE_CHECKING:
+    from deploy.canary.config import CanarySettings
+    from deploy.canary.status import CanaryStatus
+
+__all__ = ["app"]
+
+_WIDTH: Final = None if sys.stdout.isatty() else 140
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="A vehicle whose drive and answers are known beforehand, watched at each hop up to the money.",
+)
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The settings of the canary, a TOML file.")]
+
+
+@app.command()
+def run(*, config: ConfigOption) -> None:
+    """Drive and watch until SIGTERM.
+
+    Exit status: 0 stopped by a signal, 1 it cannot go on, 78 for wrong settings.
+
+    Example: waybill canary run --config canary.toml
+    """
+    settings = _checked(config)
+    from deploy.canary.service import run_canary
+    from runtime.logs import start_logging
+    from runtime.signals import stop_on_signals
+
+    start_logging(settings.log)
+    with _errors_as_messages(), stop_on_signals() as stop:
+        run_canary(settings, stop)
+
+
+@app.command("check-config")
+def check_config(*, config: ConfigOption) -> None:
+    """Say whether the file can be used on this machine, and list every mistake if not.
+
+    Exit status: 0 it can, 78 it cannot.
+
+    Example: waybill canary check-config --config canary.toml
+    """
+    settings = _checked(config)
+    watched = ", ".join(hop.value for hop in settings.watched)
+    typer.echo(f"{config}: right. Canary {settings.tenant}/{settings.device} of region {settings.region}: {watched}")
+
+
+@app.command()
+def status(
+    *,
+    config: Annotated[
+        list[Path], typer.Option("--config", "-c", help="The settings of the canary; of several: one table of all.")
+    ],
+    buckets: Annotated[bool, typer.Option("--buckets", help="The service level of each minute, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show each hop of the canary that runs with this file: its colour, why, its latencies, counts and service level.
+
+    Exit status: 0 when each watched hop is green; 1 when one is red; 3 when none is and of one it is not known, or no
+    canary answers; 78 for wrong settings.
+
+    Example: waybill canary status --config canary.toml --buckets
+    """
+    known = [_settings(one) for one in config]
+    from deploy.canary.status import exit_status
+
+    answers = {one.region: _answer(one) for one in known}
+    if as_json:
+        said = {region: answer and answer.model_dump(mode="json") for region, answer in answers.items()}
+        typer.echo(json.dumps(said if len(config) > 1 else next(iter(said.values())), indent=2))
+    else:
+        _print(answers, buckets=buckets)
+    raise typer.Exit(exit_status([*answers.values()]))
+
+
+def _answer(settings: CanarySettings) -> CanaryStatus | None:
+    """What a canary says; None, and a line on standard error: it does not answer."""
+    from deploy.canary.errors import CanaryNotRunning
+    from deploy.canary.status import read_canary_status
+
+    try:
+        return read_canary_status(settings.status.port)
+    except CanaryNotRunning as error:
+        typer.echo(f"waybill canary: {error}", err=True)
+        return None
+
+
+def _print(answers: Mapping[str, CanaryStatus | None], *, buckets: bool) -> None:
+    from rich.console import Console
+
+    from deploy.canary.status import buckets_table, regions_table, status_table
+
+    console = Console(width=_WIDTH, highlight=False)
+    if len(answers) > 1:
+        console.print(regions_table(answers))
+    for answer in answers.values():
+        if answer is not None and (len(answers) == 1 or not answer.is_healthy):
+            console.print(status_table(answer))
+        if answer is not None and buckets:
+            console.print(buckets_table(answer))
+
+
+@app.command()
+def setup(
+    *,
+    config: ConfigOption,
+    out: Annotated[Path, typer.Option("--out", help="The folder that the files are written to.")],
+    since: Annotated[
+        datetime | None,
+        typer.Option("--since", help="From when on they are in force (UTC); without it from the first of this month."),
+    ] = None,
+    publish: Annotated[
+        Path | None, typer.Option("--publish", help="Publish them, too, with these settings of the jobs (TOML).")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Your private key, which signs what is published.")] = None,
+) -> None:
+    """Write the canary's fence, tariff, seller and account, and say how they are published.
+
+    Nobody else may drive through the fence: whoever does is metered in it. Choose a place where nobody drives.
+
+    Exit status: 0 written (and published), 1 they cannot be published, 78 for wrong settings.
+
+    Example: waybill canary setup --config canary.toml --out canary-eu
+    """
+    settings = _settings(config)
+    from cloud_jobs.reference_cli import put
+    from deploy.canary.reference_texts import contracts_text, fence_text
+
+    # a month is billed as a whole: within it the account would be free for some of it
+    begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    reason = f"the canary of region {settings.region}"
+    with _errors_as_messages():
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "fences.geojson").write_text(fence_text(settings), encoding="utf-8")
+        contracts = contracts_text(settings, begin.replace(tzinfo=begin.tzinfo or UTC))
+        (out / "contracts.toml").write_text(contracts, encoding="utf-8")
+    typer.echo(f"written: {out}/fences.geojson and {out}/contracts.toml")
+    if publish is not None:
+        put([out], config=publish, key=key, reason=reason)
+        return
+    # without a lake the check says nothing of what is in force already
+    lake = settings.lake or "LAKE"
+    typer.echo("to check and to publish them:")
+    typer.echo(f"  waybill reference check {out} --lake {lake}")
+    typer.echo(f'  waybill reference put {out} --config cloud.toml --key YOUR.key --reason "{reason}"')
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    from cloud_jobs.errors import CloudError
+    from deploy.canary.errors import CanaryError
+    from deploy.local import LocalStackError
+
+    try:
+        yield
+    except (CanaryError, CloudError, LocalStackError, OSError) as error:
+        typer.echo(f"waybill canary: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _settings(config: Path) -> CanarySettings:
+    from deploy.canary.config import CanarySettings
+
+    try:
+        return load(CanarySettings, config)
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+
+
+def _checked(config: Path) -> CanarySettings:
+    """The settings, if the files that they name can be used here too."""
+    settings = _settings(config)
+    from deploy.canary.checks import problems
+
+    if found := problems(settings):
+        typer.echo("\n".join(f"{config}: {one}" for one in found), err=True)
+        raise typer.Exit(os.EX_CONFIG)
+    return settings

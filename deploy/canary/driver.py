@@ -1,0 +1,63 @@
+"""The driver: sends a probe at the beginning of each period, and keeps what it sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from deploy.canary.errors import ProbeCut
+from deploy.canary.sent_probes import SentProbes
+from deploy.canary.watch import CanaryWatch
+
+__all__ = ["ProbeDriver"]
+
+_LATE_MS: Final = 500
+"""A period that began so long ago is passed over: its fixes would be published late."""
+_LOG = structlog.get_logger("canary")
+
+
+class ProbeDriver:
+    """Sends probes until `stop` is set. `publish` takes the number of a probe, and raises ProbeCut."""
+
+    def __init__(
+        self, watch: CanaryWatch, sent: SentProbes, publish: Callable[[int], None], stop: threading.Event
+    ) -> None:
+        self._watch, self._sent, self._publish, self._stop = watch, sent, publish, stop
+
+    def run(self) -> None:
+        """Sends one probe after the other."""
+        while not self._stop.is_set():
+            number = self._next()
+            if self._wait_until(self._watch.script.begins_ms(number)):
+                self.send(number)
+
+    def send(self, number: int) -> None:
+        """Sends one probe: on disk before it begins, and when it has ended."""
+        try:
+            # in this order: what is killed in between was cut, and is known to be
+            self._sent.begin(number, self._watch.script.quarter_of(number))
+            self._watch.send(number)
+            self._publish(number)
+            self._sent.end()
+        except (ProbeCut, OSError) as error:
+            self._watch.drop(number, str(error))
+            self._watch.metrics.on_probe(self._watch.clock(), is_whole=False)
+            _LOG.warning("a probe was cut", number=number, error=str(error))
+            self._sent.cut()
+        else:
+            self._watch.metrics.on_probe(self._watch.clock(), is_whole=True)
+
+    def _next(self) -> int:
+        """The next probe that is still to begin, where the last one ended."""
+        # not the next one that is planned: after a pause the ones between are passed over
+        script, now_ms = self._watch.script, round(self._watch.clock() * 1000)
+        number = script.number_at(now_ms - _LATE_MS) + 1
+        return number if self._sent.may_follow(number) else number + 1
+
+    def _wait_until(self, begins_ms: int) -> bool:
+        """Whether the moment came before the end."""
+        left_s = begins_ms / 1000 - self._watch.clock()
+        return not (left_s > 0 and self._stop.wait(left_s))

@@ -1,0 +1,32 @@
+"""What can stop a canary, or what it wants to look at.
+
+CanaryError
+├── ProbeCut          a probe could not be sent as a whole
+├── NotLookedAt       a hop could not be looked at; it is tried again
+├── StateFileDamaged  the file of the probes that were sent cannot be read
+└── CanaryNotRunning  nobody answers at the address of the status
+"""
+
+from __future__ import annotations
+
+__all__ = ["CanaryError", "CanaryNotRunning", "NotLookedAt", "ProbeCut", "StateFileDamaged"]
+
+
+class CanaryError(Exception):
+    """The base of all."""
+
+
+class ProbeCut(CanaryError):
+    """A probe was not sent as a whole; the text says why."""
+
+
+class NotLookedAt(CanaryError):
+    """A hop could not be looked at now; the text says why."""
+
+
+class StateFileDamaged(CanaryError):
+    """The file of the probes that were sent is none; the text names it, and what to do."""
+
+
+class CanaryNotRunning(CanaryError):
+    """Nobody answers where the status is."""

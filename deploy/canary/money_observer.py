@@ -1,0 +1,180 @@
+"""The observer of what the canary used, and of what is owed for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import Contracts, NetAndTax
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.bills_of_usage import LakeBills
+from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
+from cloud_jobs.lake.snapshots import LakeState, newest_state
+from deploy.canary.device_records import DeviceRecords, StoredRecord
+from deploy.canary.expected_bill import bill_fault
+from deploy.canary.hops import Hop, ProbeItem
+from deploy.canary.lake_observers import device_of, observed_since
+from deploy.canary.observer import Observer
+from deploy.canary.quarter_usage import ProbeCover, QuarterUsage, covered, usage_fault
+from deploy.canary.script import QUARTER_MS
+from deploy.canary.sent_probes import SentProbes
+from deploy.canary.watch import CanaryWatch
+
+__all__ = ["MoneyObserver"]
+
+_KEY: Final = ("tenant", "device", "hour", "zone", "commit_number")
+_QUARTERS_AT_ONCE: Final = 8
+_QUARTERS_OF_HOUR: Final = 4
+_TIME_ZONE: Final = "UTC"
+_KEPT: Final = 1_000
+_STANDING_S: Final = 300
+"""A vehicle that says nothing for so long is nowhere in between (`tracks.max_gap_s`)."""
+
+
+class MoneyObserver(Observer):
+    """USAGE: the quarter of each probe that waits. RATED: the month of each probe that usage covers."""
+
+    hops = (Hop.USAGE, Hop.RATED)
+    every_s = 2.0
+
+    def __init__(self, watch: CanaryWatch, sent: SentProbes) -> None:
+        self._watch, self._sent, self._script = watch, sent, watch.script
+        self._lake, self._device = watch.settings.tables, device_of(watch)
+        self._records = DeviceRecords(self._lake, self._device, observed_since(watch))
+        self._numbers_of: OrderedDict[int, dict[ProbeItem, int]] = OrderedDict()
+        self._known: str = ""
+
+    def look(self) -> None:
+        """See Observer. Raises LakeError, StoreUnavailable."""
+        self._mark_unknown(self._watch.numbers())
+        waiting = sorted({*self._watch.waiting(Hop.USAGE), *self._watch.waiting(Hop.RATED)})
+        if not waiting:
+            return
+        state = newest_state(self._lake)
+        # after the state: what usage covers is among these records
+        self._take(self._records.read_new())
+        # the same lake gives the same bill
+        if state.digest() == self._known:
+            return
+        whole = [number for number in waiting if self._covered(number, state.covers) is ProbeCover.WHOLE]
+        self._look_at_usage(state, waiting)
+        self._look_at_bills(state, whole)
+        # after both looks: one that failed is tried again with the same state
+        self._known = state.digest()
+
+    def _take(self, stored: Iterable[StoredRecord]) -> None:
+        for one in stored:
+            number = self._script.number_at(one.record.item.t_ms)
+            known = self._numbers_of.setdefault(number, {})
+            known[one.record.item] = min(one.ingest_number, known.get(one.record.item, one.ingest_number))
+        while len(self._numbers_of) > _KEPT:
+            self._numbers_of.popitem(last=False)
+
+    def _covered(self, number: int, covers: int) -> ProbeCover:
+        return covered(self._watch.record_items(number), self._numbers_of.get(number, {}), covers)
+
+    def _mark_unknown(self, numbers: Collection[int]) -> None:
+        """Of a quarter in which a probe was cut, or others drove with this device, nobody knows what was used."""
+        quarters = {self._script.quarter_of(number) for number in numbers}
+        faults = {quarter: self._why_unknown(quarter) for quarter in quarters}
+        for number in numbers:
+            if why := faults[self._script.quarter_of(number)]:
+                self._watch.cannot_know(number, Hop.USAGE, why)
+
+    def _why_unknown(self, quarter: int) -> str:
+        if self._sent.is_unknown(quarter):
+            return "a probe of this quarter of an hour was cut: what was driven is not known"
+        if self._has_strangers(quarter):
+            return "the table has records of this quarter of an hour that this canary did not send"
+        return ""
+
+    def _has_strangers(self, quarter: int) -> bool:
+        mine = {*self._sent.whole(quarter), self._sent.begun(quarter)}
+        # what was sent a moment ago may have been begun after this was read
+        newest = max((one for one in mine if one is not None), default=-1)
+        others = (one for one in self._numbers_of if self._script.quarter_of(one) == quarter and one <= newest)
+        return any(one not in mine for one in others)
+
+    def _look_at_usage(self, state: LakeState, waiting: Iterable[int]) -> None:
+        quarters = sorted({self._script.quarter_of(number) for number in waiting})[-_QUARTERS_AT_ONCE:]
+        if not quarters:
+            return
+        found = self._usage(state, quarters)
+        for quarter in quarters:
+            self._judge_quarter(quarter, found.get(quarter, QuarterUsage()), state.covers)
+
+    def _judge_quarter(self, quarter: int, usage: QuarterUsage, covers: int) -> None:
+        if self._why_unknown(quarter):
+            return
+        begun = self._sent.begun(quarter)
+        numbers = [*self._sent.whole(quarter), *([] if begun is None else [begun])]
+        states = {number: self._covered(number, covers) for number in numbers}
+        fault = usage_fault(usage, states.values(), self._script.inside_mm, before=self._before(quarter, covers))
+        for number, state in states.items():
+            # of a probe that usage does not cover yet it says nothing
+            if state is ProbeCover.NOTHING:
+                continue
+            self._watch.judge(number, Hop.USAGE, fault)
+            if not fault and state is ProbeCover.WHOLE:
+                self._watch.show(number, Hop.USAGE, self._script.items(number)[Hop.USAGE])
+
+    def _before(self, quarter: int, covers: int) -> ProbeCover:
+        """How much is covered of the last probe before a quarter, if the vehicle comes from there."""
+        before = self._sent.whole(quarter - 1)
+        if not before:
+            return ProbeCover.WHOLE
+        ends_ms = self._script.begins_ms(before[-1]) + self._script.driven_ms
+        if quarter * QUARTER_MS - ends_ms > _STANDING_S * 1000:
+            return ProbeCover.WHOLE
+        return self._covered(before[-1], covers)
+
+    def _usage(self, state: LakeState, quarters: list[int]) -> dict[int, QuarterUsage]:
+        first, last = _moment(quarters[0]), _moment(quarters[-1] + 1) - timedelta.resolution
+        columns = (*_KEY, "entries", "distance_mm")
+        rows = usage_rows(self._lake, state, [self._device], first, last, columns=columns).to_pylist()
+        found: dict[int, QuarterUsage] = {}
+        for row in rows:
+            if row["zone"] == self._watch.settings.name:
+                hour = round(row["hour"].timestamp()) // 3600
+                for at in range(_QUARTERS_OF_HOUR):
+                    of = QuarterUsage(row["entries"][at], row["distance_mm"][at])
+                    found[hour * _QUARTERS_OF_HOUR + at] = of
+        return found
+
+    def _look_at_bills(self, state: LakeState, whole: Iterable[int]) -> None:
+        of_month: dict[str, list[int]] = {}
+        for number in whole:
+            begins = datetime.fromtimestamp(self._script.begins_ms(number) / 1000, UTC)
+            of_month.setdefault(f"{begins:%Y-%m}", []).append(number)
+        for month, numbers in of_month.items():
+            fault = self._bill_fault(state, BillingPeriod.parse(month, _TIME_ZONE))
+            for number in numbers:
+                self._watch.judge(number, Hop.RATED, fault)
+                if not fault:
+                    self._watch.show(number, Hop.RATED, self._script.items(number)[Hop.RATED])
+
+    def _bill_fault(self, state: LakeState, period: BillingPeriod) -> str:
+        """How what the canary account owes for a month differs from what follows from its entries."""
+        name = self._watch.settings.name
+        columns = (*_KEY, "entries")
+        last = period.end - timedelta.resolution
+        rows: list[dict[str, Any]] = usage_rows(
+            self._lake, state, [self._device], period.start, last, columns=columns
+        ).to_pylist()
+        entries = sum(sum(row["entries"]) for row in rows if row["zone"] == name)
+        try:
+            contract = Contracts(reference_rows(self._lake, state, ids=[name])).contract_of(name, period)
+            (owed,) = LakeBills(self._lake, lambda _done, _of: None, state).rated([contract])
+        except BillingError as error:
+            return f"nothing can be rated: {error}"
+        # an account that cannot be rated, and why
+        if not isinstance(owed, NetAndTax):
+            return f"nothing can be rated: {owed}"
+        return bill_fault(entries, owed.net_minor, owed.tax_minor, contract.payer.currency)
+
+
+def _moment(quarter: int) -> datetime:
+    return datetime.fromtimestamp(quarter * QUARTER_MS / 1000, UTC)

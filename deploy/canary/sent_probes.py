@@ -1,0 +1,117 @@
+"""Which probes were sent in which quarter of an hour, on disk before each: a canary that is started again goes on.
+
+A probe that was begun and not ended was cut: how often the vehicle came into the fence in its quarter, nobody knows,
+nor in the quarter of the next one, before which it stood somewhere on the way.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.canary.errors import StateFileDamaged
+from runtime import read_bounded, replace_durably
+
+__all__ = ["SentProbes"]
+
+_MAX_BYTES: Final = 1 << 20
+_KEPT: Final = 16
+"""So many quarters are remembered: four hours."""
+
+
+class SentProbes:
+    """By quarter (counted since 1970) the numbers of the probes that were sent as a whole, and the quarters of which
+    that is not known."""
+
+    def __init__(self, file: Path, *, has_sent_before: bool) -> None:
+        """`has_sent_before`: whether the vehicle's buffer shows that it did; then a file that is gone is a gap.
+
+        Raises StateFileDamaged, OSError.
+        """
+        self._file = file
+        self._whole: dict[int, list[int]] = {}
+        self._unknown: set[int] = set()
+        self._begun: tuple[int, int] | None = None
+        self._after_cut = False
+        self._forgotten = -1
+        self.last: int | None = None
+        if file.exists():
+            self._load()
+        else:
+            # what was driven before this file was lost is not known
+            self._after_cut = has_sent_before
+
+    def begin(self, number: int, quarter: int) -> None:
+        """A probe is about to be sent; returns when that is on disk. Raises OSError."""
+        if self._begun is not None:
+            self.cut()
+        if self._after_cut:
+            self._unknown.add(quarter)
+        self._begun, self._after_cut = (number, quarter), False
+        self._save()
+
+    def end(self) -> None:
+        """It was sent as a whole. On disk with the next one, or at the end: what is lost until then counts as cut."""
+        assert self._begun is not None, "it was begun"
+        number, quarter = self._begun
+        self._whole.setdefault(quarter, []).append(number)
+        self.last, self._begun = number, None
+        # a file that is written each period stays small
+        known = sorted(self._whole.keys() | self._unknown)
+        for old in known[:-_KEPT]:
+            self._whole.pop(old, None)
+            self._unknown.discard(old)
+            self._forgotten = old
+        self._save()
+
+    def cut(self) -> None:
+        """It was not sent as a whole."""
+        if self._begun is not None:
+            self._unknown.add(self._begun[1])
+            # where the vehicle stands now nobody knows, so any parity will do for the next one
+            self._begun, self._after_cut, self.last = None, True, None
+            self._save()
+
+    def is_unknown(self, quarter: int) -> bool:
+        """Whether nobody knows what was driven in a quarter."""
+        return quarter in self._unknown or quarter <= self._forgotten
+
+    def whole(self, quarter: int) -> list[int]:
+        """The probes of a quarter that were sent as a whole, in order."""
+        return [*self._whole.get(quarter, ())]
+
+    def begun(self, quarter: int) -> int | None:
+        """The probe of a quarter that is being sent."""
+        return self._begun[0] if self._begun is not None and self._begun[1] == quarter else None
+
+    def may_follow(self, number: int) -> bool:
+        """Whether a probe begins where the last one ended: one drives north, the next one south."""
+        return self.last is None or (number - self.last) % 2 == 1
+
+    def _load(self) -> None:
+        try:
+            self._take(json.loads(read_bounded(self._file, _MAX_BYTES)))
+        except (AttributeError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StateFileDamaged(
+                f"{self._file} cannot be read ({error}): remove it; until the next quarter of an hour usage is unknown"
+            ) from error
+        # a probe that was begun and not ended by an earlier process
+        self.cut()
+
+    def _take(self, held: dict[str, Any]) -> None:
+        self._whole = {int(quarter): [int(one) for one in numbers] for quarter, numbers in held["whole"].items()}
+        self._unknown = {int(one) for one in held["unknown"]}
+        self._begun = None if held["begun"] is None else (int(held["begun"][0]), int(held["begun"][1]))
+        self.last = None if held["last"] is None else int(held["last"])
+        self._after_cut = bool(held["after_cut"])
+
+    def _save(self) -> None:
+        held = {
+            "whole": self._whole,
+            "unknown": sorted(self._unknown),
+            "begun": self._begun,
+            "last": self.last,
+            "after_cut": self._after_cut,
+        }
+        replace_durably(self._file, json.dumps(held).encode())

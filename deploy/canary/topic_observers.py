@@ -1,0 +1,144 @@
+"""Observers of Pulsar's topics: batches in the region and at the centre, and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import pulsar
+
+from deploy.canary.config import WatchedCluster
+from deploy.canary.errors import NotLookedAt
+from deploy.canary.hops import Hop
+from deploy.canary.observer import Observer
+from deploy.canary.shown_events import EventBook, EventOfProbe
+from deploy.canary.shown_records import RecordOfProbe, records_of_batch
+from deploy.canary.watch import CanaryWatch
+from geo.alerts import MalformedAlert, decode_alert
+from runtime.pulsar_client import open_pulsar_client
+from telemetry import WireError
+
+__all__ = ["AlertObserver", "BatchObserver", "TopicReaders"]
+
+_TIMEOUT_S: Final = 10
+_WAIT_MS: Final = 50
+_AT_ONCE: Final = 1_000
+"""So many messages of a partition are taken by one look."""
+
+
+class TopicReaders:
+    """Readers of each partition of a topic, from its end on; they leave no trace on the broker.
+
+    After a failure they begin again behind the message that was read last.
+    """
+
+    def __init__(self, cluster: WatchedCluster, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
+        self._client: pulsar.Client | None = None
+        self._readers: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+
+    def read(self) -> Iterator[bytes]:
+        """The messages that are there now. Raises NotLookedAt."""
+        try:
+            self._open()
+            for partition, reader in self._readers.items():
+                # one that is not reads nothing, for ever, and raises nothing
+                if not reader.is_connected():
+                    raise NotLookedAt(f"{self._cluster.service_url} is not connected")
+                yield from self._read(partition, reader)
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            self.close()
+            raise NotLookedAt(f"{self._topic} at {self._cluster.service_url}: {error}") from error
+
+    def close(self) -> None:
+        """Closes the connection."""
+        client, self._client, self._readers = self._client, None, {}
+        if client is not None:
+            with suppress(pulsar.PulsarException, RuntimeError):
+                client.close()
+
+    def _open(self) -> None:
+        if self._client is not None:
+            return
+        self._client = open_pulsar_client(self._cluster.service_url, self._cluster.access, timeout_s=_TIMEOUT_S)
+        for partition in self._client.get_topic_partitions(self._topic):
+            start = self._last.get(partition, pulsar.MessageId.latest)
+            self._readers[partition] = self._client.create_reader(partition, start)
+            # what comes while it is not connected is behind this, too
+            self._last.setdefault(partition, start)
+
+    def _read(self, partition: str, reader: Any) -> Iterator[bytes]:
+        for _ in range(_AT_ONCE):
+            try:
+                message = reader.read_next(_WAIT_MS)
+            except pulsar.Timeout:
+                return
+            self._last[partition] = message.message_id()
+            yield message.data()
+
+
+class BatchObserver(Observer):
+    """The canary's batches on the topic of its region, in one cluster."""
+
+    every_s = 0.02
+
+    def __init__(self, watch: CanaryWatch, hop: Hop, cluster: WatchedCluster) -> None:
+        self.hops = (hop,)
+        self._watch, self._hop, self._device = watch, hop, watch.settings.device
+        self._readers = TopicReaders(cluster, watch.settings.batches_topic)
+
+    def look(self) -> None:
+        """See Observer."""
+        for data in self._readers.read():
+            self._watch.show_records(self._hop, self._records(data))
+
+    def close(self) -> None:
+        """See Observer."""
+        self._readers.close()
+
+    def _records(self, data: bytes) -> list[RecordOfProbe]:
+        try:
+            return records_of_batch(data, self._device)
+        except WireError:
+            return []  # not a batch of ours: the ingest puts it in quarantine
+
+
+class AlertObserver(Observer):
+    """Alerts at the canary's fence, as they are readable at the centre."""
+
+    hops = (Hop.ALERT,)
+    every_s = 0.02
+
+    def __init__(self, watch: CanaryWatch, cluster: WatchedCluster) -> None:
+        settings = watch.settings
+        self._watch, self._sender, self._place = watch, (settings.tenant, settings.device), settings.name
+        self._book = EventBook(watch.script, *self._sender)
+        self._readers = TopicReaders(cluster, settings.alerts_topic)
+
+    def look(self) -> None:
+        """See Observer."""
+        for data in self._readers.read():
+            try:
+                alert = decode_alert(data)
+            except MalformedAlert:
+                continue
+            # the topic has everybody's; another device at this fence is no probe
+            if (alert.tenant, alert.device) == self._sender and alert.place == self._place:
+                self._show(EventOfProbe(alert.id, alert.event))
+
+    def close(self) -> None:
+        """See Observer."""
+        self._readers.close()
+
+    def _show(self, shown: EventOfProbe) -> None:
+        number = self._watch.script.number_at(shown.event.t_ms)
+        is_known = self._book.knows(number, shown)
+        item, fault = self._book.note(number, shown)
+        if is_known:
+            self._watch.note_repeat(number, Hop.ALERT)
+        elif item is not None:
+            self._watch.show(number, Hop.ALERT, [item])
+        if fault:
+            self._watch.judge(number, Hop.ALERT, fault)

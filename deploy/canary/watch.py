@@ -1,0 +1,179 @@
+"""What all observers of a canary write to, and its status reads from: the ledger, behind one lock, and its metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Final
+
+from deploy.canary.config import CanarySettings
+from deploy.canary.hops import AT_LEAST_ONCE, Hop, ProbeItem
+from deploy.canary.ledger import CanaryLedger
+from deploy.canary.metrics import CanaryMetrics
+from deploy.canary.script import CanaryScript
+from deploy.canary.shown_records import RecordBook, RecordOfProbe, content_fault
+from deploy.canary.status import CanaryStatus, HopStatus, status_of_hop
+
+__all__ = ["CanaryWatch"]
+
+STALE_PERIODS: Final = 3
+"""After so many periods without a probe no hop is green."""
+SILENT_S: Final = 30.0
+"""An observer that has said nothing for so long cannot look."""
+
+
+class CanaryWatch:
+    """One canary's ledger. Any thread may call; the clock (seconds since 1970) is that of device times."""
+
+    def __init__(self, settings: CanarySettings, clock: Callable[[], float] = time.time) -> None:
+        self.settings, self.script = settings, CanaryScript(settings.script)
+        self.clock = clock
+        self.metrics = CanaryMetrics(settings.watched)
+        self.metrics.on_begin(clock())
+        limits = {hop: settings.limits.of(hop) for hop in settings.watched}
+        stale_s = STALE_PERIODS * settings.script.period_s
+        self._ledger = CanaryLedger(limits, settings.lost_after_s, stale_s)
+        self._lock = threading.RLock()
+        self._books = {hop: RecordBook() for hop in (Hop.REGION, Hop.CENTRE, Hop.TABLE)}
+        self._blind: dict[Hop, str] = {}
+        self._looked_s: dict[Hop, float] = {}
+        self._not_sent = ""
+
+    @lru_cache(maxsize=1_024)  # noqa: B019 - there is one for the life of the process
+    def record_items(self, number: int) -> tuple[ProbeItem, ...]:
+        """The records of a probe."""
+        return self.script.record_items(number)
+
+    def send(self, number: int) -> None:
+        """A probe begins."""
+        begins_s = self.script.begins_ms(number) / 1000
+        with self._lock:
+            self._ledger.send(number, self.script.items(number), begins_s, begins_s + self.script.driven_ms / 1000)
+            self._not_sent = ""
+
+    def drop(self, number: int, why: str) -> None:
+        """A probe was not sent as a whole."""
+        with self._lock:
+            self._ledger.drop(number)
+            self._not_sent = why
+
+    def show_records(self, hop: Hop, records: Iterable[RecordOfProbe]) -> None:
+        """Records of the device are there: of each probe those that are new, again, or under another id."""
+        of_probe: dict[int, list[RecordOfProbe]] = {}
+        for record in records:
+            of_probe.setdefault(self.script.number_at(record.item.t_ms), []).append(record)
+        now_s = self.clock()
+        with self._lock:
+            for number, found in of_probe.items():
+                # of a probe from before this process nothing is known
+                if number not in self._ledger:
+                    continue
+                showing = self._books[hop].note(number, found)
+                self._see(number, hop, showing.new, now_s)
+                is_double = hop not in AT_LEAST_ONCE
+                self._ledger.note_repeats(number, hop, 0 if is_double else showing.again)
+                self._ledger.note_doubles(number, hop, showing.under_other_ids + (showing.again if is_double else 0))
+                for record in found:
+                    if fault := content_fault(self.script, self.settings.device, number, record):
+                        self._ledger.judge(number, hop, fault)
+
+    def show(self, number: int, hop: Hop, items: Sequence[ProbeItem]) -> None:
+        """Items of a probe are there."""
+        with self._lock:
+            self._see(number, hop, items, self.clock())
+
+    def judge(self, number: int, hop: Hop, why: str) -> None:
+        """What is there of a probe is wrong; "": it is right after all."""
+        with self._lock:
+            self._ledger.judge(number, hop, why)
+
+    def cannot_know(self, number: int, hop: Hop, why: str) -> None:
+        """Nobody knows what should be there of a probe."""
+        with self._lock:
+            self._ledger.cannot_know(number, hop, why)
+
+    def note_repeat(self, number: int, hop: Hop) -> None:
+        """A message of a probe came again."""
+        with self._lock:
+            self._ledger.note_repeats(number, hop, 1)
+
+    def waiting(self, hop: Hop) -> list[int]:
+        """The probes of which something is still to show at a hop, or is wrong there."""
+        with self._lock:
+            return self._ledger.waiting(hop)
+
+    def numbers(self) -> list[int]:
+        """The probes that are kept."""
+        with self._lock:
+            return self._ledger.numbers
+
+    def record_ids(self, number: int) -> dict[ProbeItem, tuple[int, int]]:
+        """The record ids of a probe (epoch and seq), as far as they were seen anywhere."""
+        with self._lock:
+            known: dict[ProbeItem, tuple[int, int]] = {}
+            # whichever place has seen it: an id is the same everywhere
+            for book in self._books.values():
+                known |= book.ids(number)
+            return known
+
+    @contextmanager
+    def looking(self, hops: Iterable[Hop]) -> Iterator[None]:
+        """Around each look of an observer at its hops: what it raises makes them blind, until a look succeeds."""
+        try:
+            yield
+        except Exception as error:
+            self.cannot_look(hops, str(error) or type(error).__name__)
+            raise
+        with self._lock:
+            for hop in hops:
+                self._blind.pop(hop, None)
+                self._looked_s[hop] = time.monotonic()
+
+    def has_looked(self, hops: Iterable[Hop]) -> bool:
+        """Whether each of some hops was looked at, and can be now."""
+        with self._lock:
+            return all(hop in self._looked_s and hop not in self._blind for hop in hops)
+
+    def cannot_look(self, hops: Iterable[Hop], why: str) -> None:
+        """Hops cannot be looked at."""
+        with self._lock:
+            for hop in hops:
+                self._blind[hop] = why.splitlines()[0][:300]
+
+    def status(self, *, buckets: bool = True) -> CanaryStatus:
+        """What can be said of each hop now."""
+        now_s = self.clock()
+        with self._lock:
+            states = self._ledger.states(now_s, self._all_blind())
+            hops: list[HopStatus] = [
+                status_of_hop(self._ledger, state, now_s=now_s, with_buckets=buckets) for state in states
+            ]
+            return CanaryStatus(
+                region=self.settings.region,
+                device=f"{self.settings.tenant}/{self.settings.device}",
+                asked_s=now_s,
+                not_sent=self._not_sent,
+                hops=tuple(hops),
+            )
+
+    def count(self) -> None:
+        """Brings the metrics up to date; to be called once a second or so."""
+        now_s = self.clock()
+        with self._lock:
+            states = self._ledger.states(now_s, self._all_blind())
+            for state in (one for one in states if one.hop in self.settings.watched):
+                news = self._ledger.take_news(state.hop, now_s)
+                level = self._ledger.counts(state.hop, now_s - 3600, now_s, now_s).level
+                self.metrics.set_hop(state, news, level)
+
+    def _see(self, number: int, hop: Hop, items: Sequence[ProbeItem], now_s: float) -> None:
+        self.metrics.on_latencies(hop, self._ledger.see(number, hop, items, now_s))
+
+    def _all_blind(self) -> dict[Hop, str]:
+        now_s = time.monotonic()
+        # an observer that hangs raises nothing
+        silent = {hop: now_s - at_s for hop, at_s in self._looked_s.items() if now_s - at_s > SILENT_S}
+        return {hop: f"no answer for {for_s:.0f} s" for hop, for_s in silent.items()} | self._blind

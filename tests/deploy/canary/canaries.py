@@ -1,0 +1,26 @@
+"""Settings of canaries for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deploy.canary.config import CanarySettings
+from settings import validate
+
+__all__ = ["canary_settings"]
+
+
+def canary_settings(folder: Path, **more: Any) -> CanarySettings:
+    """A canary of region `eu`, whose lake is in the folder."""
+    tables: dict[str, Any] = {
+        "region": "eu",
+        "device": "canary-eu",
+        "folder": str(folder / "vehicle"),
+        "lake": str(folder / "lake"),
+        "script": {"latitude": 54.6, "longitude": 4.2},
+        "agent": {"uplinks": [{"region": "eu", "host": "127.0.0.1"}]},
+        "regional": {"service_url": "pulsar://127.0.0.1:6650"},
+        "centre": {"service_url": "pulsar://127.0.0.1:6651"},
+    }
+    return validate(CanarySettings, tables | more, "canary.toml")

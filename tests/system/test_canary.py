@@ -1,0 +1,76 @@
+"""A real canary on real servers: its records are seen at each hop up to the coverage, once, and a fault where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.request import urlopen
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.canary.cli import app
+from deploy.canary.hops import Hop
+from deploy.canary.probe_at_hop import HopColour
+from deploy.canary.status import CanaryStatus
+from deploy.drill.canary_environment import CanaryEnvironment, canary_environment
+from deploy.local import LocalStack
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+WATCHED = (Hop.REGION, Hop.ACKNOWLEDGED, Hop.CENTRE, Hop.TABLE, Hop.COVERAGE)
+
+
+@pytest.fixture(scope="module")
+def environment(stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanaryEnvironment]:
+    with canary_environment(stack, tmp_path_factory.mktemp("canary"), WATCHED, print) as running:
+        yield running
+
+
+def all_green(status: CanaryStatus) -> bool:
+    return set(status.of(HopColour.GREEN)) == set(WATCHED)
+
+
+def test_each_watched_hop_becomes_green_and_the_others_are_unknown(environment: CanaryEnvironment) -> None:
+    environment.wait_for("all hops are green", all_green, 180)
+    status = environment.status()
+    assert status is not None
+    assert set(status.of(HopColour.UNKNOWN)) == set(Hop) - set(WATCHED)
+    table = next(one for one in status.hops if one.hop is Hop.TABLE)
+    assert (table.doubled, table.wrong) == (0, 0)
+    assert table.p50_s is not None
+    done = CliRunner().invoke(app, ["status", "--config", str(environment.config), "--buckets"])
+    assert done.exit_code == 0, done.output
+    assert "coverage" in done.output
+    with urlopen(f"http://127.0.0.1:{environment.canary.status.port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert 'waybill_canary_healthy{hop="table"} 1.0' in text
+    assert 'waybill_canary_healthy{hop="usage"}' not in text
+
+
+@pytest.mark.nightly
+def test_a_cut_link_is_red_at_the_centre_alone_and_green_again_when_it_is_healed(
+    environment: CanaryEnvironment, stack: LocalStack
+) -> None:
+    environment.wait_for("all hops are green", all_green, 180)
+    links = [stack.links["eu->hq"], stack.links["hq->eu"]]
+    try:
+        for link in links:
+            link.cut()
+        environment.wait_for("the centre is red", lambda status: status.of(HopColour.RED) == [Hop.CENTRE], 90)
+        assert CliRunner().invoke(app, ["status", "--config", str(environment.config)]).exit_code == 1
+    finally:
+        for link in links:
+            link.heal()
+    environment.wait_for("all hops are green", all_green, 180)
+
+
+@pytest.mark.nightly
+def test_a_canary_that_is_killed_goes_on_with_its_vehicle_and_its_device(environment: CanaryEnvironment) -> None:
+    environment.wait_for("all hops are green", all_green, 180)
+    process = environment.processes["canary"]
+    process.kill()
+    process.start()
+    environment.wait_for("all hops are green", all_green, 180)
+    status = environment.status()
+    assert status is not None
+    assert all(one.doubled == 0 for one in status.hops)
