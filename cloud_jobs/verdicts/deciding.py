@@ -59,7 +59,7 @@ def decide(known: KnownOfAlert) -> AlertDecision | None:
         return AlertDecision(VerdictKind.CORRECTED, known.event, ErrorReason.INCORRECT_DATA)
     if known.is_covered:
         return _WITHDRAWN
-    # who is told that a record never came looks for it in the region, and not at the job that stands still
+    # a record that never came is looked for in the region, and not at the job that stands still
     reason = ErrorReason.NOT_COMPUTED if known.is_received else ErrorReason.NOT_RECEIVED
     return AlertDecision(VerdictKind.WITHDRAWN, None, reason) if known.is_overdue else None
 

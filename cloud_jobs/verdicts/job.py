@@ -51,7 +51,7 @@ class VerdictRun:
         return bool(self.confirmed + self.corrected + self.withdrawn + self.late)
 
 
-class KnownCoverage(NamedTuple):
+class AlertCoverage(NamedTuple):
     """With what the events are computed, and what the centre has now, which is asked for overdue alerts alone."""
 
     covered: Mapping[DeviceStream, Coverage]
@@ -152,7 +152,7 @@ class _Deciding:
         by_kind = {kind.value: int(counts.get(kind, 0)) for kind in VerdictKind}
         return VerdictRun(**by_kind, provisional=self._open, oldest_provisional_s=max(0, oldest_s))
 
-    def _known(self, alert: Row | None, event: Row | None, before: Row | None, coverage: KnownCoverage) -> KnownOfAlert:
+    def _known(self, alert: Row | None, event: Row | None, before: Row | None, coverage: AlertCoverage) -> KnownOfAlert:
         is_overdue = alert is not None and alert["collected_at"] <= self._now - self._longest
         has_record = alert is not None and _has(coverage.covered, alert)
         return KnownOfAlert(
@@ -174,13 +174,13 @@ class _Deciding:
     def _covered_at(self) -> datetime | None:
         return None if self._covered_commit is None else ingested_at(self._lake, self._covered_commit)
 
-    def _coverage(self, alerts: Iterable[Row]) -> KnownCoverage:
+    def _coverage(self, alerts: Iterable[Row]) -> AlertCoverage:
         """What is covered and what is received of the devices of these alerts."""
         rows = [*alerts]
         covered = self._coverage_at(self._covered_commit, rows)
         due = self._now - self._longest
         overdue = [row for row in rows if row["collected_at"] <= due and not _has(covered, row)]
-        return KnownCoverage(covered, self._coverage_at(self._lake.ingest_commit(), overdue) if overdue else {})
+        return AlertCoverage(covered, self._coverage_at(self._lake.ingest_commit(), overdue) if overdue else {})
 
     def _coverage_at(self, commit: int | None, alerts: Sequence[Row]) -> Mapping[DeviceStream, Coverage]:
         devices = {TenantDevice(row["tenant"], row["device"]) for row in alerts}
