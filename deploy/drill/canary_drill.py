@@ -21,6 +21,8 @@ __all__ = ["CanaryFault", "FaultOutcome", "faults_as_json", "faults_at", "faults
 RED_WITHIN_S: Final = 60.0
 _STEADY_S: Final = 600.0
 _GIVEN_UP_S: Final = 150.0
+_GREEN_FOR_S: Final = 20.0
+"""So long all has to be green: what came in before a repair may be late only now, and is no fault of what follows."""
 _SENT: Final = "unit_amount = 1.00"
 _WRONG: Final = "unit_amount = 0.10"
 
@@ -74,11 +76,8 @@ def run_faults(
 def _run(environment: CanaryEnvironment, fault: CanaryFault, watched: set[Hop]) -> FaultOutcome:
     plan = _PLANS[fault]
 
-    def all_green(status: CanaryStatus) -> bool:
-        return {*status.of(HopColour.GREEN)} >= watched
-
     # each fault begins from green, or the one before would be seen again
-    environment.wait_for("every hop is green", all_green, _STEADY_S)
+    _wait_until_green(environment, watched)
     environment.say(f"every hop is green; {plan.what}")
     others: set[Hop] = set()
 
@@ -94,11 +93,25 @@ def _run(environment: CanaryEnvironment, fault: CanaryFault, watched: set[Hop]) 
     reason = next((one.reason for one in status.hops if one.hop is plan.hop), "") if status else ""
     environment.say(f"{plan.hop} is red after {red_s:.0f} s: {reason}")
     plan.repair(environment)
-    began = time.monotonic()
-    environment.wait_for("every hop is green again", all_green, _STEADY_S)
-    green_s = time.monotonic() - began
+    green_s = _wait_until_green(environment, watched)
     environment.say(f"every hop is green {green_s:.0f} s after the repair")
     return FaultOutcome(fault, plan.what, plan.hop, red_s, tuple(sorted(others)), reason, green_s)
+
+
+def _wait_until_green(environment: CanaryEnvironment, watched: set[Hop]) -> float:
+    """After how many seconds every hop was green and stayed so."""
+    began, since = time.monotonic(), list[float]()
+
+    def stays_green(status: CanaryStatus) -> bool:
+        now = time.monotonic()
+        if not {*status.of(HopColour.GREEN)} >= watched:
+            since.clear()
+            return False
+        since.append(now)
+        return now - since[0] >= _GREEN_FOR_S
+
+    environment.wait_for("every hop is green, and stays so", stays_green, _STEADY_S)
+    return since[0] - began
 
 
 def _links(environment: CanaryEnvironment) -> list[Any]:
