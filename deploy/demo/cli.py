@@ -20,7 +20,7 @@ from cloud_jobs.errors import CloudError
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.plan import DemoSettings, plan_demo, write_topology
-from deploy.demo.report import as_json, completeness_table, records_table, verdict_table
+from deploy.demo.report import alerts_table, as_json, completeness_table, records_table, verdict_table
 from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
 from geo.replication import ReplicationError
@@ -129,7 +129,7 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
 
 def _print(audit: Audit, folder: Path, place: LakePlace) -> None:
     console.print()
-    console.print(records_table(audit), "", completeness_table(audit), "")
+    console.print(records_table(audit), "", completeness_table(audit), "", alerts_table(audit), "")
     console.print(verdict_table(audit))
     # an S3 server of the stack has ended with it
     if place is LakePlace.FOLDER:

@@ -17,7 +17,7 @@ SCRAPE = FOLDER / "prometheus.yml"
 TESTS = FOLDER / "waybill-rules-test.yml"
 # What Prometheus adds to whatever it reads, and the metrics that are its own.
 TARGET = {"job", "instance"}
-REGIONAL = {"gateway", "access", "canary"}
+REGIONAL = {"gateway", "access", "alerts", "canary"}
 """Their targets have the label `region` in the example of the scrape configuration."""
 OWN = {"up": TARGET | {"region"}, "ALERTS": {"alertname", "alertstate", "severity"}}
 _RULE = re.compile(

@@ -129,4 +129,4 @@ def test_the_targets_of_a_region_have_its_label() -> None:
     jobs = dict(re.findall(r"- job_name: waybill-(\w+)\n(.*?)(?=\n  #|\Z)", text, re.DOTALL))
     regional = {job for job, rest in jobs.items() if rest.count("targets:") == rest.count("labels: {region: ")}
     assert regional == REGIONAL
-    assert set(jobs) == {"gateway", "access", "canary", "replication", "centre", "jobs", "webhooks"}
+    assert set(jobs) == {"gateway", "access", "alerts", "canary", "replication", "centre", "jobs", "webhooks"}

@@ -54,7 +54,7 @@ def plain(expr: str, dashboard: dict[str, Any]) -> str:
 
 
 def test_there_is_a_dashboard_for_each_place() -> None:
-    places = ("centre", "fleet", "region", "replication", "webhooks")
+    places = ("alerts", "centre", "fleet", "region", "replication", "webhooks")
     assert sorted(DASHBOARDS) == [f"waybill-{place}" for place in places]
     titles = [dashboard["title"] for dashboard in DASHBOARDS.values()]
     assert len(set(titles)) == len(titles)
