@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
@@ -97,6 +98,10 @@ class WebhookSettings(Settings):
     def is_for(self, account: str) -> bool:
         """Whether rules of an account may name it."""
         return any(account.startswith(one[:-1]) if one.endswith("*") else account == one for one in self.accounts)
+
+    def foreign_accounts(self, rules: Iterable[str]) -> list[str]:
+        """The accounts of rules that may not name it; a rule is `account/name`."""
+        return sorted({account for rule in rules if not self.is_for(account := rule.partition("/")[0])})
 
 
 class NotifierSource(Settings):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -129,9 +129,17 @@ class Notifier:
         )
         return [
             WebhookDelivery(notification.key, webhook, notification.tenant, rules, body_of(notification, rules))
-            for webhook, rules in passing
+            for webhook, passed in passing
+            for rules in self._apart(webhook, passed)
             if rules
         ]
+
+    def _apart(self, webhook: str, rules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """The rules that may name a webhook, and those that may not: what one account says refuses no other's."""
+        settings = self._webhooks.get(webhook)
+        foreign = () if settings is None else tuple(one for one in rules if settings.foreign_accounts([one]))
+        yield tuple(one for one in rules if one not in foreign)
+        yield foreign
 
     def _read(self, message: TakenMessage) -> Notification | None:
         try:
@@ -174,8 +182,7 @@ class Notifier:
         if waiting is None or settings is None:
             return self._refuse(delivery, "unknown-webhook", "the settings have no webhook of this name")
         # a rule can name any webhook; whose it is, the settings say
-        accounts = {rule.partition("/")[0] for rule in delivery.rules}
-        if others := sorted(one for one in accounts if not settings.is_for(one)):
+        if others := settings.foreign_accounts(delivery.rules):
             return self._refuse(delivery, "other-account", f"the webhook is not for account {others[0]}")
         # more than its queue takes is kept in Pulsar, not in memory: another webhook has its own queue
         if not waiting.add(delivery):

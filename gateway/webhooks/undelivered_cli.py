@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -18,10 +18,11 @@ from settings import load, one_line
 
 if TYPE_CHECKING:
     from gateway.webhooks.config import NotifierSettings
+    from gateway.webhooks.signed_post import SignedPost
     from gateway.webhooks.undelivered_message import UndeliveredMessage
     from gateway.webhooks.undelivered_queue import UndeliveredEntry
 
-__all__ = ["app"]
+__all__ = ["app", "posted"]
 
 MAX_ENTRIES: Final = 100_000
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that no webhook took.")
@@ -75,13 +76,10 @@ def retry(
         for message, entry in _entries(settings, webhook, key):
             if message is None:
                 continue
-            post = posts.get(message.webhook)
-            outcome = None if post is None else post(message.delivery)
-            is_taken = outcome is not None and outcome.is_delivered
+            is_taken, detail = posted(settings, posts, message)
             # taken off only after its server took it: a command that is killed between posts it again
             if is_taken:
                 entry.remove()
-            detail = "the settings have no webhook of this name" if outcome is None else outcome.detail
             results.append({"key": message.key, "webhook": message.webhook, "taken": is_taken, "detail": detail})
             if not as_json:
                 said = "taken" if is_taken else "not taken"
@@ -120,6 +118,20 @@ def discard(
         sys.stdout.write(json.dumps({"discarded": gone}, indent=2, ensure_ascii=False) + "\n")
     elif not gone:
         typer.echo("nothing to discard")
+
+
+def posted(
+    settings: NotifierSettings, posts: Mapping[str, SignedPost], message: UndeliveredMessage
+) -> tuple[bool, str]:
+    """Whether its webhook took a message, and what its server, or who asked, is told."""
+    post = posts.get(message.webhook)
+    if post is None:
+        return False, "the settings have no webhook of this name"
+    # whoever may write to the topic names any rules, and any webhook: the settings say who may hear of whom
+    if foreign := settings.webhooks[message.webhook].foreign_accounts(message.rules):
+        return False, f"the webhook is not for account {foreign[0]}"
+    outcome = post(message.delivery)
+    return outcome.is_delivered, outcome.detail
 
 
 def _settings(config: Path) -> NotifierSettings:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.webhooks.account_devices import AccountDevices
 from gateway.webhooks.config import WebhookSettings
 from gateway.webhooks.delivery import EndedDelivery
 from gateway.webhooks.intake import AlertTopic, TakenMessage
@@ -23,7 +24,7 @@ from gateway.webhooks.undelivered_writer import UndeliveredWriter
 from gateway.webhooks.webhook_queue import WebhookQueue
 from geo.alerts import encode_alert
 from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
-from tests.gateway.webhooks.test_routes import EVERYBODY, alert, rules
+from tests.gateway.webhooks.test_routes import EVERYBODY, account, alert, rules
 from tests.waiting import wait_until
 
 TOPIC = AlertTopic("persistent://acme/alerts-eu/alerts", "acme", is_verdicts=False)
@@ -176,6 +177,18 @@ def test_an_unknown_webhook_one_for_others_and_a_full_queue_have_their_reasons(
         ("nowhere", "unknown-webhook"),
         ("nowhere", "unknown-webhook"),
     ]
+
+
+def test_a_rule_of_another_account_takes_no_message_from_whose_webhook_it_is(
+    world: World, server: HookServer, tmp_path: Path
+) -> None:
+    world.webhooks["ops"] = server.settings(tmp_path, accounts=["acme"])
+    world.restart()
+    accounts = AccountDevices([account("acme", -30, ("bus-1", -30, None), parent="umbrella"), account("umbrella", -30)])
+    world.notifier.take([world.message(1)], GoingBy(rules({"id": "acme/all"}, {"id": "umbrella/all"}), accounts))
+    world.settle_until(lambda: server.requests and world.written)
+    assert [one.content["rules"] for one in server.requests] == [["acme/all"]]
+    assert [(one.delivery.rules, one.reason) for one in world.written] == [(("umbrella/all",), "other-account")]
 
 
 def test_after_a_kill_what_was_not_acknowledged_is_sent_again_with_the_same_key(
