@@ -51,14 +51,17 @@ class VerdictMetrics:
         for outcome in ("added", "repeated", "refused"):
             self._alerts.labels(outcome)
 
-    def take(self, counts: dict[str, Any], began_s: float) -> None:
-        """What one run did, and when it began to read the topics."""
+    def take(self, counts: dict[str, Any]) -> None:
+        """What one run did."""
         for kind in VerdictKind:
             self._given.labels(kind).inc(counts[kind])
         for outcome, name in (("added", "alerts"), ("repeated", "repeated"), ("refused", "refused")):
             self._alerts.labels(outcome).inc(counts[name])
         self._provisional.set(counts["provisional"])
         self._left_out.set(counts["left_out"])
+
+    def on_published(self, counts: dict[str, Any], began_s: float) -> None:
+        """What a run decided that began so to read the topics can be read: until then nobody has heard of it."""
         # what waits in a topic that was not read is not known
         if not counts["left_out"]:
             waits_s = counts["oldest_provisional_s"] if counts["provisional"] else 0

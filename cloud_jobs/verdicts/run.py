@@ -58,9 +58,10 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
                 counts = _collect(settings, alerts)
                 run = give_verdicts(lake, given, datetime.now(UTC))
             counts |= _counts(run)
-            metrics.take(counts, began.timestamp())
+            metrics.take(counts)
             try:
                 counts["published"] = _publish(settings)
+                metrics.on_published(counts, began.timestamp())
             finally:
                 measured.did({"published": counts.get("published", 0)}, work=bool(run or counts["alerts"]))
                 if not follow or run or counts["alerts"] or counts.get("published"):

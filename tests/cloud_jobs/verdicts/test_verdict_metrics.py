@@ -16,10 +16,12 @@ class Watched:
         self._registry = CollectorRegistry()
         self.metrics = VerdictMetrics(self._registry, 3600.0, now=lambda: self.now_s)
 
-    def took(self, **counts: int) -> None:
+    def took(self, *, is_published: bool = True, **counts: int) -> None:
         names = ("confirmed", "corrected", "withdrawn", "late", "alerts", "repeated", "refused", "left_out")
         whole: dict[str, Any] = dict.fromkeys((*names, "provisional", "oldest_provisional_s"), 0) | counts
-        self.metrics.take(whole, self.now_s)
+        self.metrics.take(whole)
+        if is_published:
+            self.metrics.on_published(whole, self.now_s)
 
     def shown(self, name: str) -> float:
         value = self._registry.get_sample_value(f"waybill_verdicts_{name}")
@@ -58,5 +60,15 @@ def test_what_waits_in_a_topic_that_was_left_out_is_not_said_to_be_decided() -> 
     seen.now_s += 700
     seen.took(left_out=1)
     assert (seen.oldest_s, seen.shown("left_out_topics")) == (700, 1)
+    seen.took()
+    assert seen.oldest_s == 0
+
+
+def test_what_is_decided_and_was_not_published_is_still_provisional_to_everybody() -> None:
+    seen = Watched()
+    seen.took()
+    seen.now_s += 4000
+    seen.took(is_published=False, confirmed=3)
+    assert seen.oldest_s == 4000
     seen.took()
     assert seen.oldest_s == 0
