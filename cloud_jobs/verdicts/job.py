@@ -206,7 +206,8 @@ class _Deciding:
         return corrective_ids(event_of(row), others)
 
     def _row(self, of: Row, decision: AlertDecision, revision: int, instead: Sequence[str]) -> dict[str, Any]:
-        event = decision.event
+        # of what is withdrawn, what was said: whoever heard of it is found by that
+        event = decision.event or event_of(of)
         return {
             "id": of["id"],
             "revision": revision,
@@ -215,12 +216,12 @@ class _Deciding:
             "verdict": decision.verdict,
             "reason": decision.reason,
             "corrective_ids": [*instead],
-            "epoch": None if event is None else event.epoch,
-            "seq": None if event is None else event.seq,
-            "kind": None if event is None else event.kind,
-            "place": None if event is None else event.place,
-            "time": None if event is None else moment(event.t_ms),
-            "value": None if event is None else event.value,
+            "epoch": event.epoch,
+            "seq": event.seq,
+            "kind": event.kind,
+            "place": event.place,
+            "time": moment(event.t_ms),
+            "value": event.value,
             "day": of["day"],
             "emitted_at": self._now,
             "commit_number": 0,
@@ -244,6 +245,6 @@ def _has(coverage: Mapping[DeviceStream, Coverage], alert: Row) -> bool:
 
 def _decision_of(row: Row) -> AlertDecision:
     """The decision that a row of `verdicts` holds."""
-    event = None if row["time"] is None else event_of(row)
+    event = None if row["verdict"] == VerdictKind.WITHDRAWN else event_of(row)
     reason = None if row["reason"] is None else ErrorReason(row["reason"])
     return AlertDecision(VerdictKind(row["verdict"]), event, reason)

@@ -88,16 +88,17 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
 def verdict_message(row: Row) -> dict[str, Any]:
     """A row of `verdicts` as consumers get it, as JSON."""
-    event = None
-    if row["time"] is not None:
-        event = FinalEvent(**event_of(row)._asdict())
+    stated = FinalEvent(**event_of(row)._asdict())
+    is_withdrawn = row["verdict"] == VerdictKind.WITHDRAWN
     verdict = AlertVerdict(
         id=row["id"],
         revision=row["revision"],
         verdict=VerdictKind(row["verdict"]),
         tenant=row["tenant"],
         device=row["device"],
-        event=event,
+        event=None if is_withdrawn else stated,
+        # whoever heard of it is found by what it was, when, and where
+        alerted=stated if is_withdrawn else None,
         reason=None if row["reason"] is None else ErrorReason(row["reason"]),
         corrective_ids=tuple(row["corrective_ids"]),
         decided_ms=round(row["emitted_at"].timestamp() * 1000),

@@ -17,7 +17,7 @@ from gateway.webhooks.command_errors import alert_errors_as_messages
 from settings import load, one_line
 
 if TYPE_CHECKING:
-    from gateway.webhooks.config import NotifierSettings
+    from gateway.webhooks.config import NotifierSettings, WebhookSettings
     from gateway.webhooks.signed_post import SignedPost
     from gateway.webhooks.undelivered_message import UndeliveredMessage
     from gateway.webhooks.undelivered_queue import UndeliveredEntry
@@ -76,7 +76,7 @@ def retry(
         for message, entry in _entries(settings, webhook, key):
             if message is None:
                 continue
-            is_taken, detail = posted(settings, posts, message)
+            is_taken, detail = posted(settings.webhooks, posts, message)
             # taken off only after its server took it: a command that is killed between posts it again
             if is_taken:
                 entry.remove()
@@ -121,14 +121,14 @@ def discard(
 
 
 def posted(
-    settings: NotifierSettings, posts: Mapping[str, SignedPost], message: UndeliveredMessage
+    webhooks: Mapping[str, WebhookSettings], posts: Mapping[str, SignedPost], message: UndeliveredMessage
 ) -> tuple[bool, str]:
     """Whether its webhook took a message, and what its server, or who asked, is told."""
     post = posts.get(message.webhook)
     if post is None:
         return False, "the settings have no webhook of this name"
     # whoever may write to the topic names any rules, and any webhook: the settings say who may hear of whom
-    if foreign := settings.webhooks[message.webhook].foreign_accounts(message.rules):
+    if foreign := webhooks[message.webhook].foreign_accounts(message.rules):
         return False, f"the webhook is not for account {foreign[0]}"
     outcome = post(message.delivery)
     return outcome.is_delivered, outcome.detail

@@ -13,6 +13,7 @@ from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.verdicts import job
 from cloud_jobs.verdicts.config import VerdictSettings
 from cloud_jobs.verdicts.job import give_verdicts, provisional_since
+from cloud_jobs.verdicts.run import verdict_message
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.geofence.test_event_revisions import MINUTE, NOON, THROUGH
 from tests.cloud_jobs.verdicts.centre import TOPIC, VerdictCentre, alert_of
@@ -65,6 +66,12 @@ def test_an_alert_of_what_did_not_happen_is_withdrawn_and_says_what_did(centre: 
     happened = next(row for row in centre.geofence.table if row["kind"] == "enter")
     row = centre.in_force()[enter["id"]]
     assert (row["verdict"], row["reason"], row["corrective_ids"]) == ("withdrawn", "did_not_occur", [happened["id"]])
+    message = verdict_message(row)
+    assert "event" not in message
+    said = message["alerted"]
+    assert (said["kind"], said["place"], said["epoch"], said["seq"]) == tuple(
+        enter[name] for name in ("kind", "place", "epoch", "seq")
+    )
 
 
 def test_an_alert_whose_record_never_comes_is_withdrawn_at_the_bound_and_confirmed_if_it_comes_after_all(

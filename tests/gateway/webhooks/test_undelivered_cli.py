@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from gateway.webhooks.cli import app
-from gateway.webhooks.config import NotifierSettings
 from gateway.webhooks.signed_post import SignedPost
 from gateway.webhooks.undelivered_cli import posted
 from gateway.webhooks.undelivered_message import UndeliveredMessage
@@ -32,12 +32,18 @@ def test_nothing_is_discarded_that_is_not_named(tmp_path: Path) -> None:
 def test_what_is_sent_again_goes_to_no_webhook_of_another_account(tmp_path: Path) -> None:
     with hook_server() as server:
         settings = server.settings(tmp_path, accounts=["acme"])
-        notifier = NotifierSettings.model_construct(webhooks={"ops": settings})
-        posts = {"ops": SignedPost(settings)}
-        plain = {"key": "k", "webhook": "ops", "tenant": "acme", "reason": "exhausted", "at_ms": 1, "body": "{}"}
+        webhooks, posts = {"ops": settings}, {"ops": SignedPost(settings)}
+        plain: dict[str, Any] = {
+            "key": "k",
+            "webhook": "ops",
+            "tenant": "acme",
+            "reason": "exhausted",
+            "at_ms": 1,
+            "body": "{}",
+        }
         of_others = UndeliveredMessage(rules=("acme/all", "umbrella/x"), **plain)
-        assert posted(notifier, posts, of_others) == (False, "the webhook is not for account umbrella")
-        assert posted(notifier, posts, of_others.model_copy(update={"webhook": "gone"}))[0] is False
+        assert posted(webhooks, posts, of_others) == (False, "the webhook is not for account umbrella")
+        assert posted(webhooks, posts, of_others.model_copy(update={"webhook": "gone"}))[0] is False
         assert server.requests == []
-        assert posted(notifier, posts, UndeliveredMessage(rules=("acme/all",), **plain))[0]
+        assert posted(webhooks, posts, UndeliveredMessage(rules=("acme/all",), **plain))[0]
         assert len(server.requests) == 1
