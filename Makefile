@@ -21,15 +21,16 @@ demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv: a r
 	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(REPLAY),--replay '$(REPLAY)') $(if $(CLUSTER),--spark-cluster)
 
 # The system tests mostly wait for servers, so those on shared servers, those with servers of their own, and the unit
-# tests run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell between them,
+# tests (those of the jobs apart) run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell between them,
 # a signal to make would not reach what it started.
 SHARED_SERVERS := $(PYTEST) tests/system -m "system and not own_servers and not alone and not nightly" --durations=15
 OWN_SERVERS := $(PYTEST) tests/system -m "own_servers and not nightly" -q --durations=15
-UNIT := $(PYTEST) -m "not system and not nightly" -q --durations=15
+UNIT := $(PYTEST) --ignore=tests/cloud_jobs -m "not system and not nightly" -q --durations=15
+UNIT_JOBS := $(PYTEST) tests/cloud_jobs -m "not system and not nightly" -q --durations=15
 ALONE := $(PYTEST) tests/system -m "alone and not nightly" --durations=5
 
 test: setup  ## Unit tests, and beside them the system tests on the real servers
-	@exec $(PYTHON) tests/run_parts.py '$(SHARED_SERVERS)' '$(OWN_SERVERS)' '$(UNIT)' then '$(ALONE)'
+	@exec $(PYTHON) tests/run_parts.py '$(SHARED_SERVERS)' '$(OWN_SERVERS)' '$(UNIT)' '$(UNIT_JOBS)' then '$(ALONE)'
 
 unit: python  ## The tests that need no server
 	@$(PYTEST) -m "not system and not nightly" -q

@@ -1,7 +1,7 @@
 """The centre burns, the standby takes over, and the centre is taken back: every record is counted on real clusters.
 
-The two short drills run on one stack of their own, one after the other. The sweep is nightly, and so are the
-drills with alerts (`test_drill_alerts.py`).
+The two short drills run on one stack of their own, one after the other. All of it is nightly, and so are the drills
+with alerts (`test_drill_alerts.py`); at each change single kills of a query, a cluster and a region are tested.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deploy.drill.environment import DrillEnvironment, drill_stack, open_environ
 from deploy.drill.settings import Drill, DrillSettings, FleetSettings
 from deploy.drill.sweep import MOMENTS, SNAPSHOTS_S, TRIGGERS_S, points, sweep
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 SHORT = DrillSettings(fleet=FleetSettings(records_per_s=200), steady_s=4, after_s=2, alerts=False)
 
@@ -45,7 +45,6 @@ def test_the_centre_is_killed_and_then_taken_back_and_no_record_is_lost_or_count
     check(run_drill(Drill.FAILBACK, environment))
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(10_800)
 def test_every_combination_of_the_sweep_holds(tmp_path: Path) -> None:
     results = list(sweep(tmp_path, DrillSettings(), points(SNAPSHOTS_S, TRIGGERS_S, MOMENTS), print))

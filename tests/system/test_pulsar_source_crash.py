@@ -109,7 +109,8 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kills", [1, 12])
 def test_every_message_is_in_the_output_once_after_kills_of_driver_worker_and_broker(
     cluster: PulsarCluster, hq: LiveCluster, tmp_path: Path, kills: int
 ) -> None:
