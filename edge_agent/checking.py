@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_agent.config import AgentSettings
+from edge_agent.config import AgentSettings, EnrolmentSettings
 from runtime.broker_settings import BrokerSettings, unusable_files
 
 PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
@@ -21,7 +21,18 @@ def problems(settings: AgentSettings) -> list[str]:
     for number, uplink in enumerate(settings.uplinks):
         if uplink.kind == "pulsar" and importlib.util.find_spec("pulsar") is None:
             lines.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
+    if settings.enrolment is not None:
+        lines += unusable_authorities(settings.enrolment)
     return [*lines, *_unusable_folder(settings.buffer.path)]
+
+
+def unusable_authorities(enrolment: EnrolmentSettings, table: str = "enrolment") -> list[str]:
+    """The file of authorities, without which no certificate is asked for; `table` names the settings."""
+    try:
+        enrolment.ca.read_bytes()
+    except OSError as error:
+        return [f"{table}.ca: cannot be read: {error}"]
+    return []
 
 
 def warnings(settings: AgentSettings) -> list[str]:

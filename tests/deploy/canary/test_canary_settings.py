@@ -11,6 +11,7 @@ import pytest
 
 from cloud_jobs.reference_files import read_reference
 from deploy.canary.agent_file import agent_settings, settings_toml
+from deploy.canary.checks import problems
 from deploy.canary.hops import Hop
 from deploy.canary.reference_texts import contracts_text, fence_text
 from edge_agent.config import AgentSettings
@@ -49,3 +50,18 @@ def test_the_fence_and_the_contracts_can_be_published(tmp_path: Path) -> None:
     (tmp_path / "fences.geojson").write_text(fence_text(settings))
     (tmp_path / "contracts.toml").write_text(contracts_text(settings, datetime(2026, 3, 1, tzinfo=UTC)))
     assert len(read_reference([tmp_path / "fences.geojson", tmp_path / "contracts.toml"])) == 4
+
+
+def test_what_is_named_and_is_not_there_is_said(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    there = canary_settings(tmp_path, lake=str(tmp_path / "lake"))
+    assert problems(there) == []
+    enrolment = {"host": "broker.eu.example", "ca": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "token")}
+    absent = canary_settings(
+        tmp_path,
+        lake=str(tmp_path / "nowhere"),
+        agent={"uplinks": [{"region": "eu", "host": "127.0.0.1"}], "enrolment": enrolment},
+    )
+    found = "\n".join(problems(absent))
+    assert "agent.enrolment.ca: cannot be read" in found
+    assert f"lake: there is no folder {tmp_path / 'nowhere'}" in found
