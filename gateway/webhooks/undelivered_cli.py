@@ -123,7 +123,7 @@ def discard(
 def posted(
     webhooks: Mapping[str, WebhookSettings], posts: Mapping[str, SignedPost], message: UndeliveredMessage
 ) -> tuple[bool, str]:
-    """Whether its webhook took a message, and what its server, or who asked, is told."""
+    """Whether its webhook took a message, and what its server said, or why it was not asked."""
     post = posts.get(message.webhook)
     if post is None:
         return False, "the settings have no webhook of this name"

@@ -124,9 +124,10 @@ def test_every_command_explains_itself_or_says_which_extra_it_needs(extra: str |
             assert f"pip install 'waybill[{needed}]'" in ended.err
 
 
-def test_without_an_extra_only_the_agent_and_the_device_registry_explain_themselves() -> None:
+def test_without_an_extra_only_the_agent_the_device_registry_and_the_canary_explain_themselves() -> None:
     assert {words for words, ended in helps(None).items() if ended.status} == COMMANDS.keys() - {
         "edge-agent",
+        "waybill canary",
         "waybill device",
     }
 
