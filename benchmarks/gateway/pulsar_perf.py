@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from tempfile import gettempdir
 
 from deploy.local.jvm import java, pulsar_home
 from runtime.pulsar_client import PulsarAccess
@@ -39,6 +40,8 @@ def perf_rate(service_url: str, access: PulsarAccess, topic: str, size: int, sec
             "-Dorg.apache.pulsar.shade.io.netty.tryReflectionSetAccessible=true",
             f"-Dlog4j.configurationFile={home / 'conf/log4j2.yaml'}",
             "-Dpulsar.log.appender=Console",
+            # it makes a file there all the same
+            f"-Dpulsar.log.dir={gettempdir()}",
             *(
                 "-cp",
                 f"{home}/lib/*",
