@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import Final
 
 from deploy.canary.hops import PARENT, Hop, ProbeItem
@@ -17,6 +18,8 @@ __all__ = ["NOT_WATCHED", "CanaryLedger"]
 
 NOT_WATCHED: Final = "not watched"
 """Of a hop that the settings leave out nothing is known, and nothing is asked."""
+RECENT: Final = 3
+"""So many probes that were due have to be whole before a hop is green: where every second one is lost, it never is."""
 _NOBODY: Mapping[Hop, str] = {}
 
 
@@ -87,6 +90,11 @@ class CanaryLedger:
         if (at := self._at(number, hop)) is not None:
             at.unknown = why
 
+    def is_short(self, number: int, hop: Hop) -> bool:
+        """Whether something of a probe that has to show at a hop has not, or is wrong there."""
+        at = self._at(number, hop)
+        return at is not None and not at.unknown and bool(at.missing or at.wrong)
+
     def waiting(self, hop: Hop) -> list[int]:
         """The probes of which something is still to show at a hop, or is wrong there, oldest first."""
         return [probe.number for probe, at in self._probes_at(hop) if at.missing or at.wrong]
@@ -124,11 +132,24 @@ class CanaryLedger:
     def _state(self, hop: Hop, now_s: float, blind: str) -> HopState:
         if hop not in self._limits_s:
             return HopState(hop, HopColour.UNKNOWN, NOT_WATCHED)
-        # the newest probe of which anything can be said yet
+        newest, due = None, 0
+        for at, state, due_s in self._known(hop, now_s, blind):
+            # the newest probe of which anything can be said
+            newest = newest or state
+            if newest.colour is not HopColour.GREEN or due == RECENT:
+                break
+            due += due_s < now_s
+            # one that came late is over when the next one does not; one that never came is not
+            if at.missing and state.colour is HopColour.RED:
+                return state
+        return newest or HopState(hop, HopColour.UNKNOWN, self._why_unknown(hop))
+
+    def _known(self, hop: Hop, now_s: float, blind: str) -> Iterator[tuple[ProbeAtHop, HopState, float]]:
+        """What each probe says of a hop that says anything yet, and until when it had to be there, newest first."""
         for probe, at in reversed([*self._probes_at(hop)]):
             if (state := self._state_by(probe, at, hop, now_s, blind)) is not None:
-                return state
-        return HopState(hop, HopColour.UNKNOWN, self._why_unknown(hop))
+                due_s = self._due_s(probe, hop)
+                yield at, state, inf if due_s is None else due_s
 
     def _state_by(self, probe: Probe, at: ProbeAtHop, hop: Hop, now_s: float, blind: str) -> HopState | None:
         """What one probe says of a hop; None: nothing yet."""
@@ -136,9 +157,10 @@ class CanaryLedger:
             return HopState(hop, HopColour.UNKNOWN, at.unknown)
         if at.fault:
             return HopState(hop, HopColour.RED, f"probe {probe.number}: {at.fault}")
-        if at.whole_s is not None:
-            return self._state_of_whole(probe, hop, at.whole_s, now_s)
         due_s = self._due_s(probe, hop)
+        # what came past the hop before is whole here once it is there
+        if at.whole_s is not None and due_s is not None:
+            return self._state_of_whole(probe, hop, at.whole_s, due_s, now_s)
         if due_s is not None and now_s > due_s:
             missing = f"{len(at.missing)} of {at.count} of probe {probe.number}"
             why = f"; it cannot be looked at: {blind}" if blind else ""
@@ -147,10 +169,9 @@ class CanaryLedger:
             return HopState(hop, HopColour.UNKNOWN, f"nothing comes through {before}")
         return None
 
-    def _state_of_whole(self, probe: Probe, hop: Hop, whole_s: float, now_s: float) -> HopState:
+    def _state_of_whole(self, probe: Probe, hop: Hop, whole_s: float, due_s: float, now_s: float) -> HopState:
         """What a probe says that came whole, once and right."""
-        due_s = self._due_s(probe, hop)
-        if due_s is not None and whole_s > due_s:
+        if whole_s > due_s:
             return HopState(hop, HopColour.RED, f"probe {probe.number} came {whole_s - due_s:.0f} s too late")
         # what was green an hour ago says nothing of now
         silent_s = now_s - next(reversed(self._probes.values())).ends_s
@@ -183,21 +204,42 @@ class CanaryLedger:
         return parent
 
     def _due_s(self, probe: Probe, hop: Hop) -> float | None:
-        """Until when a probe has to be whole at a hop; None while it is not whole at the one before."""
-        before = self._before(probe, hop)
-        begin_s: float | None = probe.ends_s
+        """Until when a probe has to be whole at a hop; None while it is not whole at the one before.
+
+        A hop before of which nothing is known has its time all the same.
+        """
+        before, begin_s = self._before(probe, hop), probe.ends_s
         if before is not None:
             whole_s = probe.hops[before].whole_s
-            begin_s = None if whole_s is None else max(whole_s, probe.ends_s)
-        return None if begin_s is None else begin_s + self._limits_s[hop]
+            if whole_s is None:
+                return None
+            begin_s = max(whole_s, begin_s)
+        return begin_s + sum(self._limits_s.get(one, 0.0) for one in _line(hop, before))
+
+    def _latest_s(self, probe: Probe, hop: Hop) -> float:
+        """Until when a probe has to be whole at a hop, by the nearest hop before it at which it is whole."""
+        before = PARENT[hop]
+        while before is not None and (before not in probe.hops or probe.hops[before].whole_s is None):
+            before = PARENT[before]
+        whole_s = None if before is None else probe.hops[before].whole_s
+        begin_s = probe.ends_s if whole_s is None else max(whole_s, probe.ends_s)
+        return begin_s + sum(self._limits_s.get(one, 0.0) for one in _line(hop, before))
 
     def _counts(self, probe: Probe, hop: Hop, now_s: float) -> HopCounts:
-        at, due_s = probe.hops[hop], self._due_s(probe, hop)
+        at = probe.hops[hop]
         if at.unknown:
             return HopCounts()
         # a probe is late as a whole: half of a drive is of no use
-        late = at.whole_s is not None and due_s is not None and at.whole_s > due_s
+        late = at.whole_s is not None and at.whole_s > self._latest_s(probe, hop)
         lost = len(at.missing) if now_s - probe.ends_s > self._lost_after_s else 0
         seen = len(at.seen)
         wrong = at.count if at.wrong else 0
         return HopCounts(seen, seen if late else 0, lost, at.doubled, wrong, at.repeated)
+
+
+def _line(hop: Hop, before: Hop | None) -> Iterator[Hop]:
+    """A hop and those before it, as far as one that is not among them; None: all."""
+    one: Hop | None = hop
+    while one is not None and one is not before:
+        yield one
+        one = PARENT[one]

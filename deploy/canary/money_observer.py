@@ -153,7 +153,8 @@ class MoneyObserver(Observer):
             fault = self._bill_fault(state, BillingPeriod.parse(month, _TIME_ZONE))
             for number in numbers:
                 self._watch.judge(number, Hop.RATED, fault)
-                if not fault:
+                # a bill that follows from entries that are not there is of no probe
+                if not fault and not self._watch.is_short(number, Hop.USAGE):
                     self._watch.show(number, Hop.RATED, self._script.items(number)[Hop.RATED])
 
     def _bill_fault(self, state: LakeState, period: BillingPeriod) -> str:

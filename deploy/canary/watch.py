@@ -100,6 +100,11 @@ class CanaryWatch:
         with self._lock:
             self._ledger.note_repeats(number, hop, 1)
 
+    def is_short(self, number: int, hop: Hop) -> bool:
+        """Whether something of a probe that has to show at a hop has not, or is wrong there."""
+        with self._lock:
+            return self._ledger.is_short(number, hop)
+
     def waiting(self, hop: Hop) -> list[int]:
         """The probes of which something is still to show at a hop, or is wrong there."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""A hop is red when its newest due probe did not come whole, once, in time and right; what is not known is unknown."""
+"""A hop is red when its newest due probes did not come whole, once, in time and right; what is not known is unknown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.canary.hops import PARENT, Hop, ProbeItem
-from deploy.canary.ledger import CanaryLedger
+from deploy.canary.ledger import RECENT, CanaryLedger
 from deploy.canary.probe_at_hop import HopColour, HopCounts
 
 LIMITS_S = dict.fromkeys(Hop, 10.0)
@@ -80,14 +80,53 @@ def test_a_hop_behind_one_that_is_red_does_not_stay_green() -> None:
     assert {colours(one, 31.0)[hop] for hop in Hop if PARENT[hop] is not None} == {HopColour.UNKNOWN}
 
 
-def test_a_hop_is_green_again_when_the_next_probe_comes() -> None:
+def test_a_hop_is_green_again_when_what_was_missing_has_come() -> None:
     one = Ledger()
     one.begin(1, 0.0)
     assert colours(one, 11.0)[Hop.REGION] is HopColour.RED
     one.begin(2, 12.0)
-    assert colours(one, 13.0)[Hop.REGION] is HopColour.RED
     one.see(2, Hop.REGION, (A, B), 14.0)
-    assert colours(one, 15.0)[Hop.REGION] is HopColour.GREEN
+    assert colours(one, 15.0)[Hop.REGION] is HopColour.RED
+    one.see(1, Hop.REGION, (A, B), 16.0)
+    assert colours(one, 17.0)[Hop.REGION] is HopColour.GREEN
+
+
+def test_what_was_lost_for_good_is_over_when_enough_have_come_after_it() -> None:
+    one = Ledger()
+    found = []
+    for number in range(6):
+        one.begin(number, 20.0 * number)
+        if number:
+            one.see(number, Hop.REGION, (A, B), 20.0 * number + 1)
+        found.append(colours(one, 20.0 * number + 11)[Hop.REGION])
+    assert found == [HopColour.RED] * RECENT + [HopColour.GREEN] * RECENT
+
+
+@pytest.mark.parametrize("hop", [Hop.REGION, Hop.EVENT, Hop.USAGE])
+def test_a_hop_that_loses_every_second_probe_is_never_green(hop: Hop) -> None:
+    """Also where the next probe comes before the loss of the one before is due."""
+    limits_s = LIMITS_S | {Hop.EVENT: 30.0, Hop.USAGE: 120.0}
+    one = CanaryLedger(limits_s, lost_after_s=300.0, stale_after_s=60.0)
+    found = set()
+    for number in range(60):
+        at_s = 20.0 * number
+        one.send(number, ITEMS, at_s, at_s)
+        for other in Hop:
+            if other is not hop or number % 2:
+                one.see(number, other, ITEMS[other], at_s + 1)
+        if number >= 10:
+            found |= {colours(one, at_s + later_s)[hop] for later_s in (2.0, 9.0, 11.0, 19.0)}
+    assert HopColour.GREEN not in found
+
+
+def test_what_is_there_before_it_was_at_the_hop_before_is_not_green_and_has_its_time_from_further_back() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.see(1, Hop.REGION, ITEMS[Hop.REGION], 1.0)
+    one.see(1, Hop.TABLE, ITEMS[Hop.TABLE], 30.0)
+    assert colours(one, 31.0)[Hop.CENTRE] is HopColour.RED
+    assert colours(one, 31.0)[Hop.TABLE] is HopColour.UNKNOWN
+    assert one.counts(Hop.TABLE, 0.0, 1.0, 31.0) == HopCounts(consumed=2, delayed=2), "after 1 s and two limits"
 
 
 def test_no_hop_is_green_when_no_probe_is_sent_any_more() -> None:
@@ -147,7 +186,10 @@ def test_what_nobody_can_know_is_unknown_and_counts_for_nothing_and_what_is_behi
     for hop in set(Hop) - {Hop.USAGE, Hop.RATED}:
         one.see(2, hop, ITEMS[hop], 21.0)
     one.cannot_know(2, Hop.USAGE, "a probe was cut")
-    assert colours(one, 32.0)[Hop.RATED] is HopColour.RED, "it has its time from the table on"
+    assert colours(one, 32.0)[Hop.RATED] is HopColour.GREEN, (
+        "it has its own time, and that of the hop of which nothing is known"
+    )
+    assert colours(one, 42.0)[Hop.RATED] is HopColour.RED
 
 
 def test_a_hop_that_is_not_watched_is_unknown_and_the_one_behind_it_is_judged() -> None:
