@@ -14,6 +14,7 @@ from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.status import CanaryStatus
 from deploy.drill.canary_environment import CanaryEnvironment, canary_environment
 from deploy.local import LocalStack
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -30,6 +31,11 @@ def all_green(status: CanaryStatus) -> bool:
     return set(status.of(HopColour.GREEN)) == set(WATCHED)
 
 
+def metrics_of(environment: CanaryEnvironment) -> str:
+    with urlopen(f"http://127.0.0.1:{environment.canary.status.port}/metrics", timeout=5) as answer:
+        return str(answer.read().decode())
+
+
 def test_each_watched_hop_becomes_green_and_the_others_are_unknown(environment: CanaryEnvironment) -> None:
     environment.wait_for("all hops are green", all_green, 180)
     status = environment.status()
@@ -41,9 +47,9 @@ def test_each_watched_hop_becomes_green_and_the_others_are_unknown(environment: 
     done = CliRunner().invoke(app, ["status", "--config", str(environment.config), "--buckets"])
     assert done.exit_code == 0, done.output
     assert "coverage" in done.output
-    with urlopen(f"http://127.0.0.1:{environment.canary.status.port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    assert 'waybill_canary_healthy{hop="table"} 1.0' in text
+    # what is measured follows what is shown by a moment
+    wait_until(lambda: 'waybill_canary_healthy{hop="table"} 1.0' in metrics_of(environment))
+    text = metrics_of(environment)
     assert 'waybill_canary_healthy{hop="usage"}' not in text
 
 
