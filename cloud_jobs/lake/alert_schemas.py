@@ -49,4 +49,4 @@ VERDICTS = pa.schema(
     ]
 )
 """What the centre says of alerts, and of events of which no region said anything. Of each id the row with the highest
-revision is in force. The columns from `epoch` to `value` are the event in force; null where it did not happen."""
+revision is in force. The columns from `epoch` to `value` are the event in force, or what was said and is withdrawn."""
