@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from gateway.config import GatewaySettings
 from gateway.registry_settings import RegistrySettings, open_registry
 from gateway.share import share_group
+from gateway.source_checks import open_secrets
 from identity import IdentityError, SealingKeyError, read_certificates, read_public_key
 from identity.authority import common_name
 from identity.names import PrincipalKind, principal
@@ -117,12 +118,11 @@ def _plain_text(settings: GatewaySettings) -> Iterator[str]:
 
 
 def _open_secrets(settings: GatewaySettings, config: Path) -> Iterator[str]:
-    secrets = (
-        (settings.mqtt.password_file, "password"),
-        (settings.mqtt.share_file, "group"),
-        (settings.pulsar.token and config, "token"),
-        (settings.pulsar.token_file, "token"),
+    return open_secrets(
+        (
+            (settings.mqtt.password_file, "password"),
+            (settings.mqtt.share_file, "group"),
+            (config if settings.pulsar.token else None, "token"),
+            (settings.pulsar.token_file, "token"),
+        )
     )
-    for file, secret in secrets:
-        if file and file.stat().st_mode & 0o044:
-            yield f"{file}: others can read the {secret} in it; chmod 600"

@@ -10,13 +10,12 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from gateway.registry_settings import RegistrySettings
+from gateway.source_settings import Word
 from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
 from runtime.logs import LogSettings
 from runtime.pulsar_client import PulsarAccess
 from runtime.tls import TlsSettings
 from settings import Settings
-
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 MAX_TENANTS = 64
 """Each has a connection to Pulsar of its own."""

@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from gateway.access.enrolment_rates import EnrolmentRateSettings
-from gateway.config import Word
 from gateway.registry_settings import RegistrySettings
+from gateway.source_settings import Word
 from identity.broker_conf import MosquittoSettings, ServerFiles
 from runtime.broker_settings import BrokerSettings, Port
 from runtime.logs import LogSettings

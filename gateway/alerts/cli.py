@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import structlog
 import typer
 
+from gateway.command_errors import alert_errors_as_messages
 from gateway.errors import GatewayError, last_line
 from identity import IdentityError
 from runtime.pulsar_client import PulsarAccessError
@@ -37,7 +36,7 @@ def run(*, config: ConfigOption) -> None:
     from gateway.alerts.checks import warnings
     from runtime.logs import start_logging
 
-    with _errors_as_messages():
+    with alert_errors_as_messages("fleet-gateway alerts"):
         settings = _checked_settings(config)
         limit = start_logging(settings.log)
         log = structlog.get_logger("alerts")
@@ -65,7 +64,7 @@ def check_config(*, config: ConfigOption) -> None:
     """
     from gateway.alerts.checks import warnings
 
-    with _errors_as_messages():
+    with alert_errors_as_messages("fleet-gateway alerts"):
         settings = _checked_settings(config)
     for problem in warnings(settings, config):
         typer.echo(f"{config}: warning: {problem}", err=True)
@@ -85,7 +84,7 @@ def status(
     from gateway.alerts.config import AlertSettings
     from gateway.alerts.status import alerts_table, read_alerts_status
 
-    with _errors_as_messages():
+    with alert_errors_as_messages("fleet-gateway alerts"):
         answer = read_alerts_status(load(AlertSettings, config).status)
     if as_json:
         sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
@@ -103,15 +102,3 @@ def _checked_settings(config: Path) -> AlertSettings:
     if found := problems(settings):
         raise SettingsError(str(config), found)
     return settings
-
-
-@contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    try:
-        yield
-    except SettingsError as error:
-        typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-    except (GatewayError, IdentityError, PulsarAccessError) as error:
-        typer.echo(f"fleet-gateway alerts: {error}", err=True)
-        raise typer.Exit(1) from error

@@ -3,59 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field
 
 from gateway.alerts.evaluation_settings import EvaluationSettings
+from gateway.source_settings import ClusterSource, ReferenceSource, Word
 from geo.spatial import PublishedEventSettings, TrackSettings
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
-from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
-__all__ = ["AlertEndpoint", "AlertSettings", "AlertSource", "FenceSettings"]
+__all__ = ["AlertEndpoint", "AlertSettings", "AlertSource"]
 
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 MAX_TENANTS = 64
 
 
-class AlertSource(Settings):
+class AlertSource(ClusterSource):
     """The region's own cluster. Topics are `{tenant}/telemetry-{region}/batches` and `{tenant}/alerts-{region}/alerts`.
 
     `tenant`: one Pulsar tenant for all; none: each tenant's own, by its name.
     """
 
-    service_url: Annotated[
-        str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
-    ]
-    access: PulsarAccess = PulsarAccess()
     tenant: Word | None = None
     subscription: Word = "alerts"
-    operation_timeout_s: int = Field(default=5, ge=1, le=120)
     send_timeout_s: float = Field(default=10, gt=0, le=600)
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self.service_url.startswith("pulsar+ssl://")
-
-
-class FenceSettings(Settings):
-    """Whose fences are taken: those that a key of the file `operators` signed, or, with `unsigned`, all.
-
-    `wait_s`: so long they may take to be read before the process says that something is wrong.
-    """
-
-    operators: Path | None = None
-    unsigned: bool = False
-    wait_s: float = Field(default=60, gt=0, le=3600)
-
-    @model_validator(mode="after")
-    def _signed_or_not(self) -> Self:
-        if self.unsigned == (self.operators is not None):
-            raise ValueError("name operators, the file of the keys that are trusted, or say unsigned = true")
-        return self
 
 
 class AlertEndpoint(Settings):
@@ -76,7 +47,7 @@ class AlertSettings(Settings):
     insecure: bool = False
     tenants: tuple[Word, ...] = Field(min_length=1, max_length=MAX_TENANTS)
     pulsar: AlertSource
-    fences: FenceSettings
+    fences: ReferenceSource
     sealing_keys: Path | None = None
     window_ms: int = Field(default=25, ge=1, le=1000)
     rewind_s: float = Field(default=900, ge=0, le=86_400)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
-from gateway.alerts.config import FenceSettings
 from gateway.alerts.fence_publications import FencePublications
 from gateway.reference_follower import ReferenceFollower
+from gateway.source_settings import ReferenceSource
 from geo.reference.in_force import RefusedVersion
 from geo.spatial import Fence, Gate
 from identity.followed_operators import FollowedOperators
@@ -40,7 +40,7 @@ class FenceFollower(ReferenceFollower[Fence | Gate, Rules], Generic[Rules]):
         self,
         service_url: str,
         access: PulsarAccess,
-        settings: FenceSettings,
+        settings: ReferenceSource,
         make: Callable[[tuple[Fence | Gate, ...]], Rules],
     ) -> None:
         """Raises SettingsError for a file of keys that cannot be used."""

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gateway.source_checks import (
+    OPEN_WORD,
+    access_secrets,
+    file_problems,
+    open_cluster,
+    open_secrets,
+    travels_in_plain_text,
+)
 from gateway.webhooks.config import NotifierSettings
 from gateway.webhooks.errors import SecretUnusable
 from gateway.webhooks.secret_file import SecretFile
 from gateway.webhooks.signed_post import context_of
-from identity.operator_files import read_operators
 from runtime.broker_settings import is_this_machine
-from settings import SettingsError, file_fault
+from settings import file_fault
 
 __all__ = ["problems", "warnings"]
 
@@ -28,13 +35,7 @@ def warnings(settings: NotifierSettings, config: Path) -> list[str]:
 
 
 def _file_problems(settings: NotifierSettings) -> Iterator[str]:
-    for field, fault in settings.pulsar.access.file_faults():
-        yield f"pulsar.access{field and f'.{field}'}: {fault}"
-    if settings.rules.operators is not None:
-        try:
-            read_operators(settings.rules.operators)
-        except SettingsError as error:
-            yield f"rules.operators: {'; '.join(error.lines)}"
+    yield from file_problems(settings.pulsar, "rules", settings.rules)
     # the file itself is made at the first start
     if not settings.state_file.parent.is_dir():
         yield f"state_file: {settings.state_file.parent} is no folder"
@@ -51,23 +52,16 @@ def _file_problems(settings: NotifierSettings) -> Iterator[str]:
 
 def _open(settings: NotifierSettings) -> Iterator[str]:
     """What lets others in, or read along: allowed by the word `insecure` alone."""
-    word = "or say insecure = true at the top"
-    access = settings.pulsar.access
-    if not settings.pulsar.is_encrypted:
-        yield f"pulsar.service_url: alerts travel in plain text: use pulsar+ssl://, {word}"
-    if not (access.token or access.token_file or access.tls_certificate):
-        yield f"pulsar.access.token_file: Pulsar is shown nothing: set it, or tls_certificate and tls_key, {word}"
+    yield from open_cluster(settings.pulsar, "alerts")
     if settings.rules.unsigned:
-        yield f"rules.unsigned: anybody who publishes there gets alerts: set rules.operators, {word}"
+        yield f"rules.unsigned: anybody who publishes there gets alerts: set rules.operators, {OPEN_WORD}"
     for name, webhook in settings.webhooks.items():
         if webhook.url.startswith("http:"):
-            yield f"webhooks.{name}.url: messages travel in plain text: use https://, {word}"
+            yield f"webhooks.{name}.url: messages travel in plain text: use https://, {OPEN_WORD}"
 
 
 def _plain_text(settings: NotifierSettings) -> Iterator[str]:
-    host = urlsplit(settings.pulsar.service_url.split(",")[0]).hostname or ""
-    if not settings.pulsar.is_encrypted and not is_this_machine(host):
-        yield f"pulsar.service_url: alerts travel to {host} in plain text; use pulsar+ssl://"
+    yield from travels_in_plain_text(settings.pulsar, "alerts")
     for name, webhook in settings.webhooks.items():
         server = urlsplit(webhook.url)
         if server.scheme == "http" and not is_this_machine(server.hostname or ""):
@@ -77,9 +71,5 @@ def _plain_text(settings: NotifierSettings) -> Iterator[str]:
 
 
 def _open_secrets(settings: NotifierSettings, config: Path) -> Iterator[str]:
-    access = settings.pulsar.access
-    secrets = [(access.token and config, "token"), (access.token_file, "token"), (access.tls_key, "key")]
-    secrets += [(one.secret_file, "secret") for one in settings.webhooks.values()]
-    for file, secret in secrets:
-        if file and file.stat().st_mode & 0o044:
-            yield f"{file}: others can read the {secret} in it; chmod 600"
+    webhooks = [(one.secret_file, "secret") for one in settings.webhooks.values()]
+    return open_secrets([*access_secrets(settings.pulsar, config), *webhooks])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import structlog
 import typer
 
+from gateway.command_errors import alert_errors_as_messages
 from gateway.errors import GatewayError, last_line
-from gateway.webhooks.command_errors import alert_errors_as_messages
 from gateway.webhooks.undelivered_cli import app as undelivered
 from identity import IdentityError
 from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
@@ -40,7 +40,7 @@ def deliver(*, config: ConfigOption) -> None:
     from gateway.webhooks.checks import warnings
     from runtime.logs import start_logging
 
-    with alert_errors_as_messages():
+    with alert_errors_as_messages("waybill alerts"):
         settings = _checked_settings(config)
         limit = start_logging(settings.log)
         log = structlog.get_logger("webhooks")
@@ -67,7 +67,7 @@ def check_config(*, config: ConfigOption) -> None:
     """
     from gateway.webhooks.checks import warnings
 
-    with alert_errors_as_messages():
+    with alert_errors_as_messages("waybill alerts"):
         settings = _checked_settings(config)
     for problem in warnings(settings, config):
         typer.echo(f"{config}: warning: {problem}", err=True)
@@ -87,7 +87,7 @@ def status(
     from gateway.webhooks.config import NotifierSettings
     from gateway.webhooks.status import notifier_table, read_notifier_status
 
-    with alert_errors_as_messages():
+    with alert_errors_as_messages("waybill alerts"):
         answer = read_notifier_status(load(NotifierSettings, config).status)
     if as_json:
         sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
@@ -129,7 +129,7 @@ def tail(
     for name in kind or ():
         if name not in KINDS:
             raise typer.BadParameter(f"{name!r} is no kind: {', '.join(KINDS)}")
-    with alert_errors_as_messages():
+    with alert_errors_as_messages("waybill alerts"):
         settings = load(NotifierSettings, config)
         for name in tenant or ():
             if name not in settings.tenants:

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, model_validator
 
+from gateway.source_settings import ClusterSource, ReferenceSource, Word
 from gateway.webhooks.reachable import is_address, is_reachable
 from geo.alerts.rule import WebhookName
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
-from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
 __all__ = [
@@ -22,11 +22,9 @@ __all__ = [
     "NotifierSource",
     "PostTimes",
     "RetrySettings",
-    "RuleSource",
     "WebhookSettings",
 ]
 
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 AccountPattern = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*?$", min_length=1)]
 # each has a thread and a consumer for each of its topics
 MAX_TENANTS = 64
@@ -104,38 +102,11 @@ class WebhookSettings(Settings):
         return sorted({account for rule in rules if not self.is_for(account := rule.partition("/")[0])})
 
 
-class NotifierSource(Settings):
+class NotifierSource(ClusterSource):
     """The centre's cluster. Topics are `{tenant}/alerts-{region}/alerts`, `{tenant}/events/verdicts` and
     `{tenant}/events/undelivered`."""
 
-    service_url: Annotated[
-        str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
-    ]
-    access: PulsarAccess = PulsarAccess()
     subscription: Word = "notifier"
-    operation_timeout_s: int = Field(default=5, ge=1, le=120)
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self.service_url.startswith("pulsar+ssl://")
-
-
-class RuleSource(Settings):
-    """Whose rules and accounts are taken: those that a key of the file `operators` signed, or, with `unsigned`, all.
-
-    `wait_s`: so long they may take to be read before the process says that something is wrong.
-    """
-
-    operators: Path | None = None
-    unsigned: bool = False
-    wait_s: float = Field(default=60, gt=0, le=3600)
-
-    @model_validator(mode="after")
-    def _signed_or_not(self) -> Self:
-        if self.unsigned == (self.operators is not None):
-            raise ValueError("name operators, the file of the keys that are trusted, or say unsigned = true")
-        return self
 
 
 class NotifierEndpoint(Settings):
@@ -155,7 +126,7 @@ class NotifierSettings(Settings):
     regions: tuple[Word, ...] = Field(min_length=1, max_length=MAX_REGIONS)
     insecure: bool = False
     pulsar: NotifierSource
-    rules: RuleSource
+    rules: ReferenceSource
     state_file: Path
     webhooks: dict[WebhookName, WebhookSettings] = Field(default_factory=dict, max_length=MAX_WEBHOOKS)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gateway.webhooks.command_errors import alert_errors_as_messages
+from gateway.command_errors import alert_errors_as_messages
 from settings import load, one_line
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def list_(
 
     Example: waybill alerts undelivered list --config notifier.toml --webhook acme-ops
     """
-    with alert_errors_as_messages():
+    with alert_errors_as_messages("waybill alerts"):
         settings = _settings(config)
         found = [entry for _, entry in _entries(settings, webhook, key)]
     if as_json:
@@ -70,7 +70,7 @@ def retry(
     from gateway.webhooks.signed_post import SignedPost
 
     results: list[dict[str, Any]] = []
-    with alert_errors_as_messages():
+    with alert_errors_as_messages("waybill alerts"):
         settings = _settings(config)
         posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
         for message, entry in _entries(settings, webhook, key):
@@ -106,7 +106,7 @@ def discard(
     if webhook is None and key is None:
         raise typer.BadParameter("say which: --webhook or --key")
     gone: list[dict[str, str]] = []
-    with alert_errors_as_messages():
+    with alert_errors_as_messages("waybill alerts"):
         for message, entry in _entries(_settings(config), webhook, key):
             if message is None:
                 continue
