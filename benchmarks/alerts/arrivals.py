@@ -65,7 +65,7 @@ class AlertReader:
         self.arrivals.append(ReadAlert(at_s, decode_alert(message.data())))
 
 
-class BatchObserver:
+class TimedBatches:
     """Sees the batches of some devices at the region's broker, beside the gateway."""
 
     def __init__(self, stack: LocalStack, devices: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.alerts.arrivals import AlertReader, BatchObserver
+from benchmarks.alerts.arrivals import AlertReader, TimedBatches
 from benchmarks.alerts.hops import IN_REGION, WHOLE, HopTimes, hop_times, timed_fixes
 from benchmarks.alerts.servers import CENTRE, RECORDS_PER_BATCH, REGION, AlertServers, alert_servers, say
 from benchmarks.alerts.undisturbed import Undisturbed, undisturbed
@@ -71,7 +71,7 @@ def measure(fixes_per_s: int = FIXES_PER_S, measured_s: float = MEASURED_S, time
             timed_vehicles(servers.stack, timed) as vehicles,
             AlertReader(servers.stack, REGION) as region,
             AlertReader(servers.stack, CENTRE) as centre,
-            BatchObserver(servers.stack, [one.device for one in vehicles]) as observer,
+            TimedBatches(servers.stack, [one.device for one in vehicles]) as observer,
             servers.load(fixes_per_s, WARM_UP_S + measured_s) as load,
         ):
             reporting = Reporting(vehicles)
