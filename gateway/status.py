@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 from rich.text import Text
 
 from gateway.config import StatusEndpoint
 from gateway.devices import SilentDevice
-from gateway.errors import NoAnswer
-from runtime.status_reader import StatusUnavailable, fetch_status
-
-_TIMEOUT_S = 3.0
-Read = TypeVar("Read", bound=BaseModel)
+from gateway.status_answer import read_answer
 
 
 class GatewayStatus(BaseModel):
@@ -102,20 +96,12 @@ class SilentDevices(BaseModel):
 
 def read_status(settings: StatusEndpoint) -> GatewayStatus:
     """Ask the gateway that runs with these settings. Raises NoAnswer."""
-    return _read(settings, "status", GatewayStatus)
+    return read_answer(settings, "status", GatewayStatus, "no gateway")
 
 
 def read_silent(settings: StatusEndpoint) -> SilentDevices:
     """Ask which devices are silent. Raises NoAnswer."""
-    return _read(settings, "silent", SilentDevices)
-
-
-def _read(settings: StatusEndpoint, what: str, model: type[Read]) -> Read:
-    url = f"http://{settings.host}:{settings.port}/{what}"
-    try:
-        return model.model_validate(fetch_status(settings.host, settings.port, what, timeout_s=_TIMEOUT_S))
-    except (StatusUnavailable, ValidationError) as error:
-        raise NoAnswer(f"no gateway answers at {url}: {error}; is it running with this configuration?") from error
+    return read_answer(settings, "silent", SilentDevices, "no gateway")
 
 
 def status_table(status: GatewayStatus) -> Table:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from gateway.access.broker_log import RefusedPublication
 from gateway.access.config import AccessEndpoint
 from gateway.access.enrolment import RefusedRequest
-from gateway.errors import NoAnswer
-from runtime.status_reader import StatusUnavailable, fetch_status
+from gateway.status_answer import read_answer
 
 __all__ = ["AccessStatus", "RefusedEnrolment", "read_access_status"]
 
-_TIMEOUT_S = 3.0
 _SHOWN_CHARACTERS = 200
 
 
@@ -109,9 +107,4 @@ class AccessStatus(BaseModel):
 
 def read_access_status(endpoint: AccessEndpoint) -> AccessStatus:
     """Ask the daemon that runs with these settings. Raises NoAnswer."""
-    url = f"http://{endpoint.host}:{endpoint.port}/status"
-    try:
-        found = fetch_status(endpoint.host, endpoint.port, "status", timeout_s=_TIMEOUT_S)
-        return AccessStatus.model_validate(found)
-    except (StatusUnavailable, ValidationError) as error:
-        raise NoAnswer(f"no access daemon answers at {url}: {error}; is it running with this configuration?") from error
+    return read_answer(endpoint, "status", AccessStatus, "no access daemon")

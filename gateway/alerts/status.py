@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from rich.table import Table
-from rich.text import Text
 
 from gateway.alerts.config import AlertEndpoint
-from gateway.errors import NoAnswer
-from runtime.status_reader import StatusUnavailable, fetch_status
-from settings import one_line
+from gateway.status_answer import facts_table, read_answer
 
 __all__ = ["AlertsStatus", "alerts_table", "read_alerts_status"]
-
-_TIMEOUT_S = 3.0
-_LINE_CHARACTERS = 1000
 
 
 class AlertsStatus(BaseModel):
@@ -65,30 +57,10 @@ class AlertsStatus(BaseModel):
 
 def read_alerts_status(endpoint: AlertEndpoint) -> AlertsStatus:
     """Ask the process that runs with these settings. Raises NoAnswer."""
-    url = f"http://{endpoint.host}:{endpoint.port}/status"
-    try:
-        found = fetch_status(endpoint.host, endpoint.port, "status", timeout_s=_TIMEOUT_S)
-        return AlertsStatus.model_validate(found)
-    except (StatusUnavailable, ValidationError) as error:
-        raise NoAnswer(f"no alert process answers at {url}: {error}; is it running with this configuration?") from error
+    return read_answer(endpoint, "status", AlertsStatus, "no alert process")
 
 
 def alerts_table(status: AlertsStatus) -> Table:
     """The status for the terminal."""
-    table = Table(title=Text(f"alert process {status.process}"), title_justify="left", show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in status.model_dump(exclude={"process"}).items():
-        # Refused texts are of whoever was refused: nothing in them moves a cursor or makes a line.
-        table.add_row(name.replace("_", " "), Text(one_line(_words(value), _LINE_CHARACTERS)))
-    return table
-
-
-def _words(value: object) -> str:
-    if value is None:
-        return "unknown"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
-    return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
+    facts = status.model_dump(exclude={"process"}).items()
+    return facts_table(f"alert process {status.process}", ((name.replace("_", " "), value) for name, value in facts))

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from rich.table import Table
-from rich.text import Text
 
-from gateway.errors import NoAnswer
+from gateway.status_answer import facts_table, read_answer
 from gateway.webhooks.config import NotifierEndpoint
-from runtime.status_reader import StatusUnavailable, fetch_status
-from settings import one_line
 
 __all__ = ["NotifierStatus", "WebhookStatus", "notifier_table", "read_notifier_status"]
-
-_TIMEOUT_S = 3.0
-_LINE_CHARACTERS = 1000
 
 
 class WebhookStatus(BaseModel):
@@ -67,36 +59,17 @@ class NotifierStatus(BaseModel):
 
 def read_notifier_status(endpoint: NotifierEndpoint) -> NotifierStatus:
     """Ask the process that runs with these settings. Raises NoAnswer."""
-    url = f"http://{endpoint.host}:{endpoint.port}/status"
-    try:
-        found = fetch_status(endpoint.host, endpoint.port, "status", timeout_s=_TIMEOUT_S)
-        return NotifierStatus.model_validate(found)
-    except (StatusUnavailable, ValidationError) as error:
-        raise NoAnswer(
-            f"nothing that delivers alerts answers at {url}: {error}; is it running with this file?"
-        ) from error
+    return read_answer(endpoint, "status", NotifierStatus, "nothing that delivers alerts", called="file")
 
 
 def notifier_table(status: NotifierStatus) -> Table:
     """The status for the terminal."""
-    table = Table(title=Text("delivery of alerts"), title_justify="left", show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in status.model_dump(exclude={"webhooks"}).items():
-        # Refused texts are of whoever was refused: nothing in them moves a cursor or makes a line.
-        table.add_row(name.replace("_", " "), Text(one_line(_words(value), _LINE_CHARACTERS)))
-    for one in status.webhooks:
-        said = f"waiting {one.waiting}, oldest {one.oldest_s:.0f} s"
-        said += f", left alone for {one.paused_s:.0f} s" if one.paused_s else ""
-        table.add_row(f"webhook {one.name}", Text(one_line(f"{said}{'; ' if one.problem else ''}{one.problem}", 1000)))
-    return table
+    facts = status.model_dump(exclude={"webhooks"}).items()
+    rows = [(name.replace("_", " "), value) for name, value in facts]
+    return facts_table("delivery of alerts", [*rows, *((f"webhook {one.name}", _said(one)) for one in status.webhooks)])
 
 
-def _words(value: object) -> str:
-    if value is None:
-        return "unknown"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
-    return str(value)
+def _said(webhook: WebhookStatus) -> str:
+    paused = f", left alone for {webhook.paused_s:.0f} s" if webhook.paused_s else ""
+    said = f"waiting {webhook.waiting}, oldest {webhook.oldest_s:.0f} s{paused}"
+    return f"{said}; {webhook.problem}" if webhook.problem else said

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gateway.access import status
+from gateway import status_answer
 from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus, read_access_status
 from gateway.errors import NoAnswer
@@ -23,7 +23,7 @@ def test_what_a_daemon_serves_is_read() -> None:
 
 @pytest.mark.parametrize("drip", [b" ", b"x" * 300_000])
 def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch, drip: bytes) -> None:
-    monkeypatch.setattr(status, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(status_answer, "_TIMEOUT_S", 0.3)
     is_over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -1,0 +1,64 @@
+"""What a running process answers when its status is asked for, and how a status is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from gateway.errors import NoAnswer
+from runtime.status_reader import StatusUnavailable, fetch_status
+from settings import one_line
+
+__all__ = ["AskedEndpoint", "facts_table", "read_answer"]
+
+_TIMEOUT_S: Final = 3.0
+_LINE_CHARACTERS: Final = 1000
+Read = TypeVar("Read", bound=BaseModel)
+
+
+class AskedEndpoint(Protocol):
+    """Where a process serves its status."""
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+
+    @property
+    def port(self) -> int:
+        """Its TCP port."""
+
+
+def read_answer(
+    endpoint: AskedEndpoint, what: str, model: type[Read], nobody: str, called: str = "configuration"
+) -> Read:
+    """What is at a path. Raises NoAnswer, which begins with `nobody`; `called`: what its settings are called there."""
+    url = f"http://{endpoint.host}:{endpoint.port}/{what}"
+    try:
+        return model.model_validate(fetch_status(endpoint.host, endpoint.port, what, timeout_s=_TIMEOUT_S))
+    except (StatusUnavailable, ValidationError) as error:
+        raise NoAnswer(f"{nobody} answers at {url}: {error}; is it running with this {called}?") from error
+
+
+def facts_table(title: str, facts: Iterable[tuple[str, object]]) -> Table:
+    """A status for the terminal, a line for each fact."""
+    table = Table(title=Text(title), title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        # Refused texts are of whoever was refused: nothing in them moves a cursor or makes a line.
+        table.add_row(name, Text(one_line(_words(value), _LINE_CHARACTERS)))
+    return table
+
+
+def _words(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+    return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
