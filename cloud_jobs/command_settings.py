@@ -14,7 +14,7 @@ from settings import SettingsError, load
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
-__all__ = ["load_checked_settings", "load_settings"]
+__all__ = ["load_checked_settings", "load_settings", "settings_refused"]
 
 
 def load_settings(path: Path) -> CloudSettings:
@@ -28,7 +28,7 @@ def load_settings(path: Path) -> CloudSettings:
     try:
         return load(CloudSettings, path).beside(path.parent)
     except SettingsError as error:
-        raise _refused(error) from error
+        raise settings_refused(error) from error
 
 
 def load_checked_settings(path: Path, *, with_life: bool = False) -> CloudSettings:
@@ -42,10 +42,11 @@ def load_checked_settings(path: Path, *, with_life: bool = False) -> CloudSettin
     settings = load_settings(path)
     found = problems(settings)
     if found := [*found, *(token_faults({"access": settings.access}, time.time()) if with_life else [])]:
-        raise _refused(SettingsError(str(path), found))
+        raise settings_refused(SettingsError(str(path), found))
     return settings
 
 
-def _refused(error: SettingsError) -> typer.Exit:
+def settings_refused(error: SettingsError) -> typer.Exit:
+    """Says what is wrong with settings, a line each, and gives the exit that follows."""
     typer.echo("\n".join(error.lines), err=True)
     return typer.Exit(os.EX_CONFIG)

@@ -61,6 +61,12 @@ def _full_topic_name(text: str) -> str:
 _FullTopicName = Annotated[str, AfterValidator(_full_topic_name)]
 
 
+def _alerts_beside(batches: str) -> str:
+    """The topic of alerts of the region whose batches a topic has; "": its name names no region."""
+    found, count = re.subn(r"/telemetry-([^/]+)/batches$", r"/alerts-\1/alerts", batches)
+    return found if count else ""
+
+
 class ClusterSettings(Settings):
     """A Pulsar cluster that holds the replicated topics."""
 
@@ -220,8 +226,14 @@ class CloudSettings(Settings):
     @property
     def alert_topics(self) -> dict[str, str | None]:
         """The topics of alerts, each with the tenant whose alerts alone it may have; None: of any."""
-        found = [pair for one in self.verdicts.alerts for pair in self.topics_of(one).items()]
+        named = self.verdicts.alerts or [topic for one in self.ingest.topics if (topic := _alerts_beside(one))]
+        found = [pair for one in named for pair in self.topics_of(one).items()]
         return dict(sorted(found, key=lambda pair: pair[1] is not None))
+
+    @property
+    def regions_without_alerts(self) -> list[str]:
+        """Topics of batches from whose names no topic of alerts follows, while `verdicts.alerts` names none."""
+        return [] if self.verdicts.alerts else [one for one in self.ingest.topics if not _alerts_beside(one)]
 
     @property
     def service_urls(self) -> tuple[str, ...]:

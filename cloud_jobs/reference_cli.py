@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -34,14 +34,21 @@ __all__ = ["app"]
 MAX_FIELDS: Final = 40
 """So many fields of a version are shown to a reader."""
 _DEVICES: Final = "devices"
+_FLAGS: Final = {"--json", "--toml", "--help"}
+"""Options without a value."""
 
 
 class _DevicesAnywhere(TyperGroup):
     """`check devices FILE` is `devices check FILE`: what is done with a kind may stand before it."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[1:2] == [_DEVICES] and args[0] in self.commands:
-            args = [_DEVICES, args[0], *args[2:]]
+        if args and args[0] in self.commands and args[0] != _DEVICES:
+            # Behind options too: else their values would be read as those of another kind.
+            at = 1
+            while at < len(args) and args[at].startswith("-"):
+                at += 1 if "=" in args[at] or args[at] in _FLAGS else 2
+            if args[at : at + 1] == [_DEVICES]:
+                args = [_DEVICES, args[0], *args[1:at], *args[at + 1 :]]
         return super().resolve_command(ctx, args)
 
 
@@ -54,7 +61,11 @@ app = typer.Typer(
 _TAKEN_OVER: Final = (
     "the next run of `cloud-jobs usage` takes them over; what is closed before that is by what was published earlier"
 )
-_AT_ONCE: Final = "`waybill alerts deliver` goes by them at once"
+_AT_ONCE: Final = {
+    "fence": "alert processes go by fences and gates at once",
+    "alert_rule": "`waybill alerts deliver` goes by alert rules at once",
+}
+"""Of the kinds that no job has to take over first."""
 Config = Annotated[
     Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
 ]
@@ -132,8 +143,14 @@ def put(
         _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
     else:
         typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}")
-        if counts:
-            typer.echo(_AT_ONCE if set(counts) == {"alert_rule"} else _TAKEN_OVER)
+        for said in _who_goes_by(counts):
+            typer.echo(said)
+
+
+def _who_goes_by(kinds: Collection[str]) -> list[str]:
+    """From when on what was published of some kinds is gone by, a line each."""
+    at_once = [said for kind, said in _AT_ONCE.items() if kind in kinds]
+    return [*at_once, *([_TAKEN_OVER] if set(kinds) - {"alert_rule"} else [])]
 
 
 def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: JudgedReference) -> Signing | None:

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cloud_jobs.command_settings import load_settings
+from cloud_jobs.command_settings import load_settings, settings_refused
 from cloud_jobs.error_messages import cloud_errors_as_messages
+from settings import SettingsError
 
 __all__ = ["verdicts"]
 
@@ -33,7 +34,11 @@ def verdicts(
     from cloud_jobs.verdicts.run import run_verdicts
 
     with cloud_errors_as_messages("cloud-jobs"):
-        run_verdicts(load_settings(config), _print_json if as_json else _print_table, follow=follow)
+        settings = load_settings(config)
+        if without_alerts := settings.regions_without_alerts:
+            said = f"name the topics of alerts: none follows from {', '.join(without_alerts)} of ingest.topics"
+            raise settings_refused(SettingsError(str(config), [f"verdicts.alerts: {said}"]))
+        run_verdicts(settings, _print_json if as_json else _print_table, follow=follow)
 
 
 def _print_json(counts: dict[str, Any]) -> None:

@@ -6,11 +6,12 @@ The agent runs also with these problems: what cannot be delivered now is stored.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from edge_agent.config import AgentSettings, EnrolmentSettings
-from runtime.broker_settings import BrokerSettings, unusable_files
+from edge_agent.config import AgentSettings
+from edge_agent.enrolment.certificate_state import certificate_folder
+from runtime.broker_settings import BrokerSettings, read_password, unusable_files
 
 PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
 
@@ -22,16 +23,42 @@ def problems(settings: AgentSettings) -> list[str]:
         if uplink.kind == "pulsar" and importlib.util.find_spec("pulsar") is None:
             lines.append(f"uplinks.{number}.kind: {PULSAR_MISSING}")
     if settings.enrolment is not None:
-        lines += unusable_authorities(settings.enrolment)
+        lines += unusable_enrolment(settings)
     return [*lines, *_unusable_folder(settings.buffer.path)]
 
 
-def unusable_authorities(enrolment: EnrolmentSettings, table: str = "enrolment") -> list[str]:
-    """The file of authorities, without which no certificate is asked for; `table` names the settings."""
+def unusable_enrolment(settings: AgentSettings, table: str = "enrolment") -> list[str]:
+    """The file of authorities, without which no certificate is asked for, and those of the claim; `table` names the
+    settings. A claim that has given a certificate is needed no more.
+    """
+    enrolment, folder = settings.enrolment, certificate_folder(settings)
+    if enrolment is None or folder is None:
+        return []
+    lines = _unreadable(f"{table}.ca", enrolment.ca, Path.read_bytes)
+    if folder.newest() is not None:
+        return lines
+    claim = (
+        ("token_file", enrolment.token_file, _token),
+        ("certificate", enrolment.certificate, Path.read_bytes),
+        ("key", enrolment.key, Path.read_bytes),
+    )
+    for name, file, read in claim:
+        if file is not None:
+            lines += _unreadable(f"{table}.{name}", file, read)
+    return lines
+
+
+def _token(file: Path) -> str:
+    if not (token := read_password(file)):
+        raise ValueError("its first line is empty")
+    return token
+
+
+def _unreadable(name: str, file: Path, read: Callable[[Path], object]) -> list[str]:
     try:
-        enrolment.ca.read_bytes()
-    except OSError as error:
-        return [f"{table}.ca: cannot be read: {error}"]
+        read(file)
+    except (OSError, ValueError) as error:
+        return [f"{name}: cannot be read: {error}"]
     return []
 
 

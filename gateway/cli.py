@@ -23,6 +23,7 @@ from gateway.config import Drain, GatewaySettings
 from gateway.errors import GatewayError, NoAnswer, last_line
 from gateway.service import Service
 from gateway.status import read_silent, read_status, silent_table, status_table
+from gateway.status_answer import check_answering
 from runtime.logs import start_logging
 from runtime.version import add_version_option
 from settings import SettingsError, load
@@ -95,7 +96,10 @@ def status(
     Example: fleet-gateway status --config gateway.toml --json
     """
     try:
-        answer = read_status(_settings(config).status)
+        settings = _settings(config)
+        answer = read_status(settings.status)
+        answering = f"gateway {answer.gateway} of region {answer.region}"
+        check_answering(settings.status, answering, f"gateway {settings.name} of region {settings.region}")
     except NoAnswer as error:
         _exit_with(str(error))
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -16,7 +15,7 @@ from gateway.config import GatewaySettings
 from gateway.engine import Produce
 from gateway.errors import PulsarUnreachable
 from gateway.pulsar_groups import BACKSTOP_MS, OK, TOO_BIG, UNSENDABLE, GroupSender, SendResult
-from runtime.pulsar_client import open_pulsar_client
+from runtime.pulsar_client import close_quietly, open_pulsar_client
 
 REFUSED_TOGETHER = "RefusedTogether"
 """Of several messages together Pulsar will never take one: each of them is sent again, alone."""
@@ -251,11 +250,6 @@ class PulsarProducer:
 def _close_client(client: Any, timeout_s: float) -> None:
     """Close it, if there is one. Closing waits for the cluster, which may be why it is closed."""
     if client is not None:
-        closing = threading.Thread(target=_close_quietly, args=(client,), name="pulsar-close", daemon=True)
+        closing = threading.Thread(target=close_quietly, args=(client,), name="pulsar-close", daemon=True)
         closing.start()
         closing.join(timeout_s)
-
-
-def _close_quietly(client: Any) -> None:
-    with contextlib.suppress(pulsar.PulsarException):
-        client.close()

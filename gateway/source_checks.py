@@ -9,9 +9,18 @@ from urllib.parse import urlsplit
 from gateway.source_settings import ClusterSource, ReferenceSource
 from identity.operator_files import read_operators
 from runtime.broker_settings import is_this_machine
+from runtime.token_watch import token_faults, tokens_ending
 from settings import SettingsError
 
-__all__ = ["OPEN_WORD", "access_secrets", "file_problems", "open_cluster", "open_secrets", "travels_in_plain_text"]
+__all__ = [
+    "OPEN_WORD",
+    "access_secrets",
+    "ending_tokens",
+    "file_problems",
+    "open_cluster",
+    "open_secrets",
+    "travels_in_plain_text",
+]
 
 OPEN_WORD = "or say insecure = true at the top"
 
@@ -43,10 +52,22 @@ def travels_in_plain_text(pulsar: ClusterSource, what: str) -> Iterator[str]:
         yield f"pulsar.service_url: {what} travel to {host} in plain text; use pulsar+ssl://"
 
 
+def open_status(host: str) -> Iterator[str]:
+    """The status is served to other machines."""
+    if not is_this_machine(host):
+        yield f"status.host: everybody who reaches {host} reads the status"
+
+
 def access_secrets(pulsar: ClusterSource, config: Path) -> list[tuple[Path | None, str]]:
     """The files with secrets of a client, each with what it has; `config` is the settings file itself."""
     access = pulsar.access
     return [(config if access.token else None, "token"), (access.token_file, "token"), (access.tls_key, "key")]
+
+
+def ending_tokens(pulsar: ClusterSource, now_s: float) -> list[str]:
+    """A token that no cluster takes now, or not for long. A daemon runs all the same: it reads its file again."""
+    accesses = {"pulsar.access": pulsar.access}
+    return [*token_faults(accesses, now_s), *tokens_ending(accesses, now_s)]
 
 
 def open_secrets(files: Iterable[tuple[Path | None, str]]) -> Iterator[str]:

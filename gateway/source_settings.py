@@ -5,14 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
-__all__ = ["ClusterSource", "ReferenceSource", "Word"]
+__all__ = ["ClusterSource", "ReferenceSource", "Word", "Words"]
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ValueError(f"{', '.join(twice)} is named twice")
+    return names
+
+
+Words = Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), AfterValidator(_each_once)]
+"""Names of tenants or regions: each once, as each has a reader of its own."""
 
 
 class ClusterSource(Settings):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 from rich.text import Text
 
 from gateway.config import StatusEndpoint
 from gateway.devices import SilentDevice
-from gateway.status_answer import read_answer
+from gateway.status_answer import moment_text, read_answer
 
 
 class GatewayStatus(BaseModel):
@@ -109,9 +111,21 @@ def status_table(status: GatewayStatus) -> Table:
     table = Table(title=Text(f"fleet-gateway {status.gateway}"), title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for name, value in status.model_dump().items():
+    for name, value in _facts(status):
         table.add_row(name.replace("_", " "), Text("unknown" if value is None else str(value)))
     return table
+
+
+def _facts(status: GatewayStatus) -> Iterator[tuple[str, object]]:
+    """Each fact with its value; what there is none of is not called unknown."""
+    unread = {None: "no registry", True: "no, it is read", False: "it was not read yet"}[status.registry_current]
+    for name, value in status.model_dump().items():
+        if name == "registry_unreachable_since_s":
+            yield name.removesuffix("_s"), unread if value is None else moment_text(value)
+        elif name == "registry_current" and value is None:
+            yield name, "no registry"
+        else:
+            yield name, value
 
 
 def _silent_words(silent: SilentDevices) -> str:

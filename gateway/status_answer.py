@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -13,7 +14,7 @@ from gateway.errors import NoAnswer
 from runtime.status_reader import StatusUnavailable, fetch_status
 from settings import one_line
 
-__all__ = ["AskedEndpoint", "facts_table", "read_answer"]
+__all__ = ["AskedEndpoint", "check_answering", "facts_table", "moment_text", "read_answer"]
 
 _TIMEOUT_S: Final = 3.0
 _LINE_CHARACTERS: Final = 1000
@@ -41,6 +42,21 @@ def read_answer(
         return model.model_validate(fetch_status(endpoint.host, endpoint.port, what, timeout_s=_TIMEOUT_S))
     except (StatusUnavailable, ValidationError) as error:
         raise NoAnswer(f"{nobody} answers at {url}: {error}; is it running with this {called}?") from error
+
+
+def check_answering(endpoint: AskedEndpoint, answering: str, asked: str) -> None:
+    """That the process that answers is the one whose settings were given. Raises NoAnswer."""
+    # a copied file whose port was left as it was: the health of the other process is not that of this one
+    if answering != asked:
+        raise NoAnswer(
+            f"at {endpoint.host}:{endpoint.port} answers {answering}, not {asked}: is it running, and with a "
+            "status.port of its own?"
+        )
+
+
+def moment_text(moment_s: float) -> str:
+    """A moment (seconds since 1970) as people read it."""
+    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def facts_table(title: str, facts: Iterable[tuple[str, object]]) -> Table:

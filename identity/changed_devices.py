@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from identity.command_session import known_entry
 from identity.errors import IdentityError
-from identity.registry import ChangeRefused, DeviceEntry
+from identity.registry import ChangeRefused, DeviceChange, DeviceEntry
 from identity.registry_session import RegistrySession
+from identity.standing_change import AsItIs
 
-__all__ = ["changed_devices"]
+__all__ = ["OneChange", "changed_devices"]
+
+_MAX_LOOKS: Final = 20
 
 
 def changed_devices(
@@ -22,7 +26,8 @@ def changed_devices(
     entries, refused = list[DeviceEntry](), dict[str, IdentityError]()
     for name in names:
         try:
-            entry = changed(known_entry(session, name))
+            # To look for the nearest names of thousands would take minutes.
+            entry = changed(known_entry(session, name, looks=len(refused) < _MAX_LOOKS))
         except ChangeRefused as why:
             refused[name] = why
             continue
@@ -32,3 +37,22 @@ def changed_devices(
         else:
             entries.append(entry)
     return entries, refused
+
+
+class OneChange(NamedTuple):
+    """The same change of each device at its turn; `state`: which it is in then, where that locks out, else ""."""
+
+    change: DeviceChange
+    changed: Callable[[DeviceEntry, DeviceChange], DeviceEntry]
+    state: str
+
+    def is_so(self, _: str, held: DeviceEntry) -> bool:
+        """Whether a device is in that state, whoever put it there."""
+        return held.state == self.state
+
+    def entry(self, name: str, held: DeviceEntry | None) -> DeviceEntry:
+        """The entry of a device of which the registry has `held` now. Raises ChangeRefused, AsItIs."""
+        assert held is not None, "nothing takes a device out of the registry"
+        if self.is_so(name, held):
+            raise AsItIs(name)
+        return self.changed(held, self.change)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -14,11 +15,12 @@ import typer
 from identity.device_answers import DEVICE, EXIT_ARGUMENTS, EXIT_REFUSED, Speaker, end
 
 if TYPE_CHECKING:
+    from identity.change_outcome import ChangeOutcome
     from identity.operator_settings import OperatorSettings
     from identity.registry import DeviceEntry
     from identity.registry_session import RegistrySession
 
-__all__ = ["command_session", "known_entry", "shows_progress"]
+__all__ = ["command_session", "known_entry", "outcome_of", "shows_progress"]
 
 _SOON_S: Final = 2.0
 """What takes less is shown on terminals alone."""
@@ -57,10 +59,12 @@ def command_session(
     check: Callable[[OperatorSettings], None] = lambda _: None,
     as_json: bool = False,
     speaker: Speaker = DEVICE,
+    facts: Mapping[str, object] = MappingProxyType({}),
 ) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
     """The session, and the settings. `signs`: whether it changes anything; else no key is needed.
 
-    `check` raises an IdentityError where the settings refuse what is asked: nothing is read then.
+    `check` raises an IdentityError where the settings refuse what is asked: nothing is read then. `facts`: for
+    programs, whatever fails; who calls may add to them.
     """
     from identity.errors import IdentityError, OperatorKeyRefused
     from identity.operator_settings import read_operator_settings
@@ -82,24 +86,36 @@ def command_session(
         ):
             yield session, settings
     except SettingsError as error:
-        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json, speaker=speaker)
+        end("\n".join(error.lines), os.EX_CONFIG, as_json=as_json, facts=facts, speaker=speaker)
     except OperatorKeyRefused as error:
-        end(str(error), os.EX_CONFIG if key is None else EXIT_ARGUMENTS, as_json=as_json, speaker=speaker)
+        end(str(error), os.EX_CONFIG if key is None else EXIT_ARGUMENTS, as_json=as_json, facts=facts, speaker=speaker)
     except RegistryRefused as error:
-        end(str(error), EXIT_REFUSED, as_json=as_json, speaker=speaker)
+        end(str(error), EXIT_REFUSED, as_json=as_json, facts=facts, speaker=speaker)
     except RegistryUnreachable as error:
-        end(str(error), speaker.unreachable, as_json=as_json, speaker=speaker)
+        end(str(error), speaker.unreachable, as_json=as_json, facts=facts, speaker=speaker)
     except IdentityError as error:
-        end(str(error), EXIT_REFUSED, as_json=as_json, speaker=speaker)
+        end(str(error), EXIT_REFUSED, as_json=as_json, facts=facts, speaker=speaker)
 
 
-def known_entry(session: RegistrySession, device: str) -> DeviceEntry:
-    """The entry of a device. Raises ChangeRefused, with the name that may be meant."""
+def outcome_of(publish: Callable[[], ChangeOutcome]) -> ChangeOutcome:
+    """What became of a change, of one too that was cut short."""
+    from identity.change_outcome import ChangeCutShort
+
+    try:
+        return publish()
+    except ChangeCutShort as cut:
+        return cut.outcome
+
+
+def known_entry(session: RegistrySession, device: str, *, looks: bool = True) -> DeviceEntry:
+    """The entry of a device. Raises ChangeRefused, with the name that may be meant, if it `looks` for that."""
     from identity.registry import ChangeRefused
 
     entry = session.get(device)
+    if entry is None and (why := session.not_taken(device)):
+        raise ChangeRefused(device, None, "", f"{device}: {why}")
     if entry is None:
-        near = session.nearest(device)
+        near = session.nearest(device) if looks else ""
         meant = f"did you mean {near}?" if near else "waybill device list shows those that there are"
         raise ChangeRefused(device, None, "", f"the registry has no device {device}: {meant}")
     return entry

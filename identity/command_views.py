@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["show_device", "show_devices", "show_file"]
 
-_CONFIRMATIONS_KEPT: Final = timedelta(days=1)
-"""So long the topologies keep confirmations."""
-
 
 def show_devices(config: Path | None, tenant: str, *, as_json: bool, speaker: Speaker = DEVICE) -> None:
     """Every device of a tenant, or of all, and what no region has confirmed."""
+    from identity.confirmations import CONFIRMATIONS_KEPT
+
     with command_session(config, signs=False, speaker=speaker) as (session, _):
-        missing = session.not_confirmed(datetime.now(UTC) - _CONFIRMATIONS_KEPT)
+        missing = session.not_confirmed(datetime.now(UTC) - CONFIRMATIONS_KEPT)
         chosen = _chosen(session, tenant, speaker)
         if as_json:
             facts = [device_facts(one, session.signed_by(one)) | confirmation(one.entry, missing) for one in chosen]
@@ -43,8 +42,11 @@ def show_file(config: Path | None, tenant: str, *, speaker: Speaker) -> None:
     """The devices as a file has them."""
     with command_session(config, signs=False, speaker=speaker) as (session, _):
         chosen = _chosen(session, tenant, speaker)
-    from identity.device_file import device_file_text
+    from identity.device_file import MAX_DEVICES, device_file_text
 
+    if len(chosen) > MAX_DEVICES:
+        many = f"{len(chosen):,} devices, and a command takes {MAX_DEVICES:,}: list each --tenant by itself, or cut it"
+        typer.echo(f"{speaker.program}: {many}", err=True)
     sys.stdout.write(device_file_text(one.entry for one in chosen))
 
 
@@ -58,13 +60,16 @@ def show_device(device: str, config: Path | None, *, as_json: bool, speaker: Spe
         if as_json:
             facts = {
                 "device": device_facts(held, session.signed_by(held)),
-                "history": [device_facts(one, session.signed_by(one)) for one in past],
+                "history": [
+                    device_facts(one, session.signed_by(one)) | {"outranked": outranked} for one, outranked in past
+                ],
             }
             sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return
         typer.echo(device_line(held.entry, session.signed_by(held)))
-        for one in past:
-            typer.echo(f"  {device_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
+        for one, outranked in past:
+            mark = "OUTRANKED: " if outranked else ""
+            typer.echo(f"  {mark}{device_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
 
 
 def _chosen(session: RegistrySession, tenant: str, speaker: Speaker) -> list[DevicePublication]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from identity.errors import SignatureRefused
@@ -18,6 +18,7 @@ from identity.signatures import OperatorKey, Publication, sign_publication, veri
 from telemetry import InvalidJson, parse_json
 
 __all__ = [
+    "CONFIRMATIONS_KEPT",
     "CONFIRMATIONS_TOPIC",
     "RegionConfirmation",
     "confirming_regions",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 CONFIRMATIONS_TOPIC: Final = "persistent://fleet/access/confirmations"
+CONFIRMATIONS_KEPT: Final = timedelta(days=1)
+"""So long the topologies keep confirmations."""
 # the confirmations of a burst of revocations
 _MAX_BYTES: Final = 1 << 20
 _MAX_VALUES: Final = 10_000

@@ -14,9 +14,9 @@ from identity.errors import MAX_ERROR_CHARACTERS
 from identity.nearest import did_you_mean
 
 if TYPE_CHECKING:
+    from identity.change_outcome import ChangeOutcome, DeviceOutcome
     from identity.registry import DeviceEntry
     from identity.registry_messages import DevicePublication
-    from identity.registry_session import ChangeOutcome
 
 __all__ = [
     "DEVICE",
@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 EXIT_UNREACHABLE, EXIT_ARGUMENTS, EXIT_REFUSED, EXIT_OUTRANKED, EXIT_NOT_CONFIRMED, EXIT_PARTLY_REFUSED = range(1, 7)
+EXIT_INTERRUPTED: Final = 130
+"""As a shell has it of whom SIGINT ended."""
 _RESULTS: Final = {
     0: "done",
     EXIT_UNREACHABLE: "unreachable",
@@ -47,8 +49,10 @@ _RESULTS: Final = {
     EXIT_NOT_CONFIRMED: "not-confirmed",
     EXIT_PARTLY_REFUSED: "partly-refused",
     os.EX_TEMPFAIL: "unreachable",
+    EXIT_INTERRUPTED: "interrupted",
     os.EX_CONFIG: "wrong-settings",
 }
+_QUIET: Final = {"published", "confirmed", "as-it-is", "refused"}
 _NO_KEY_THERE = "add your public key to that region's operators.toml: then it takes this change too"
 
 
@@ -70,38 +74,87 @@ def say_outcome(
     more: Mapping[str, object] = MappingProxyType({}),
     speaker: Speaker = DEVICE,
 ) -> None:
-    """What became of a change; of what is not done the command ends. `more`: facts beside it, for programs."""
-    missing = outcome.missing or ()
+    """What became of a change, device by device; of what is not done the command ends. `more`: facts for programs."""
+    refused = [*_refused_before(more), *_refused(outcome)]
+    problems = [*_problems(outcome, wait_s, len(refused), speaker)]
     if as_json:
-        devices = [json.loads(one.entry.model_dump_json()) | {"id": one.publication_id} for one in outcome.publications]
-        facts: dict[str, object] = {"devices": devices, "confirmed": [*outcome.confirmed], "missing": [*missing]}
-        facts |= {"unlisted": [*outcome.unlisted], **more}
+        facts = _outcome_facts(outcome) | dict(more)
+        if refused or "refused" in more:
+            facts["refused"] = refused
+        typer.echo(_result(problems[0][0] if problems else 0, "; ".join(text for _, text in problems), facts))
     else:
-        facts = {}
-        for one in outcome.publications:
-            typer.echo(f"{one.entry.name}: {one.entry.state}, version {one.entry.version} ({one.publication_id})")
-            for line in _advice(one.entry):
-                typer.echo(f"  {line}")
-        if outcome.holds and outcome.confirmed and not missing:
-            typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
-        if outcome.unlisted:
-            regions = ", ".join(outcome.unlisted)
-            typer.echo(f"{speaker.program}: `regions` of the settings lacks {regions}: add it there", err=True)
-    if not outcome.holds:
-        why = "somebody changed it at the same moment, and that change holds: look, and ask again"
-        end(why, EXIT_OUTRANKED, as_json=as_json, facts=facts, speaker=speaker)
-    if missing:
+        _say_devices(outcome, speaker)
+        for _, text in problems:
+            typer.echo(f"{speaker.program}: {text}", err=True)
+    if problems:
+        raise typer.Exit(problems[0][0])
+
+
+def _problems(outcome: ChangeOutcome, wait_s: float, refused: int, speaker: Speaker) -> Iterator[tuple[int, str]]:
+    """Exit status and text of each thing that is not as it was asked for, the worst first; none hides another."""
+    published = len(outcome.publications)
+    if outcome.cut_short:
+        yield EXIT_INTERRUPTED if outcome.is_interrupted else speaker.unreachable, outcome.cut_short
+    if not outcome.holds and not outcome.cut_short:
+        count = len(outcome.names("outranked", "unknown"))
+        why = "somebody changed them at the same moment, and that change holds, or they did not come back"
+        yield EXIT_OUTRANKED, f"{count} of {len(outcome.devices)} not known to hold: {why}: look, and ask again"
+    if outcome.missing:
         advice = f" ({_NO_KEY_THERE})" if "unknown-key" in outcome.why else ""
-        where = f"in force in {', '.join(outcome.confirmed)} alone" if outcome.confirmed else "in force nowhere"
-        why = f"{where} after {wait_s:g} s: {outcome.why}{advice}"
-        end(why, EXIT_NOT_CONFIRMED, as_json=as_json, facts=facts, speaker=speaker)
+        where = f"in force in {', '.join(outcome.confirmed)} alone" if outcome.confirmed else "not in force everywhere"
+        yield EXIT_NOT_CONFIRMED, f"{where} after {wait_s:g} s: {outcome.why}{advice}"
     # Behind the others: that a revocation is not in force is worse than that one was not asked for rightly.
-    if refused := more.get("refused"):
-        assert isinstance(refused, list), "each by itself"
-        why = f"{len(refused)} refused, {len(outcome.publications)} done"
-        end(why, EXIT_PARTLY_REFUSED, as_json=as_json, facts=facts, speaker=speaker)
-    if as_json:
-        typer.echo(_result(0, "", facts))
+    if refused:
+        yield EXIT_PARTLY_REFUSED if published else EXIT_REFUSED, f"{refused} refused, {published} done"
+
+
+def _refused_before(more: Mapping[str, object]) -> list[Mapping[str, str]]:
+    """Those that were refused before anything was published."""
+    refused = more.get("refused", [])
+    assert isinstance(refused, list), "each by itself"
+    return refused
+
+
+def _refused(outcome: ChangeOutcome) -> list[Mapping[str, str]]:
+    """Those that were refused at their turn."""
+    return [{"device": name, "why": outcome.devices[name].why} for name in outcome.names("refused")]
+
+
+def _outcome_facts(outcome: ChangeOutcome) -> dict[str, object]:
+    devices = [json.loads(one.entry.model_dump_json()) | {"id": one.publication_id} for one in outcome.publications]
+    became = {
+        name: {"outcome": str(one.became), "why": one.why, "missing": [*one.missing]}
+        for name, one in outcome.devices.items()
+    }
+    facts: dict[str, object] = {"devices": devices, "outcomes": became, "confirmed": [*outcome.confirmed]}
+    return facts | {"missing": [*(outcome.missing or ())], "unlisted": [*outcome.unlisted]}
+
+
+def _say_devices(outcome: ChangeOutcome, speaker: Speaker) -> None:
+    """Each device in a line, with what is not as it was asked for; what is as it was and is to be has none."""
+    published = {one.entry.name for one in outcome.publications}
+    for one in outcome.publications:
+        entry, mark = one.entry, _mark(outcome.devices.get(one.entry.name))
+        typer.echo(f"{entry.name}: {entry.state}, version {entry.version} ({one.publication_id}){mark}")
+        for line in () if "OUTRANKED" in mark else _advice(entry):
+            typer.echo(f"  {line}")
+    for name, became in outcome.devices.items():
+        if name not in published and (mark := _mark(became)):
+            typer.echo(f"{name}:{mark}")
+    if outcome.holds and outcome.confirmed and not outcome.missing:
+        typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
+    if outcome.unlisted:
+        regions = ", ".join(outcome.unlisted)
+        typer.echo(f"{speaker.program}: `regions` of the settings lacks {regions}: add it there", err=True)
+    for name in outcome.names("refused"):
+        typer.echo(f"{speaker.program}: {name}: {outcome.devices[name].why}", err=True)
+
+
+def _mark(one: DeviceOutcome | None) -> str:
+    """What is to be seen of a device at once."""
+    if one is None or one.became in _QUIET:
+        return ""
+    return f"  {one.became.replace('-', ' ').upper()}: {one.why}"
 
 
 def _advice(entry: DeviceEntry) -> Iterator[str]:

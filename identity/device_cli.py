@@ -1,9 +1,10 @@
 """`waybill device`: who is expected, may send, is suspended or locked out; each change with who, when and why.
 
-Exit status: 0 done; 1 the registry is not reachable; 2 wrong arguments; 3 refused: nothing was changed; 4 published,
-and another change of the same moment holds instead; 5 published, and a region refuses it or has not confirmed it in
-time; 6 of several devices some were refused, and the others are done; 78 wrong settings, or a file that they name
-cannot be used.
+Exit status: 0 done; 1 the registry is not reachable, or was lost on the way; 2 wrong arguments; 3 refused: nothing was
+changed; 4 published, and of a device another change of the same moment holds instead, or it did not come back; 5
+published, and a region refuses it or has not confirmed it in time; 6 of several devices some were refused, and the
+others are done; 78 wrong settings, or a file that they name cannot be used; 130 interrupted, and what is published by
+then is said.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from identity.command_options import (
     TokenDays,
     Wait,
 )
-from identity.command_session import command_session, known_entry
+from identity.command_session import command_session, known_entry, outcome_of
 from identity.command_views import show_device, show_devices
 from identity.device_answers import end_refused, refusals, say_outcome
 from identity.refused_token import removes_refused_token
@@ -141,7 +142,7 @@ def suspend(
     """
     from identity.registry import suspend as suspended
 
-    _change_each((config, key), reason, wait, suspended, devices, as_json=as_json)
+    _change_each((config, key), reason, wait, (suspended, "suspended"), devices, as_json=as_json)
 
 
 @app.command()
@@ -160,7 +161,7 @@ def resume(
     """
     from identity.registry import resume as resumed
 
-    _change_each((config, key), reason, wait, resumed, devices, as_json=as_json)
+    _change_each((config, key), reason, wait, (resumed, ""), devices, as_json=as_json)
 
 
 @app.command()
@@ -181,7 +182,7 @@ def revoke(
     """
     from identity.registry import revoke as revoked
 
-    _change_each((config, key), reason, wait, revoked, devices, as_json=as_json)
+    _change_each((config, key), reason, wait, (revoked, "revoked"), devices, as_json=as_json)
 
 
 @app.command()
@@ -267,7 +268,8 @@ def sign(
     """
     with command_session(config, key, names=devices or None, as_json=as_json) as (session, _):
         chosen = [known_entry(session, name) for name in devices] or [one.entry for one in session.publications()]
-        outcome = session.sign([entry.name for entry in chosen if tenant in ("", entry.tenant)], wait)
+        names = [entry.name for entry in chosen if tenant in ("", entry.tenant)]
+        outcome = outcome_of(lambda: session.sign(names, wait))
     say_outcome(outcome, wait, as_json=as_json)
 
 
@@ -275,27 +277,30 @@ def _change_each(
     who: tuple[Path | None, Path | None],
     reason: str,
     wait_s: float,
-    changed: Callable[[DeviceEntry, DeviceChange], DeviceEntry],
+    to: tuple[Callable[[DeviceEntry, DeviceChange], DeviceEntry], str],
     devices: list[str],
     *,
     as_json: bool,
 ) -> None:
     """Changes devices by one reading of the registry; of each that is refused it says why, the others are done.
 
-    `who`: the settings, and the key that signs.
+    `who`: the settings, and the key that signs. `to`: the change, and the state after it where that locks out. Of who
+    is in that state already the regions are asked: whoever gives the command again hears whether it is in force by now.
     """
-    from identity.changed_devices import changed_devices
+    from identity.changed_devices import OneChange, changed_devices
     from identity.registry import DeviceChange
 
-    names = list(dict.fromkeys(devices))
-    with command_session(*who, names=set(names), as_json=as_json) as (session, _):
+    names, more = list(dict.fromkeys(devices)), dict[str, object]()
+    with command_session(*who, names=set(names), as_json=as_json, facts=more) as (session, _):
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
-        entries, refused = changed_devices(session, names, lambda entry: changed(entry, change))
-        if not entries:
+
+        entries, refused = changed_devices(session, names, lambda entry: to[0](entry, change))
+        beside = [name for name in refused if (held := session.get(name)) is not None and held.state == to[1]]
+        if not entries and not beside:
             end_refused(refused, as_json=as_json)
         # Before anything is published: what is refused is known whatever becomes of the others.
-        more = refusals(refused, as_json=as_json)
-        outcome = session.publish(entries, wait_s)
+        more |= refusals(refused, as_json=as_json)
+        outcome = outcome_of(lambda: session.publish(entries, wait_s, anew=OneChange(change, *to), beside=beside))
     say_outcome(outcome, wait_s, as_json=as_json, more=more)
 
 
@@ -321,5 +326,6 @@ def _change(
 
     with command_session(config, key, names=names, check=check, as_json=as_json) as (session, _):
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
-        outcome = session.publish(entries(session, change), wait_s)
+        made = entries(session, change)
+        outcome = outcome_of(lambda: session.publish(made, wait_s))
     say_outcome(outcome, wait_s, as_json=as_json)

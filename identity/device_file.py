@@ -11,16 +11,17 @@ What a file does not name stays as it is. `device_file_changes` says what become
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple, Self
 
-from pydantic import StringConstraints, ValidationError, model_validator
+from pydantic import StrictBool, StringConstraints, ValidationError, model_validator
 
+from identity.bounded_values import Version
 from identity.claims import check_factory_serial
 from identity.names import device_name
 from identity.registry import DeviceEntry, DeviceState
-from settings import Settings, TomlLines, parse_toml, problem_text, toml_fault
+from settings import Settings, TomlLines, one_line, parse_toml, problem_text, toml_fault
 from telemetry.record import DEVICE_PATTERN
 
 __all__ = [
@@ -34,15 +35,21 @@ __all__ = [
     "device_file_text",
     "devices_of_toml",
     "given_twice",
+    "serials_given_twice",
 ]
 
-MAX_DEVICES_FILE_BYTES: Final = 8 << 20
+MAX_DEVICES_FILE_BYTES: Final = 4 << 20
 MAX_DEVICES: Final = 10_000
-"""Of one file: what a command publishes one by one within minutes."""
+"""Of all files of a command: what it publishes one by one within minutes."""
 MAX_FILE_FAULTS: Final = 100
 """So many faults of a file are named."""
+# of each device two brackets, and an equals sign and a comma for each key
+_MAX_SIGNS: Final = 20 * MAX_DEVICES
+_MAX_KEYS: Final = 20
 # the publication says the file's reason as well
 _MAX_REASON: Final = 400
+# the longest path that a system has, and the reason
+_MAX_LINE: Final = 5000
 _TABLE: Final = "device"
 
 
@@ -54,15 +61,19 @@ class FileFault(StrEnum):
     WRONG_ENTRY = "wrong-entry"
     """A table is no device: a key or a value is wrong."""
     TOO_MANY = "too-many"
-    """There are more devices than a command takes."""
+    """There are more devices, or files, than a command takes."""
     GIVEN_TWICE = "given-twice"
-    """A device stands in the files twice."""
+    """A device, or the factory serial of a new one, stands in the files twice."""
     NOT_BY_FILE = "not-by-file"
     """It is to be moved or replaced: each of these is one command for two devices."""
     NOT_KNOWN = "not-known"
     """The registry has no such device, and nothing makes one known that is to have this state."""
+    NOT_TAKEN = "not-taken"
+    """The registry has an entry of it that is not taken here, and may be elsewhere."""
     NO_WAY = "no-way"
     """No change leads there from the state that it has."""
+    LOCKED_OUT = "locked-out"
+    """It is suspended, and the file does not say of which suspension it is the end."""
     OTHER_FACTS = "other-facts"
     """The registry has it with another region or another claim."""
     NOT_IN_SETTINGS = "not-in-settings"
@@ -81,7 +92,7 @@ class DeviceFileFault(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        return one_line(f"{self.place}: {self.reason}", _MAX_LINE)
 
 
 _Name = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}$")]
@@ -92,6 +103,7 @@ class StatedDevice(Settings):
 
     `region`: whose authority enrols it; needed where it is not known yet. `factory`: the serial in its factory
     certificate; without one who is expected gets a token. `by_hand`: it is new, and may connect without a claim.
+    `resumes`: the version at which it was suspended, and is to be let in again.
     """
 
     tenant: _Name
@@ -99,7 +111,9 @@ class StatedDevice(Settings):
     state: DeviceState
     region: _Name | None = None
     factory: str | None = None
-    by_hand: bool = False
+    # Not 1, "yes" or "on": whoever writes them may have meant something else.
+    by_hand: StrictBool = False
+    resumes: Version | None = None
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -110,6 +124,8 @@ class StatedDevice(Settings):
             check_factory_serial(self.factory)
         if self.by_hand and self.state is not DeviceState.ACTIVE:
             raise ValueError('`by_hand` goes with state = "active"')
+        if self.resumes is not None and self.state is not DeviceState.ACTIVE:
+            raise ValueError('`resumes` goes with state = "active"')
         return self
 
     @property
@@ -125,10 +141,10 @@ class PlacedDevice(NamedTuple):
     stated: StatedDevice
 
 
-def devices_of_toml(text: str, file: str) -> tuple[list[PlacedDevice], list[DeviceFileFault]]:
-    """The devices of a text and all that is wrong with it; `file` names it."""
+def devices_of_toml(text: str, file: str, room: int = MAX_DEVICES) -> tuple[list[PlacedDevice], list[DeviceFileFault]]:
+    """The devices of a text and all that is wrong with it; `file` names it; `room`: so many devices may be in it."""
     try:
-        tables = parse_toml(text, MAX_DEVICES_FILE_BYTES)
+        tables = parse_toml(text, MAX_DEVICES_FILE_BYTES, max_signs=_MAX_SIGNS)
     except ValueError as error:
         at = toml_fault(text, error)
         return [], [DeviceFileFault(f"{file}{at.place}", FileFault.UNREADABLE, at.reason)]
@@ -136,10 +152,14 @@ def devices_of_toml(text: str, file: str) -> tuple[list[PlacedDevice], list[Devi
     for path, table in _entries(tables):
         line = lines.of(path)
         place = file if line is None else f"{file}:{line}"
+        if isinstance(table, dict) and len(table) > _MAX_KEYS:
+            # Not judged key by key: each would be one more fault of the same table.
+            table = f"{_TABLE}: a device has at most {_MAX_KEYS} keys, and this one {len(table):,}"  # noqa: PLW2901
         if isinstance(table, str):
             faults.append(DeviceFileFault(place, FileFault.WRONG_ENTRY, table))
-        elif len(found) >= MAX_DEVICES:
-            faults.append(DeviceFileFault(place, FileFault.TOO_MANY, f"a file has at most {MAX_DEVICES:,} devices"))
+        elif len(found) >= room:
+            why = f"the files of a command have at most {MAX_DEVICES:,} devices"
+            faults.append(DeviceFileFault(place, FileFault.TOO_MANY, why))
             break
         else:
             try:
@@ -157,7 +177,7 @@ def _entries(tables: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], di
     # A fault of the file's own form comes once, not once for each device.
     for kind, given in tables.items():
         if kind != _TABLE:
-            yield (kind,), f"{kind:.80}: no such table; a file of devices has [[{_TABLE}]]"
+            yield (kind,), f"{one_line(kind, 80)}: no such table; a file of devices has [[{_TABLE}]]"
         elif not isinstance(given, list):
             yield (kind,), f"{kind}: is one table, and a list of them is needed: write [[{_TABLE}]]"
         else:
@@ -170,10 +190,10 @@ def _faults(
     file: str, path: tuple[str | int, ...], lines: TomlLines, table: dict[str, Any], error: ValidationError
 ) -> Iterator[DeviceFileFault]:
     named = [table.get(key) for key in ("tenant", "device")]
-    who = "/".join(named) if all(isinstance(one, str) for one in named) else ""  # type: ignore[arg-type]  # they are
+    who = one_line("/".join(named), 80) if all(isinstance(one, str) for one in named) else ""  # type: ignore[arg-type]  # they are
     for detail in error.errors(include_url=False)[:MAX_FILE_FAULTS]:
         line = lines.of((*path, *detail["loc"]))
-        reason = f"{who[:80] or _TABLE}: {problem_text(StatedDevice, detail, 'key')}"[:_MAX_REASON]
+        reason = f"{who or _TABLE}: {problem_text(StatedDevice, detail, 'key')}"[:_MAX_REASON]
         yield DeviceFileFault(file if line is None else f"{file}:{line}", FileFault.WRONG_ENTRY, reason)
 
 
@@ -185,6 +205,22 @@ def given_twice(placed: Iterable[PlacedDevice]) -> Iterator[DeviceFileFault]:
             reason = f"{stated.name} is given twice ({first[stated.name]})"
             yield DeviceFileFault(place, FileFault.GIVEN_TWICE, reason)
         first.setdefault(stated.name, place)
+
+
+def serials_given_twice(placed: Iterable[PlacedDevice], held: Mapping[str, str]) -> dict[str, DeviceFileFault]:
+    """By its name a fault for each device whose factory serial one before it has, or one of `held` (serial -> whose).
+
+    Whoever has that one certificate would enrol as each of them.
+    """
+    owners, found = dict(held), dict[str, DeviceFileFault]()
+    for place, stated in placed:
+        if stated.factory is None:
+            continue
+        if stated.factory in owners:
+            reason = f"{stated.name}: the factory serial {stated.factory} is that of {owners[stated.factory]}"
+            found[stated.name] = DeviceFileFault(place, FileFault.GIVEN_TWICE, reason)
+        owners.setdefault(stated.factory, f"{stated.name} ({place})")
+    return found
 
 
 def device_file_text(entries: Iterable[DeviceEntry]) -> str:

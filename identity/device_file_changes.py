@@ -2,12 +2,13 @@
 
     in the file   not known        expected   active    suspended   ended
     expected      expect           -          -         refused     refused
-    active        by hand, if so   refused    -         resume      refused
+    active        by hand, if so   refused    -         resume, if so   refused
     suspended     refused          suspend    suspend   -           refused
     revoked       refused          revoke     revoke    revoke      - if it is revoked
 
 The changes are those of `registry`, which has the last word. Who was expected and is enrolled by now is as the file
-says: a file may be published again at any time.
+says: a file may be published again at any time. It resumes a device only by the version of the suspension that it ends:
+one that was written before somebody locked the device out lets nobody in.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ def planned(stated: StatedDevice, held: DeviceEntry | None) -> FileChange:
     what = _CHANGES.get((stated.state, held.state))
     if what is None:
         raise FileChangeRefused(FileFault.NO_WAY, stated.name, _why_not(stated, held))
+    if what is PlannedChange.RESUME and stated.resumes != held.version:
+        raise FileChangeRefused(FileFault.LOCKED_OUT, stated.name, _how_to_resume(stated, held))
     if what in _OF_REGISTRY:
         # Tried, since the registry has the last word: a device may be at its last version.
         try:
@@ -160,13 +163,23 @@ def _check_facts(stated: StatedDevice, held: DeviceEntry) -> None:
         raise FileChangeRefused(FileFault.OTHER_FACTS, stated.name, why)
 
 
+def _how_to_resume(stated: StatedDevice, held: DeviceEntry) -> str:
+    # Not the reason: it may be as long as the whole message.
+    by = f"it is suspended, version {held.version} by {held.changed_by}"
+    if stated.resumes is None:
+        why = 'and by state = "active" alone a file lets nobody in again'
+    else:
+        why = f"and the file ends the suspension of version {stated.resumes}"
+    return f'{by}, {why}: write state = "suspended", or `resumes = {held.version}` to let it in'
+
+
 def _why_not(stated: StatedDevice, held: DeviceEntry) -> str:
     to = f"it is {held.state}, and cannot be {stated.state} by a file"
     match held.state:
         case DeviceState.EXPECTED:
             return f"{to}: it enrols with its claim"
         case DeviceState.SUSPENDED:
-            return f'{to}: write state = "active" to resume it'
+            return f'{to}: write state = "active" and `resumes = {held.version}` to resume it'
         case _ if held.successor:
             return f"{to}: its name has ended, and it goes on as {held.successor}"
         case _:

@@ -1,8 +1,10 @@
 """`waybill reference devices`: files of devices, checked, published, compared; the registry listed, and its history.
 
 Exit status: 0; 1 a file has a fault, or `diff` shows a change; 2 wrong arguments; 3 refused by the cluster or the
-settings: nothing was changed; 4 published, and another change of the same moment holds instead; 5 published, and a
-region refuses it or has not confirmed it in time; 75 the registry is not reachable; 78 wrong settings.
+settings: nothing was changed; 4 published, and of a device another change of the same moment holds instead, or it did
+not come back; 5 a region refuses a state of the file or has not confirmed it in time; 6 some changed meanwhile and were
+refused, and the others are done; 75 the registry is not reachable, or was lost on the way; 78 wrong settings; 130
+interrupted, and what is published by then is said.
 """
 
 from __future__ import annotations
@@ -10,28 +12,28 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from identity.command_options import AsJson, Config, Device, Key, Reason, TokenDays
-from identity.command_session import command_session
+from identity.command_options import AsJson, Config, Device, Key, LockWait, Reason, TokenDays
+from identity.command_session import command_session, outcome_of
 from identity.command_views import show_device, show_devices, show_file
 from identity.device_answers import EXIT_REFUSED, Speaker, say_outcome
 
 if TYPE_CHECKING:
     from identity.device_file import DeviceFileFault, PlacedDevice
     from identity.device_file_changes import FileChange
+    from identity.judged_devices import JudgedDevice
 
 __all__ = ["app"]
 
 EXIT_FAULT: Final = 1
 _SPEAKER: Final = Speaker("waybill reference", os.EX_TEMPFAIL)
-# another command of the same operator, which reads the registry once
-_LOCK_WAIT_S: Final = 10.0
+_WAIT_S: Final = 10.0
 _NOT_PUBLISHED: Final = (EXIT_FAULT, 2, EXIT_REFUSED, os.EX_CONFIG)
 
 app = typer.Typer(
@@ -58,11 +60,14 @@ def check(files: Files, *, config: Registry = None, as_json: AsJson = False) -> 
     """
     # Whoever writes a file need not have a way to the registry.
     if config is None:
+        from identity.device_file import serials_given_twice
+
         placed = _read(files, as_json=as_json)
+        _end_of_faults([*serials_given_twice(placed, {}).values()], as_json=as_json)
         _say([], [f"right by themselves, not held against the registry: {_count(len(placed))}"], as_json=as_json)
         return
     changes = _against_registry(files, config, as_json=as_json)
-    _say([], [f"right: {_count(len(changes))}; {_summary(changes.values())}"], as_json=as_json)
+    _say([], [f"right: {_count(len(changes))}; {_summary(changes)}"], as_json=as_json)
 
 
 @app.command()
@@ -76,11 +81,11 @@ def diff(files: Files, *, config: Config = None, as_json: AsJson = False) -> Non
     """
     changes = _against_registry(files, config, as_json=as_json)
     if as_json:
-        _say([], [], as_json=True, devices=[_change_facts(*one) for one in changes.items()])
+        _say([], [], as_json=True, devices=[_change_facts(*one) for one in changes])
     else:
-        for place, change in changes.items():
+        for place, change in changes:
             typer.echo(f"{place}: {_change_text(change)}")
-    if any(_is_change(change) for change in changes.values()):
+    if any(_is_change(one.change) for one in changes):
         raise typer.Exit(EXIT_FAULT)
 
 
@@ -95,27 +100,21 @@ def put(
         Path | None, typer.Option("--tokens", help="The folder for one-time tokens: FOLDER/TENANT/DEVICE.token.")
     ] = None,
     days: TokenDays = 7,
-    wait: Annotated[
-        float | None,
-        typer.Option(
-            "--wait",
-            help="Wait so many seconds for each region to confirm; 0: do not wait.",
-            show_default="10 where somebody is locked out",
-            min=0,
-        ),
-    ] = None,
+    wait: LockWait = _WAIT_S,
     as_json: AsJson = False,
 ) -> None:
     """Check files of devices, and publish each change; if one has a fault, all faults are named and none is published.
 
-    Devices that no file names stay as they are. A command that was killed may be given again: what is done is done.
+    Devices that no file names stay as they are. A command that was killed may be given again: what is done is done, and
+    of what is as the file says the regions are asked, too, whether they have it in force.
 
     Exit status: 0; 1 when the files have a fault; 3 when the cluster or a key refuses it, 4 when another change of the
-    same moment holds, 5 when a region has not confirmed it, 75 when the registry is not reachable.
+    same moment holds, 5 when a region has not confirmed it, 6 when some changed meanwhile, 75 when the registry is not
+    reachable.
 
     Example: waybill reference devices put devices.toml --tokens tokens --reason "fleet of 2027" --config operator.toml
     """
-    from identity.judged_devices import Beginnings, entries_of, judged
+    from identity.judged_devices import Beginnings, Turns, entries_of, judged
     from identity.registry import DeviceChange
     from identity.token_files import TokenFiles
 
@@ -125,26 +124,29 @@ def put(
         with command_session(config, key, names=_names(placed), as_json=as_json, speaker=_SPEAKER) as (session, known):
             changes, faults = judged(placed, session, known)
             _end_of_faults(faults, as_json=as_json)
-            asked = {place: one for place, one in changes.items() if _is_change(one)}
+            same = [one.change.stated.name for one in changes if not _is_change(one.change)]
+            asked = [one for one in changes if _is_change(one.change)]
+            if token_files is not None:
+                token_files.note(one.change.held for one in changes if one.change.held is not None)
             change = DeviceChange(datetime.now(UTC), session.operator, reason)
             entries, faults = entries_of(asked, session, change, Beginnings(token_files, timedelta(days=days)))
             _end_of_faults(faults, as_json=as_json)
-            # Who locks somebody out hears by default whether the regions do so.
-            is_locking = any(one.locks_out for one in asked.values())
-            wait_s = (_LOCK_WAIT_S if is_locking else 0.0) if wait is None else wait
-            outcome = session.publish(entries, wait_s) if entries else None
+            anew = Turns(changes, change, entries)
+            outcome = outcome_of(lambda: session.publish(entries, wait, anew=anew, beside=same))
+            if token_files is not None:
+                # What another one made known a moment before has another token, or this one: by a put beside this.
+                others = outcome.names("refused", "outranked")
+                token_files.forget(name for name in others if not token_files.opens(session.get(name)))
+                # What is left now opens something, whatever the exit status will be.
+                token_files = None
+        if not as_json:
+            typer.echo(_summary(changes))
+        say_outcome(outcome, wait, as_json=as_json, more={"same": same}, speaker=_SPEAKER)
     except typer.Exit as ended:
         # Of what could not be reached nobody knows whether it was published: those tokens stay.
         if token_files is not None and ended.exit_code in _NOT_PUBLISHED:
             token_files.forget()
         raise
-    if not as_json:
-        typer.echo(_summary(changes.values()))
-    same = [one.stated.name for one in changes.values() if not _is_change(one)]
-    if outcome is None:
-        _say([], [], as_json=as_json, same=same)
-    else:
-        say_outcome(outcome, wait_s, as_json=as_json, more={"same": same}, speaker=_SPEAKER)
 
 
 @app.command("list")
@@ -189,8 +191,8 @@ def _names(placed: Collection[PlacedDevice]) -> set[str]:
     return {one.stated.name for one in placed}
 
 
-def _against_registry(files: Sequence[Path], config: Path | None, *, as_json: bool) -> dict[str, FileChange]:
-    """What is to be done with each device, by its place; of faults the command ends."""
+def _against_registry(files: Sequence[Path], config: Path | None, *, as_json: bool) -> list[JudgedDevice]:
+    """What is to be done with each device; of faults the command ends."""
     from identity.judged_devices import judged
 
     placed = _read(files, as_json=as_json)
@@ -212,12 +214,14 @@ def _say(faults: Sequence[DeviceFileFault], lines: Sequence[str], *, as_json: bo
 
     if as_json:
         named = [one._asdict() for one in faults]
-        typer.echo(json.dumps({"faults": named, **facts}, indent=2, ensure_ascii=False))
+        result = {"result": "fault" if faults else "right", "faults": named}
+        typer.echo(json.dumps(result | facts, indent=2, ensure_ascii=False))
         return
     for fault in faults[:MAX_FILE_FAULTS]:
         typer.echo(str(fault), err=True)
     if faults:
-        typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
+        more = " or more" if len(faults) >= MAX_FILE_FAULTS else ""
+        typer.echo(f"{len(faults)}{more} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
     for line in lines:
         typer.echo(line)
 
@@ -226,8 +230,8 @@ def _is_change(change: FileChange) -> bool:
     return change.what != "nothing"
 
 
-def _summary(changes: Collection[FileChange]) -> str:
-    counts = Counter(str(one.what) for one in changes)
+def _summary(changes: Iterable[JudgedDevice]) -> str:
+    counts = Counter(str(one.change.what) for one in changes)
     same = counts.pop("nothing", 0)
     done = ", ".join(f"{counts[what]} {what}" for what in sorted(counts))
     return f"changes: {done or 'none'}; {same} as they are"

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from identity.device_file import (
+    MAX_DEVICES,
     MAX_DEVICES_FILE_BYTES,
+    MAX_FILE_FAULTS,
     DeviceFileFault,
     FileFault,
     PlacedDevice,
     devices_of_toml,
     given_twice,
+    serials_given_twice,
 )
-from identity.device_file_changes import FileChange, FileChangeRefused, made_entry, planned
+from identity.device_file_changes import FileChange, FileChangeRefused, PlannedChange, made_entry, planned
 from identity.errors import SignatureRefused
 from identity.operator_settings import NotInSettings, OperatorSettings
-from identity.registry import ChangeRefused, Claim, DeviceChange, DeviceEntry
+from identity.registry import ChangeRefused, Claim, DeviceChange, DeviceEntry, DeviceState
+from identity.standing_change import AsItIs
 from identity.token_files import TokenFiles
 from runtime import read_bounded
 from settings import file_fault
 
-__all__ = ["Beginnings", "Registry", "entries_of", "judged", "read_device_files"]
+__all__ = ["Beginnings", "JudgedDevice", "Registry", "Turns", "entries_of", "judged", "read_device_files"]
 
 
 class Registry(Protocol):
@@ -35,8 +40,18 @@ class Registry(Protocol):
     def nearest(self, name: str) -> str:
         """Which device may be meant by a name that is not known; "": none."""
 
+    def not_taken(self, name: str) -> str:
+        """Why the entry of a device that is not known here is not taken; "": there is none."""
+
     def refusal(self, entry: DeviceEntry) -> SignatureRefused | None:
         """Why nobody would take an entry from this key."""
+
+
+class JudgedDevice(NamedTuple):
+    """A device of a file, where it stands, and what is to be done with it."""
+
+    place: str
+    change: FileChange
 
 
 class Beginnings(NamedTuple):
@@ -46,30 +61,47 @@ class Beginnings(NamedTuple):
     life: timedelta
 
 
-def read_device_files(files: Iterable[Path]) -> tuple[list[PlacedDevice], list[DeviceFileFault]]:
+def read_device_files(files: Collection[Path]) -> tuple[list[PlacedDevice], list[DeviceFileFault]]:
     """The devices of files, and all that is wrong with them by itself."""
-    placed, faults = list[PlacedDevice](), list[DeviceFileFault]()
+    placed, faults, left = list[PlacedDevice](), list[DeviceFileFault](), MAX_DEVICES_FILE_BYTES
     for file in files:
+        if len(faults) >= MAX_FILE_FAULTS:
+            break
         try:
-            text = read_bounded(file, MAX_DEVICES_FILE_BYTES).decode("utf-8-sig")
+            # However many files there are: what is read of all is bounded as one is.
+            content = read_bounded(file, left)
+            left -= len(content)
+            text = content.decode("utf-8-sig")
         except (OSError, ValueError) as error:
             why = file_fault(error) if isinstance(error, OSError) else str(error)
             faults.append(DeviceFileFault(str(file), FileFault.UNREADABLE, f"cannot be read: {why}"))
             continue
-        found, wrong = devices_of_toml(text, str(file))
+        found, wrong = devices_of_toml(text, str(file), MAX_DEVICES - len(placed))
         placed += found
         faults += wrong
-    return placed, [*faults, *given_twice(placed)]
+        if not found and not wrong:
+            # What was to be written and is empty would change nothing, and be called right.
+            faults.append(DeviceFileFault(str(file), FileFault.UNREADABLE, "no device is in it"))
+    return placed, [*faults, *islice(given_twice(placed), MAX_FILE_FAULTS)][:MAX_FILE_FAULTS]
 
 
 def judged(
     placed: Collection[PlacedDevice], registry: Registry, settings: OperatorSettings
-) -> tuple[dict[str, FileChange], list[DeviceFileFault]]:
-    """What is to be done with each device, by its place, and what the registry or the settings do not allow."""
-    found, faults = dict[str, FileChange](), list[DeviceFileFault]()
+) -> tuple[list[JudgedDevice], list[DeviceFileFault]]:
+    """What is to be done with each device, in the files' order, and what the registry or the settings do not allow.
+
+    Each device has its change or its fault; after MAX_FILE_FAULTS the rest is not looked at.
+    """
+    # A list: two devices may stand on one line, so a place is no key.
+    found, faults = list[JudgedDevice](), list[DeviceFileFault]()
     for place, stated in placed:
+        if len(faults) >= MAX_FILE_FAULTS:
+            break
         try:
-            change = planned(stated, registry.get(stated.name))
+            held = registry.get(stated.name)
+            if held is None and (why := registry.not_taken(stated.name)):
+                raise FileChangeRefused(FileFault.NOT_TAKEN, stated.name, why)
+            change = planned(stated, held)
             # Of a known device they are what they are, whether these settings name them or not.
             if change.held is None and stated.region is not None:
                 settings.check_tenant(stated.tenant)
@@ -81,16 +113,30 @@ def judged(
         except NotInSettings as refused:
             faults.append(DeviceFileFault(place, FileFault.NOT_IN_SETTINGS, f"{stated.name}: {refused}"))
         else:
-            found[place] = change
-    return found, faults
+            found.append(JudgedDevice(place, change))
+    return _without_serials_twice(found, faults)
+
+
+def _without_serials_twice(
+    found: list[JudgedDevice], faults: list[DeviceFileFault]
+) -> tuple[list[JudgedDevice], list[DeviceFileFault]]:
+    # Of new ones alone: two that the registry has already are as they are.
+    new = [PlacedDevice(one.place, one.change.stated) for one in found if one.change.what is PlannedChange.EXPECT]
+    known = (one.change.held for one in found if one.change.held is not None)
+    held = {one.claim.id: one.name for one in known if one.claim is not None and one.state is DeviceState.EXPECTED}
+    twice = serials_given_twice(new, held)
+    left = [one for one in found if one.change.stated.name not in twice]
+    return left, [*faults, *twice.values()][:MAX_FILE_FAULTS]
 
 
 def entries_of(
-    asked: Mapping[str, FileChange], registry: Registry, change: DeviceChange, beginnings: Beginnings
+    asked: Iterable[JudgedDevice], registry: Registry, change: DeviceChange, beginnings: Beginnings
 ) -> tuple[list[DeviceEntry], list[DeviceFileFault]]:
     """The entries to publish, in the files' order, for which tokens are written; and why some cannot be."""
     made, faults = list[DeviceEntry](), list[DeviceFileFault]()
-    for place, one in asked.items():
+    for place, one in asked:
+        if len(faults) >= MAX_FILE_FAULTS:
+            break
         name = one.stated.name
         try:
             entry = made_entry(one, change, _claim(one, change, beginnings))
@@ -104,6 +150,41 @@ def entries_of(
             if no_right := registry.refusal(entry):
                 faults.append(DeviceFileFault(place, FileFault.NO_RIGHT, f"{name}: {no_right}"))
     return made, faults
+
+
+class Turns:
+    """Makes each entry again at its turn, from what the registry has then; `judged`: the devices as they were judged.
+
+    Raises FileChangeRefused, by its name, for a device that is no more where it was when the files were judged.
+    """
+
+    def __init__(self, judged: Iterable[JudgedDevice], change: DeviceChange, entries: Iterable[DeviceEntry]) -> None:
+        self._judged, self._change = {one.change.stated.name: one.change for one in judged}, change
+        new = (one for one in entries if self._judged[one.name].held is None)
+        self._claims = {one.name: one.claim for one in new if one.claim is not None}
+
+    def is_so(self, name: str, held: DeviceEntry) -> bool:
+        """Whether a device is as the file says, and one that is made known here shows the claim that it gets here."""
+        try:
+            now = planned(self._judged[name].stated, held)
+        except FileChangeRefused:
+            return False
+        if now.what is not PlannedChange.NOTHING:
+            return False
+        # By its id: who published the same token a moment before dated its end otherwise.
+        claim = self._claims.get(name)
+        return claim is None or (held.claim is not None and held.claim.id == claim.id)
+
+    def entry(self, name: str, held: DeviceEntry | None) -> DeviceEntry:
+        """The entry of a device of which the registry has `held` now."""
+        before = self._judged[name]
+        if held is not None and self.is_so(name, held):
+            raise AsItIs(name)
+        now = planned(before.stated, held)
+        if now.what is not before.what:
+            state = "gone" if held is None else f"{held.state}, version {held.version} by {held.changed_by}"
+            raise FileChangeRefused(FileFault.NO_WAY, name, f"it changed meanwhile, and is {state}")
+        return made_entry(now, self._change, self._claims.get(name) if held is None else None)
 
 
 def _claim(one: FileChange, change: DeviceChange, beginnings: Beginnings) -> Claim | None:

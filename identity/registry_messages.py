@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from identity.errors import IdentityError, SignatureRefused
+from identity.errors import IdentityError, SignatureFault, SignatureRefused
 from identity.precedence import Precedence, precedence
 from identity.publication_id import MAX_AHEAD_MS, PROPERTY, drawn_at, is_far_ahead, is_publication_id
 from identity.registry import DeviceEntry, first_fault
@@ -21,6 +21,7 @@ from telemetry import InvalidJson, parse_json
 
 __all__ = [
     "AHEAD",
+    "ARGUABLE",
     "DEVICES_TOPIC",
     "ENTRY_PROPERTIES",
     "KIND",
@@ -58,6 +59,9 @@ NO_ENTRY: Final = "no-entry"
 
 AHEAD: Final = "ahead"
 """The word for what is dated more than five minutes ahead of whoever reads it: its publisher's clock is wrong."""
+
+ARGUABLE: Final = frozenset({AHEAD, SignatureFault.UNKNOWN_KEY, SignatureFault.NOT_VALID_THEN, SignatureFault.NO_RIGHT})
+"""The words for what another reader may take, which has other keys or another clock."""
 
 NO_ROOM: Final = "no-room"
 """The word for an entry that is right, of a device that whoever reads it has no room for."""

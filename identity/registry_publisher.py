@@ -16,7 +16,7 @@ from identity.registry import DeviceEntry
 from identity.registry_messages import DEVICES_TOPIC, entry_body
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, access_refusal, open_pulsar_client
 
-__all__ = ["RegistryPublisher", "RegistryRefused", "RegistryUnreachable", "SignEntry", "unsigned"]
+__all__ = ["PublicationUnknown", "RegistryPublisher", "RegistryRefused", "RegistryUnreachable", "SignEntry", "unsigned"]
 
 _TIMEOUT_S: Final = 10
 
@@ -35,6 +35,10 @@ class RegistryUnreachable(IdentityError):
 
 class RegistryRefused(RegistryUnreachable):
     """A cluster does not let us read or change the registry, and waiting does not help."""
+
+
+class PublicationUnknown(RegistryUnreachable):
+    """An entry was sent, and no answer came: it may be published."""
 
 
 class RegistryPublisher:
@@ -60,7 +64,9 @@ class RegistryPublisher:
         self.close()
 
     def publish(self, entry: DeviceEntry, warrant: str = "") -> str:
-        """Publishes an entry, and returns its publication id once it is persisted. Raises RegistryUnreachable.
+        """Publishes an entry, and returns its publication id once it is persisted.
+
+        Raises RegistryUnreachable where it was not sent, PublicationUnknown where it was, and RegistryRefused.
 
         `warrant`: of an operator, beside the signature of who has no right of its own.
         """
@@ -73,11 +79,13 @@ class RegistryPublisher:
         self.newest = publication_id = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
         body = entry_body(entry)
         properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id, warrant)}
+        is_sent = False
         try:
             # At the first use: a command that is refused connects to nobody.
             if self._producer is None:
                 self._client = open_pulsar_client(self._service_url, self._access, timeout_s=_TIMEOUT_S)
                 self._producer = self._client.create_producer(DEVICES_TOPIC)
+            is_sent = True
             self._producer.send(body, partition_key=entry.name, properties=properties)
         except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
             # The next one begins anew: a client that got no producer would be left behind.
@@ -86,6 +94,9 @@ class RegistryPublisher:
                 raise RegistryRefused(
                     refusal_text(refusal, str(error), self._access, DEVICES_TOPIC, "produce")
                 ) from error
+            if is_sent:
+                unknown = f"whether {entry.name} is published at {self._service_url} is not known: {error}"
+                raise PublicationUnknown(unknown) from error
             raise RegistryUnreachable(f"{entry.name} is not published at {self._service_url}: {error}") from error
         return publication_id
 

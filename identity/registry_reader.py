@@ -20,6 +20,7 @@ from identity.precedence import Precedence
 from identity.publication_id import MAX_AHEAD_MS, drawn_ms
 from identity.registry_messages import (
     AHEAD,
+    ARGUABLE,
     DEVICES_TOPIC,
     NO_ROOM,
     CheckSigned,
@@ -36,6 +37,7 @@ MAX_DEVICES: Final = 1_000_000
 # entries that nobody may have published are shown, and do not fill the memory
 _MAX_OTHERS: Final = 20_000
 _LOG = structlog.get_logger("registry")
+_NOT_TAKEN = "it is not known here, and may be elsewhere: {}; compare your `operators` and your clock with the regions'"
 T = TypeVar("T")
 
 
@@ -215,6 +217,8 @@ class RegistryReader(Generic[T]):
         self.registry, self._names = registry, names
         self.others: dict[str, None] = {}
         """Devices of which messages came that were not taken, the first so many: what somebody may have meant."""
+        self.not_taken: dict[str, str] = {}
+        """Of the devices that are asked about those of which an entry came that another reader may take, and why."""
         self._check_signed, self._on_message = check_signed, on_message
         self.reader = CompactedTopicReader(
             service_url,
@@ -251,4 +255,6 @@ class RegistryReader(Generic[T]):
         became = self.registry.take(message, self._check_signed)
         if isinstance(became, EntryRefused):
             _LOG.warning("registry entry refused", problem=str(became))
+            if self._names is not None and became.key in self._names and became.reason in ARGUABLE:
+                self.not_taken[became.key] = _NOT_TAKEN.format(became)
         self._on_message(message, became)

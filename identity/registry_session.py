@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
+from identity.change_outcome import (
+    ChangeCutShort,
+    ChangeOutcome,
+    Heard,
+    Interrupted,
+    Published,
+    change_outcome,
+)
+from identity.change_turns import notes_interrupt, published_in_turn
 from identity.cluster_refusal import refusal_text
 from identity.confirmations import (
+    CONFIRMATIONS_KEPT,
     CONFIRMATIONS_TOPIC,
     confirming_regions,
     decode_confirmation,
@@ -20,24 +30,25 @@ from identity.errors import IdentityError, SignatureFault, SignatureRefused
 from identity.nearest import nearest
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
+from identity.publication_id import drawn_ms
 from identity.region_answers import RegionAnswers, RegionVerdicts
 from identity.registry import DeviceEntry
 from identity.registry_messages import DEVICES_TOPIC, DevicePublication, EntryRefused
 from identity.registry_publisher import RegistryPublisher, RegistryRefused, RegistryUnreachable, unsigned
-from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Repeated
+from identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Repeated
 from identity.registry_signing import check_right, signed_by
+from identity.standing_change import Anew, StandingChange
 from runtime.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.pulsar_client import TokenNotGood
 
-__all__ = ["ChangeOutcome", "ClockRefused", "RegistrySession"]
+__all__ = ["ClockRefused", "RegistrySession"]
 
 _CONFIRMATIONS_S: Final = 10.0
 _SILENCE_S: Final = 30.0
 """So long nothing may come: however many devices there are, what is read goes on."""
 _LOOK_S: Final = 0.2
 _SIGNED_AGAIN: Final = 3
-_MAX_NAMED: Final = 10
 
 
 OnMessage = Callable[[TopicMessage, BecameOfMessage], object]
@@ -45,20 +56,6 @@ OnMessage = Callable[[TopicMessage, BecameOfMessage], object]
 
 class ClockRefused(IdentityError):
     """This machine's clock is far from the cluster's: what it publishes would come in the wrong order."""
-
-
-class ChangeOutcome(NamedTuple):
-    """What became of a change. `holds`: no other change made at the same time outranks it. `confirmed`: regions that
-    have it in force; `missing`: regions whose access daemon has not confirmed it in time; None: nobody waited. `why`:
-    what each of those said, and whether the confirmations can be read at all. `unlisted`: regions that there are and
-    the settings do not name."""
-
-    publications: tuple[DevicePublication, ...]
-    holds: bool
-    missing: tuple[str, ...] | None
-    why: str = ""
-    confirmed: tuple[str, ...] = ()
-    unlisted: tuple[str, ...] = ()
 
 
 class RegistrySession:
@@ -81,7 +78,7 @@ class RegistrySession:
         self._settings, self._with_history, self._on_progress = settings, with_history, on_progress
         self._changed = threading.Condition()
         self._answers = RegionAnswers()
-        self._history: list[DevicePublication] = []
+        self._history: list[tuple[DevicePublication, bool]] = []
         self._seen: set[str] = set()
         self._is_read = False
         self._check_signed = settings.check_signed()
@@ -154,6 +151,10 @@ class RegistrySession:
         if self._confirmations.is_running:
             self._confirmations.close()
 
+    def not_taken(self, name: str) -> str:
+        """Why a device of which there is an entry is not known here, and may be elsewhere; "": there is none."""
+        return self._reader.not_taken.get(name, "")
+
     def get(self, name: str) -> DeviceEntry | None:
         """The entry of a device; None: it is not known. One that was not asked about is read for now."""
         reader = self._reader
@@ -184,9 +185,9 @@ class RegistrySession:
         key = None if self._trusted is None else self._trusted.keys.get(publication.signer)
         return "" if key is None else key.name
 
-    def history(self, name: str) -> list[DevicePublication]:
-        """What the topic still has of a device, in the order in which it came."""
-        return [one for one in self._history if one.entry.name == name]
+    def history(self, name: str) -> list[tuple[DevicePublication, bool]]:
+        """What the topic still has of a device, in the order in which it came, and whether it was outranked then."""
+        return [one for one in self._history if one[0].entry.name == name]
 
     @property
     def operator(self) -> str:
@@ -194,55 +195,69 @@ class RegistrySession:
         key = None if self._key is None or self._trusted is None else self._trusted.keys.get(self._key.key_id)
         return self._settings.operator if key is None else key.name
 
-    def publish(self, entries: Iterable[DeviceEntry], wait_s: float = 0) -> ChangeOutcome:
+    def publish(
+        self, entries: Iterable[DeviceEntry], wait_s: float = 0, *, anew: Anew | None = None, beside: Iterable[str] = ()
+    ) -> ChangeOutcome:
         """Publishes entries, in their order. With `wait_s` it waits so long for every region's confirmation.
 
-        Raises SignatureRefused before anything is published that nobody would take, and ClockRefused for a clock by
-        which it would come in the wrong order.
+        `anew` makes each again at its turn: of many, one may be enrolled or locked out meanwhile, and what it cannot
+        make is refused by its name. `beside`: devices that are as they are to be, and may not be in force yet either.
+        Raises SignatureRefused before anything is published that nobody would take, ClockRefused for a clock by which
+        it would come in the wrong order, and ChangeCutShort, which has the outcome, where something was published.
         """
-        entries = tuple(entries)
-        self._check(entries, wait_s)
-        made = self._published(entries)
-        return self._outcome(made, wait_s, holds=not self._outranked(made))
+        by_name, standing = {one.name: one for one in entries}, self._publications(beside)
+        if by_name:
+            self._check(by_name.values())
+        self._begin_to_hear(wait_s)
+        turn = by_name.__getitem__ if anew is None else lambda name: anew.entry(name, self.get(name))
+        sent = self._send(tuple(by_name), turn)
+        standing |= self._publications(sent.same)
+        return self._outcome(StandingChange(sent, standing, self.publication, anew), wait_s)
 
     def sign(self, names: Iterable[str], wait_s: float = 0) -> ChangeOutcome:
         """Publishes devices as they are under the operator's own signature. See `publish`."""
-        todo, made = tuple(names), dict[str, DevicePublication]()
-        self._check([one for name in todo if (one := self.get(name)) is not None], wait_s)
+        todo, sent = tuple(names), Published()
+        self._check([one for name in todo if (one := self.get(name)) is not None])
+        self._begin_to_hear(wait_s)
         for _ in range(_SIGNED_AGAIN):
             # Each as it is at its turn: among so many one may be enrolled meanwhile.
-            now = (one for name in todo if (one := self.get(name)) is not None)
-            made |= {one.entry.name: one for one in self._published(now)}
+            again = self._send([name for name in todo if self.get(name) is not None], self._known)
+            again.made, again.refused = sent.made | again.made, sent.refused | again.refused
+            sent = again
             # What it was at its turn came behind what it is now, and compaction keeps the last.
-            if not (todo := self._outranked(made.values())):
+            change = StandingChange(sent, {}, self.publication)
+            if sent.error is not None or not (todo := tuple(change.gone(self._seen))):
                 break
-        return self._outcome(tuple(made.values()), wait_s, holds=not todo)
+        return self._outcome(StandingChange(sent, {}, self.publication), wait_s)
 
-    def _published(self, entries: Iterable[DeviceEntry]) -> tuple[DevicePublication, ...]:
-        """Those that were published, once they came back, as far as they do."""
-        made = list[DevicePublication]()
-        for entry in entries:
-            try:
-                made.append(DevicePublication(entry, self._publisher.publish(entry)))
-            except RegistryUnreachable as error:
-                if not made:
-                    raise
-                # What a cluster let in once is in, whatever it says of the rest: this is no refusal.
-                raise RegistryUnreachable(f"{_published_text(made)}, and no more: {error}") from error
-            self._on_progress("published", len(made))
+    def _publications(self, names: Iterable[str]) -> dict[str, DevicePublication]:
+        return {name: one for name in names if (one := self.publication(name)) is not None}
+
+    def _known(self, name: str) -> DeviceEntry:
+        found = self.get(name)
+        assert found is not None, "nothing takes a device out of the registry"
+        return found
+
+    def _send(self, names: Sequence[str], turn: Callable[[str], DeviceEntry]) -> Published:
+        """What was published, once it came back, as far as it does. Raises RegistryUnreachable where nothing was."""
+
+        def checked(name: str) -> DeviceEntry:
+            self._check_rights((entry := turn(name),))
+            return entry
+
+        sent = published_in_turn(
+            names, checked, self._publisher.publish, lambda count: self._on_progress("published", count)
+        )
         # What another operator published at the same moment stands before ours or behind it: ours is read back.
-        ids = [one.publication_id for one in made]
-        self._progress("read back", lambda: sum(one in self._seen for one in ids), lambda: self._seen.issuperset(ids))
-        return tuple(made)
+        ids = [one.publication_id for one in sent.made.values()]
+        if not isinstance(sent.error, Interrupted):
+            with notes_interrupt(sent, "what is published was read back"):
+                self._progress(
+                    "read back", lambda: sum(one in self._seen for one in ids), lambda: self._seen.issuperset(ids)
+                )
+        return sent
 
-    def _outranked(self, made: Iterable[DevicePublication]) -> tuple[str, ...]:
-        """Devices of which something else holds."""
-        # By what holds, not by what came last.
-        held = self._reader.registry.all()
-        names = ((one, held.get(one.entry.name)) for one in made)
-        return tuple(one.entry.name for one, now in names if now is None or now.publication_id != one.publication_id)
-
-    def _check(self, entries: Collection[DeviceEntry], wait_s: float) -> None:
+    def _check(self, entries: Iterable[DeviceEntry]) -> None:
         self._check_rights(entries)
         try:
             check_clock(self._settings.admin_url, self._settings.access)
@@ -252,6 +267,8 @@ class RegistrySession:
             raise RegistryUnreachable(str(error)) from error
         except ClockDiffers as error:
             raise ClockRefused(str(error)) from error
+
+    def _begin_to_hear(self, wait_s: float) -> None:
         # Before the publication, so that no confirmation is missed.
         if wait_s and not self._confirmations.is_running:
             self._confirmations.start()
@@ -274,25 +291,26 @@ class RegistrySession:
         for entry in entries:
             check_right(self._trusted, self._key.key_id, entry, datetime.now(UTC))
 
-    def _outcome(self, made: tuple[DevicePublication, ...], wait_s: float, *, holds: bool) -> ChangeOutcome:
-        if not wait_s:
-            return ChangeOutcome(made, holds, None)
-        found, standing = self._answered(made, wait_s), self._confirmations.standing
-        missing, why = (*found.refused, *found.silent), found.text
-        if not standing.is_current:
-            # A region that is heard of there alone may be missing too: nothing is confirmed.
-            problem = self._not_let_in(standing, CONFIRMATIONS_TOPIC)
-            missing, why = (*missing, *found.confirmed), f"{why}; confirmations cannot be read: {problem}"
-        confirmed = tuple(one for one in found.confirmed if one not in missing)
-        unlisted = tuple(sorted({*found.confirmed, *missing} - {*self._settings.regions}))
-        return ChangeOutcome(made, holds, missing, why.removeprefix("; "), confirmed, unlisted)
+    def _outcome(self, change: StandingChange, wait_s: float) -> ChangeOutcome:
+        sent, heard = change.sent, None
+        if wait_s and sent.error is None:
+            since_ms = (time.time() - CONFIRMATIONS_KEPT.total_seconds()) * 1000
+            with notes_interrupt(sent, "every region had answered"):
+                heard = self._heard(lambda: change.asked(since_ms), wait_s)
+        outcome = change_outcome(sent, change.gone(self._seen), change.beside, heard, self._settings.regions)
+        if sent.error is not None:
+            raise ChangeCutShort(outcome) from sent.error
+        return outcome
 
-    def _answered(self, made: Collection[DevicePublication], wait_s: float) -> RegionVerdicts:
-        """What every region says of a change, once each has said something, or the time is over."""
-        ids, end_s = {one.publication_id for one in made}, time.monotonic() + wait_s
+    def _heard(self, about: Callable[[], Mapping[str, DevicePublication]], wait_s: float) -> Heard:
+        """What every region says of these, once each has said something of each, or the time is over."""
+        end_s = time.monotonic() + wait_s
+        if not about():
+            return Heard((), {})
 
         def verdicts() -> RegionVerdicts:
-            return self._answers.verdicts(ids, self._regions(made))
+            asked = about().values()
+            return self._answers.verdicts({one.publication_id for one in asked}, self._regions(asked))
 
         def is_answered() -> bool:
             standing = self._confirmations.standing
@@ -301,7 +319,13 @@ class RegistrySession:
 
         while not self._wait(is_answered, min(_LOOK_S, end_s - time.monotonic())) and time.monotonic() < end_s:
             self._on_progress("waiting for the regions, confirmed by", len(verdicts().confirmed))
-        return verdicts()
+        asked, standing, problem = about(), self._confirmations.standing, ""
+        regions = self._regions(asked.values())
+        found = {name: self._answers.verdicts([one.publication_id], regions) for name, one in asked.items()}
+        if not standing.is_current:
+            # A region that is heard of there alone may be missing too: nothing is confirmed.
+            problem = f"confirmations cannot be read: {self._not_let_in(standing, CONFIRMATIONS_TOPIC)}"
+        return Heard(regions, found, problem)
 
     def _regions(self, about: Iterable[DevicePublication]) -> tuple[str, ...]:
         """Where something of these devices has to be in force: wherever a broker may let them in.
@@ -325,7 +349,9 @@ class RegistrySession:
             return None
         every = self._reader.registry.all()
         regions = self._regions(every.values())
-        changed = ((name, one) for name, one in every.items() if one.entry.changed_at >= since)
+        # By when it was published: one that was signed again has the moment of its change.
+        since_ms = since.timestamp() * 1000
+        changed = ((name, one) for name, one in every.items() if drawn_ms(one.publication_id) >= since_ms)
         said = ((name, self._answers.verdicts([one.publication_id], regions).text) for name, one in changed)
         return {name: text for name, text in said if text}
 
@@ -337,7 +363,7 @@ class RegistrySession:
             return
         with self._changed:
             if self._with_history:
-                self._history.append(became.publication)
+                self._history.append((became.publication, isinstance(became, Outranked)))
             if self._is_read:
                 self._seen.add(became.publication.publication_id)
             self._changed.notify_all()
@@ -371,9 +397,3 @@ class RegistrySession:
         end_s = time.monotonic() + timeout_s
         with self._changed:
             return self._changed.wait_for(condition, max(0.0, end_s - time.monotonic()))
-
-
-def _published_text(made: Collection[DevicePublication]) -> str:
-    names = [one.entry.name for one in made]
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"published: {', '.join(names[:_MAX_NAMED])}{more}"

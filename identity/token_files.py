@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -12,8 +15,7 @@ from identity.claims import EnrolmentToken, make_token, read_token
 from identity.device_file import FileFault
 from identity.device_file_changes import FileChangeRefused
 from identity.errors import NameRefused
-from identity.registry import Claim, first_fault
-from runtime import read_bounded
+from identity.registry import Claim, DeviceEntry, first_fault
 from runtime.durable_file import create_durably
 from settings import file_fault
 
@@ -30,36 +32,75 @@ class TokenFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made: list[Path] = []
+        self._made: dict[str, Path] = {}
+        self._names: dict[str, str] = {}
+
+    def note(self, entries: Iterable[DeviceEntry]) -> None:
+        """These devices have their claims: no other one gets one of these."""
+        for entry in entries:
+            if entry.claim is not None:
+                self._names.setdefault(entry.claim.id, entry.name)
+
+    def opens(self, entry: DeviceEntry | None) -> bool:
+        """Whether a token that is in a file here is the claim of a device, by what the registry has of it."""
+        return entry is not None and entry.claim is not None and self._names.get(entry.claim.id) == entry.name
 
     def claim(self, name: str, until: datetime) -> Claim:
         """The claim of a device, by a token that is in its file then. Raises FileChangeRefused."""
         file = self._folder / f"{name}.token"
         try:
-            token = self._token(file)
+            token = self._token(name, file)
+            # A file that was copied: its one token would enrol both.
+            if self._names.setdefault(token.id, name) != name:
+                raise NameRefused(f"it is the token of {self._names[token.id]}")
             return Claim(id=token.id, password_hash=token.password_hash, until=until)
         except OSError as error:
             why = f"its token cannot be written to {file}: {file_fault(error)}"
         except NameRefused as error:
-            why = f"{file} is there already, and cannot be used: {error}"
+            why = f"no token can be kept in {file}: {error}"
         except ValidationError as error:
             why = first_fault(error)
         raise FileChangeRefused(FileFault.NO_TOKEN, name, why)
 
-    def forget(self) -> None:
-        """Takes away what was made here: a token that was never published opens nothing."""
-        for file in self._made:
-            file.unlink(missing_ok=True)
+    def forget(self, names: Iterable[str] | None = None) -> None:
+        """Takes away what was made here for these devices (None: all): never published, it opens nothing."""
+        for name in self._made if names is None else self._made.keys() & {*names}:
+            self._made[name].unlink(missing_ok=True)
 
-    def _token(self, file: Path) -> EnrolmentToken:
+    def _token(self, name: str, file: Path) -> EnrolmentToken:
         token = make_token()
-        # Others on this machine are not even to see whose tokens there are.
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Others on this machine are not even to see whose tokens there are, nor to put their own in their place.
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self._folder, file.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _check_own(folder, folder.stat(), stat.S_IWGRP | stat.S_IWOTH)
         if create_durably(file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
-            self._made.append(file)
+            self._made[name] = file
             return token
         # Never overwritten: by another use of the folder it may have been handed out.
         try:
-            return read_token(read_bounded(file, _MAX_BYTES).decode().removesuffix("\n"))
+            return read_token(_read_own(file).decode().removesuffix("\n"))
         except ValueError as error:
             raise NameRefused(str(error)) from error
+
+
+def _read_own(file: Path) -> bytes:
+    """A token that this user wrote and that nobody else can read. Raises OSError, ValueError."""
+    # No link is followed, and a pipe is not waited for: who put one there chooses what we would publish.
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no file")
+        _check_own(file, found, stat.S_IRWXG | stat.S_IRWXO)
+        return os.read(descriptor, _MAX_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _check_own(path: Path, found: os.stat_result, forbidden: int) -> None:
+    """Raises NameRefused for what another user has, or may use in a way that is forbidden."""
+    if found.st_uid != os.geteuid():
+        raise NameRefused(f"{path} belongs to another user")
+    if found.st_mode & forbidden:
+        raise NameRefused(f"others may use {path}, by its mode {stat.S_IMODE(found.st_mode):03o}: chmod go= it")

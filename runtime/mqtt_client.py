@@ -12,7 +12,6 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from paho.mqtt.client import Client
@@ -31,19 +30,29 @@ from runtime.mqtt_packets import (
     read_publish,
     remaining_length,
 )
+from runtime.mqtt_session_options import (
+    RECEIVE_BYTES,
+    TRUNCATED_BYTES,
+    TRUNCATED_PAYLOAD_BYTES,
+    MqttSessionOptions,
+)
 from runtime.tls import load_key_pair, tls_context
 
 __all__ = [
     "LARGEST_PACKET",
     "NO_MATCHING_SUBSCRIBERS",
+    "RECEIVE_BYTES",
     "RECEIVE_MAXIMUM",
+    "TRUNCATED_BYTES",
+    "TRUNCATED_PAYLOAD_BYTES",
     "MqttClient",
     "MqttMessage",
     "MqttSessionOptions",
     "read_publish",
 ]
 
-RECEIVE_BYTES = 1 << 16
+_RECORD_BYTES = 1 << 15
+"""More than a TLS record holds (16 KiB): nothing stays decrypted in OpenSSL, where no poll would show it."""
 MAX_PACKETS = 100
 MAX_PACKETS_BYTES = 4 << 20
 """Packets, and bytes of them, read by one `receive`: its caller looks at the time, and at its memory, in between."""
@@ -55,32 +64,12 @@ RECEIVE_MAXIMUM = 65_535
 _CODES_OF_3 = bytes.maketrans(bytes((2, 3, 4, 5)), bytes((0x85, 0x88, 0x86, 0x87)))  # a CONNACK's, as MQTT 5 has them
 NO_MATCHING_SUBSCRIBERS = 0x10
 """Of a PUBACK (3.4.2.1): a success that reached nobody."""
-TRUNCATED_BYTES = 128 << 10
-"""Kept of a packet that is too large while it comes: room for the longest topic."""
-TRUNCATED_PAYLOAD_BYTES = 512
-"""Kept of the payload of a message that is too large."""
 SHORT_BYTES = 128 << 10
 """Packets up to this size are read from the buffer, longer ones by paho, piece by piece."""
 _LENGTH = struct.Struct(">H")
 _PUBACK = PacketTypes.PUBACK
 _SHORT = (PacketTypes.PUBLISH, _PUBACK)
 _PUBACK_BEGIN = bytes((_PUBACK << 4, 2))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MqttSessionOptions:
-    """What a session asks of its broker.
-
-    A broker silently drops what is larger than CONNECT's Maximum Packet Size. With `truncates_larger` none is set:
-    of a larger packet than `max_packet_bytes` TRUNCATED_PAYLOAD_BYTES of the payload and the size of the rest are kept.
-    `keeps_session`: for ever; else it ends with its connection. A time between may end Mosquitto (docs/security.md).
-    """
-
-    client_id: str
-    keeps_session: bool = False
-    receive_maximum: int = 1000
-    max_packet_bytes: int = 16 << 20
-    truncates_larger: bool = False
 
 
 class MqttClient(Client):
@@ -333,13 +322,13 @@ class MqttClient(Client):
         return chunk
 
     def _receive_bytes(self) -> bytes:
-        """What has arrived, RECEIVE_BYTES or a little more; nothing at the end of the connection."""
+        """What has arrived, `receive_bytes` or a little more; nothing at the end of the connection."""
         chunks: list[bytes] = []
-        size = 0
-        while size < RECEIVE_BYTES:
-            # More than a TLS record holds: nothing stays decrypted in OpenSSL, where no poll would show it.
+        size, most = 0, self._options.receive_bytes
+        at_once = most if self._broker.tls is None else _RECORD_BYTES
+        while size < most:
             try:
-                chunk = super()._sock_recv(RECEIVE_BYTES)
+                chunk = super()._sock_recv(at_once)
             except BlockingIOError:
                 if chunks:
                     break

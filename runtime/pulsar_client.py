@@ -5,13 +5,14 @@ Only who opens a client needs the package `pulsar-client`; it is imported there 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import string
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import structlog
 from pydantic import Field, SecretStr, model_validator
@@ -30,6 +31,7 @@ __all__ = [
     "PulsarToken",
     "TokenNotGood",
     "access_refusal",
+    "close_quietly",
     "open_pulsar_client",
 ]
 
@@ -55,6 +57,15 @@ class AccessRefusal(StrEnum):
     """The cluster does not take who we say that we are."""
     NO_RIGHT = "no-right"
     """It knows us, and we may not do this."""
+
+
+def close_quietly(opened: Any) -> None:
+    """Closes a client, or what one opened, of a cluster that may not answer; nothing for None."""
+    import pulsar  # noqa: PLC0415 - as in `open_pulsar_client`
+
+    if opened is not None:
+        with contextlib.suppress(pulsar.PulsarException):
+            opened.close()
 
 
 def access_refusal(error: Exception) -> AccessRefusal | None:

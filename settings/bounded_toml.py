@@ -26,15 +26,26 @@ TOML_TOKEN = re.compile(
 
 
 def parse_toml(
-    text: str, max_bytes: int = MAX_TOML_BYTES, *, parse_float: Callable[[str], Any] = float
+    text: str,
+    max_bytes: int = MAX_TOML_BYTES,
+    *,
+    max_signs: int | None = None,
+    parse_float: Callable[[str], Any] = float,
 ) -> dict[str, Any]:
     """The tables of a TOML text; `parse_float` makes its numbers with a point. Raises ValueError, which says what is
-    wrong."""
+    wrong.
+
+    `max_signs`: so many opening brackets, points, commas and equals signs outside of strings: a table of a few bytes
+    takes a hundred times as many in memory, so a large text is bounded by what is in it, too.
+    """
     # Counted and not judged: a lone surrogate has no UTF-8, and is no reason to fail here.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         raise ValueError(f"{size} bytes, {max_bytes} are allowed")
-    if _depth(text) > MAX_TOML_DEPTH:
+    depth, signs = _depth_and_signs(text)
+    if max_signs is not None and signs > max_signs:
+        raise ValueError(f"{signs:,} brackets, points, commas and equals signs, {max_signs:,} are allowed")
+    if depth > MAX_TOML_DEPTH:
         raise ValueError(f"nested deeper than {MAX_TOML_DEPTH}")
     tables = tomllib.loads(text, parse_float=parse_float)
     _refuse_large_integers(tables)
@@ -52,10 +63,11 @@ def _refuse_large_integers(value: Any) -> None:
         raise ValueError("an integer of more than 64 bits")
 
 
-def _depth(text: str) -> int:
-    depth = dots = deepest = 0
+def _depth_and_signs(text: str) -> tuple[int, int]:
+    depth = dots = deepest = signs = 0
     for match in TOML_TOKEN.finditer(text):
         piece = match[0]
+        signs += piece in "[{.=,"
         if piece in "[{":
             depth, dots = depth + 1, 0
         elif piece in "]}":
@@ -65,4 +77,4 @@ def _depth(text: str) -> int:
         elif piece in "=,\n":
             dots = 0
         deepest = max(deepest, depth, dots)
-    return deepest
+    return deepest, signs

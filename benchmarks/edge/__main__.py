@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import psutil
 from benchmarks.edge.contenders import Contender, EdgeAgent, MosquittoBridge, Telegraf
 from benchmarks.edge.load import FIRST_MS, Publisher, positions
 from benchmarks.edge.sink import LIVE_MS, Sink, percentile
+from benchmarks.folders import benchmark_folder
 from deploy.local import MosquittoBroker
 from edge_agent.config import AgentSettings
 from edge_agent.intake.parse import parse_message
@@ -298,11 +298,8 @@ def main() -> None:
     wanted = sys.argv[1:] or list(parts)
     print(f"{psutil.cpu_count()} cores, load {psutil.getloadavg()[0]:.1f} before; 150-byte messages, loopback\n")
     for name in wanted:
-        folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
-        try:
+        with benchmark_folder(name) as folder:
             parts[name](folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

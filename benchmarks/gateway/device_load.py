@@ -52,17 +52,23 @@ class LoadSettings:
     """Of one batch."""
     deaf: bool = False
     """Sends at its rate whatever it is answered; its latencies mean nothing."""
+    waits: bool = False
+    """When ready, waits for a line on standard input: loads that are measured together begin together."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What the devices saw: batches of which all records were acknowledged, and how long that took."""
+    """What the devices saw: batches of which all records were acknowledged, and how long that took.
+
+    `unsent`: batches that were due while their device had as many under way as it may. They have no latency.
+    """
 
     acknowledged: int
     messages: int
     p50_ms: float
     p99_ms: float
     left: int
+    unsent: int
 
 
 def device_name(name: str, number: int) -> str:
@@ -193,6 +199,7 @@ class LoadFleet:
             self._poll.register(device.socket, select.EPOLLIN)
         self._done = 0
         self._latencies: list[float] = []
+        self._unsent = 0
         self._blocked: set[int] = set()
 
     def run(self) -> LoadResult:
@@ -200,6 +207,8 @@ class LoadFleet:
         while not all(device.is_ready for device in self._devices):
             self._turn(1.0, sends=False)
         print("ready", flush=True)
+        if self._settings.waits:
+            sys.stdin.readline()
         began_s = time.monotonic()
         end_s = began_s + self._settings.seconds
         if not self._settings.rate:
@@ -222,6 +231,7 @@ class LoadFleet:
             p50_ms=ordered[len(ordered) // 2] * 1000,
             p99_ms=ordered[int(len(ordered) * 0.99)] * 1000,
             left=sum(len(device.sent_s) for device in self._devices),
+            unsent=self._unsent,
         )
 
     def _fill(self) -> None:
@@ -234,9 +244,11 @@ class LoadFleet:
         due = int((now_s - began_s) * self._settings.rate)
         for number in range(sent, due):
             device = self._devices[number % len(self._devices)]
-            if len(device.sent_s) < READY - 1:  # else it falls behind: shown by what is acknowledged
+            if len(device.sent_s) < READY - 1:
                 device.send(began_s + number / self._settings.rate)
                 self._flush(device)
+            else:
+                self._unsent += 1
         return max(sent, due)
 
     def _turn(self, timeout_s: float, *, sends: bool, counts: bool = False) -> None:

@@ -7,12 +7,14 @@ loop turns them, with Pulsar and the broker answering at once. Each device sends
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import psutil
 
+from benchmarks.gateway.targets import Target, are_met
 from gateway import Engine, GatewaySettings, Produce, Service
 from gateway.devices import DevicesHeard
 from gateway.metrics import GatewayMetrics
@@ -100,7 +102,7 @@ def read_registry(names: list[str]) -> tuple[DeviceRegistry[DeviceState], float]
     return registry, spent_s
 
 
-def main() -> None:
+def main() -> bool:
     settings = GatewaySettings.model_validate(
         {
             "name": "gateway-eu-1",
@@ -131,14 +133,14 @@ def main() -> None:
     devices.list_silent(now_s + 1e6, 1.0)
     silent_ms = (time.process_time() - began) * 1000
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    met = "met" if peak < LIMIT_MIB else "NOT MET"
     print(f"{DEVICES:,} devices, {batches:,} batches of {RECORDS} records")
-    print(f"  largest resident memory     {peak:8.1f} MiB   asked < {LIMIT_MIB} MiB   {met}")
     print(f"  resident before the devices {bare:8.1f} MiB, with the registry {before:8.1f} MiB")
     print(f"  registry entry, checked     {checked_s / DEVICES * 1e6:8.1f} us")
     print(f"  processor time per batch    {spent_s / batches * 1e6:8.1f} us")
     print(f"  list of silent devices      {silent_ms:8.1f} ms")
+    # The parts of a gateway in one process, without its connections: those are in the memory that `speed` shows.
+    return are_met([Target("largest resident memory", f"< {LIMIT_MIB} MiB", f"{peak:.0f} MiB", peak < LIMIT_MIB)])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if main() else 1)

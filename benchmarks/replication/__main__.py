@@ -7,16 +7,15 @@ not.
 """
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.folders import benchmark_folder
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.follower import Follower
 from deploy.drill.record_ids import SeenRange
@@ -72,14 +71,14 @@ class Measured:
 
 
 def main() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="bench-replication-"))
-    (folder / "topology.toml").write_text(TOPOLOGY)
-    settings = StackSettings(pulsar=PulsarSettings(heap_mb=512, full_compiler=True))
-    with LocalStack(folder / "stack", topology=folder / "topology.toml", settings=settings) as stack:
-        measure(stack, "warm-up", 1, WARM_UP_S, float("inf"))
-        runs = [measure(stack, "loopback", 2, MEASURED_S, 100)]
-        stack.links["eu->hq"].delay(ADDED_DELAY_S)
-        runs.append(measure(stack, f"{ADDED_DELAY_S * 1000:.0f} ms added each way", 3, MEASURED_S, 1000))
+    with benchmark_folder("replication") as folder:
+        (folder / "topology.toml").write_text(TOPOLOGY)
+        settings = StackSettings(pulsar=PulsarSettings(heap_mb=512, full_compiler=True))
+        with LocalStack(folder / "stack", topology=folder / "topology.toml", settings=settings) as stack:
+            measure(stack, "warm-up", 1, WARM_UP_S, float("inf"))
+            runs = [measure(stack, "loopback", 2, MEASURED_S, 100)]
+            stack.links["eu->hq"].delay(ADDED_DELAY_S)
+            runs.append(measure(stack, f"{ADDED_DELAY_S * 1000:.0f} ms added each way", 3, MEASURED_S, 1000))
     Console(width=None if sys.stdout.isatty() else 120).print(table(runs))
     sys.exit(0 if all(run.holds for run in runs) else 1)
 

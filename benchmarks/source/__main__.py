@@ -9,12 +9,12 @@ once those that a job usually needs, once all of them.
 
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.folders import benchmark_folder
 from benchmarks.loaded_cluster import loaded_cluster
 from benchmarks.source.many import PARTITIONS as MANY
 from benchmarks.source.many import BatchTimes, plan_and_commit
@@ -30,8 +30,7 @@ USUAL = "value,key,publish_time,message_id"
 
 
 def main() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="bench-source-"))
-    with loaded_cluster(folder) as place:
+    with benchmark_folder("source") as folder, loaded_cluster(folder) as place:
         spark = session()
         topic = filled(place)
         rates = [turn(spark, place, topic, folder, number) for number in range(ROUNDS + 1)]

@@ -1,9 +1,8 @@
 """`make bench-source-growth`: what a process holds over many micro-batches and rotations of its token."""
 
 import sys
-import tempfile
-from pathlib import Path
 
+from benchmarks.folders import benchmark_folder
 from tests.cloud_jobs.pulsar_source.guarded import GuardedCluster
 from tests.cloud_jobs.pulsar_source.held import Held, halves, held_over
 
@@ -13,15 +12,15 @@ _MB = 1 << 20
 
 
 def main() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="bench-source-growth-"))
-    server = GuardedCluster(folder)
-    server.start()
-    server.wait()
-    try:
-        server.allow_reader()
-        report(list(held_over(server, folder, BATCHES, ROTATIONS)))
-    finally:
-        server.stop()
+    with benchmark_folder("source-growth") as folder:
+        server = GuardedCluster(folder)
+        server.start()
+        server.wait()
+        try:
+            server.allow_reader()
+            report(list(held_over(server, folder, BATCHES, ROTATIONS)))
+        finally:
+            server.stop()
 
 
 def report(held: list[Held]) -> None:

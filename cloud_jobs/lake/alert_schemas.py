@@ -20,13 +20,15 @@ ALERTS = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
         pa.field("received_at", _UTC, nullable=False),
         pa.field("raised_at", _UTC, nullable=False),
+        pa.field("seen_until", pa.list_(pa.int64())),
         pa.field("collected_at", _UTC, nullable=False),
         pa.field("day", pa.date32(), nullable=False),
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
 """What regions said at once, as it came first: each id once. `received_at`, `raised_at`: by the region's clocks.
-`collected_at`: by the centre's; from then on the alert waits for its verdict. `day`: the UTC day of `time`."""
+`seen_until`: epoch, seq, epoch, seq, ..., the newest records by which the region saw it; empty: it did not say.
+`collected_at`: by the centre's clock; from then on the alert waits for its verdict. `day`: the UTC day of `time`."""
 
 VERDICTS = pa.schema(
     [

@@ -183,7 +183,9 @@ class Lake:
                 return DeltaTable(self.path(table), version=version, storage_options=options)
         except TableNotFoundError as error:
             if not self.location.exists():
-                raise LakeError(f"there is no lake {self.location}: no such folder or bucket") from error
+                raise LakeError(
+                    f"there is no lake {self.location}: no such folder or bucket; `cloud-jobs ingest` makes it"
+                ) from error
             raise LakeError(
                 f"there is no table {table!r} in the lake {self.location}; run `{WRITTEN_BY[table]}`, which writes it"
             ) from error

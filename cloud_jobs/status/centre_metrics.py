@@ -1,7 +1,8 @@
-"""What the lake and the topics say of the centre, as Prometheus metrics. What is unknown is not exported."""
+"""What the lake and the topics say of the centre, as Prometheus metrics. What is unknown is not exported, or `NaN`."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -11,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from cloud_jobs.status.facts import CentreStatus, DerivedStatus, TableStatus
+from cloud_jobs.status.judging import MAX_SKEW_S
 
 Value = float | int | None
 Labelled = tuple[tuple[str, ...], Value]
@@ -70,9 +72,13 @@ def _unpublished_s(status: CentreStatus, one: DerivedStatus) -> Value:
 
 
 def _provisional_s(status: CentreStatus) -> Value:
-    if (found := status.provisional) is None or found.error:
-        return None
-    return 0 if found.since is None else status.age_s(found.since)
+    found = status.provisional
+    # without a sample a rule or a panel would take it for none that waits
+    if found is None or found.error or not found.was_collected:
+        return math.nan
+    age_s = 0.0 if found.since is None else status.age_s(found.since)
+    # of an alert that came in the future by this clock nobody knows how long it waits
+    return math.nan if age_s is None or age_s < -MAX_SKEW_S else max(0.0, age_s)
 
 
 def _waiting(status: CentreStatus) -> Iterator[Labelled]:
@@ -143,7 +149,7 @@ FACTS: Final[Mapping[str, _Fact]] = {
         _TABLE, "Age of the oldest row that waits to be published; 0: none does", _derived(_unpublished_s)
     ),
     "waybill_centre_oldest_provisional_seconds": _Fact(
-        (), "Age of the oldest alert whose verdict is not published; 0: none waits", _one(_provisional_s)
+        (), "Age of the oldest alert whose verdict is not published; 0: none waits; NaN: unknown", _one(_provisional_s)
     ),
     "waybill_centre_max_provisional_seconds": _Fact(
         (), "The longest that one may wait", _one(_of("provisional", "bound_s"))

@@ -100,12 +100,13 @@ class MaintenanceStatus:
 class ProvisionalStatus:
     """Alerts that wait for their verdicts: the longest that one may, and since when the oldest does; None: none does.
 
-    `error`: why that is unknown.
+    `error`: why that is unknown. `was_collected`: False where no alert ever was, so that nothing is known of any.
     """
 
     bound_s: float
     since: datetime | None = None
     error: str = ""
+    was_collected: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class CentreStatus:
 
     `ingest_number`, `fence`: of the newest commit of the ingest, counted from 1, and whole, as its writer drew it.
     `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause. `erasures_pending`: declared, and
-    not yet done in all files. `provisional`: None where no alert was ever collected. `errors`: what could not be read,
+    not yet done in all files. `provisional`: None where nobody asked. `errors`: what could not be read,
     by its name. `token_problem`: that the token of `[access]` has ended or ends soon; "": it does not.
     """
 

@@ -6,7 +6,7 @@ published. So whoever asks here knows also of a job that stands still.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from cloud_jobs.config import CloudSettings
@@ -21,13 +21,13 @@ from cloud_jobs.verdicts.job import provisional_since
 __all__ = ["provisional_alerts"]
 
 
-def provisional_alerts(settings: CloudSettings) -> ProvisionalStatus | None:
-    """The oldest alert whose verdict is not published; None where no alert was ever collected. Raises nothing."""
+def provisional_alerts(settings: CloudSettings) -> ProvisionalStatus:
+    """The oldest alert whose verdict is not published, if any was ever collected. Raises nothing."""
     lake, given = settings.tables, settings.verdicts
     try:
         with settings.location.errors_named():
             if newest_number(lake.open("alerts"), "alerts") is None:
-                return None
+                return ProvisionalStatus(given.max_provisional_s, was_collected=False)
             waiting = [*_in_tables(lake, settings)]
         waiting += _in_topics(settings)
     except (CloudError, OSError, ValueError) as error:
@@ -46,17 +46,24 @@ def _in_topics(settings: CloudSettings) -> Iterator[datetime]:
     The subscription is replicated: what was taken in one cluster is done, although another one may not know yet.
     """
     for topic in settings.alert_topics:
-        known, errors = list[TopicLag](), list[str]()
-        for cluster in settings.clusters:
-            for lag in subscription_lags(settings, cluster, [topic], settings.verdicts.subscription):
-                if lag.backlog is None:
-                    errors.append(f"{cluster.name}: {lag.error or 'nobody said'}")
-                else:
-                    known.append(lag)
-        if not known:
-            raise ValueError(f"what waits in {topic} is unknown: {'; '.join(errors)}")
-        best = min(known, key=lambda lag: lag.backlog or 0)
-        if best.backlog:
-            if best.oldest is None:
-                raise ValueError(f"since when {best.backlog:,} alerts of {topic} wait is unknown")
-            yield best.oldest
+        lags = [
+            lag
+            for cluster in settings.clusters
+            for lag in subscription_lags(settings, cluster, [topic], settings.verdicts.subscription)
+        ]
+        # a cluster that does not answer says nothing of its partitions; what is taken of one says nothing of another
+        for partition in sorted({lag.topic for lag in lags} - {topic}) or [topic]:
+            if (oldest := _oldest_in(partition, lags)) is not None:
+                yield oldest
+
+
+def _oldest_in(partition: str, lags: Sequence[TopicLag]) -> datetime | None:
+    mine = [lag for lag in lags if lag.topic == partition]
+    known = [lag for lag in mine if lag.backlog is not None]
+    if not known:
+        errors = "; ".join(f"{lag.cluster}: {lag.error or 'nobody said'}" for lag in mine)
+        raise ValueError(f"what waits in {partition} is unknown: {errors}")
+    best = min(known, key=lambda lag: lag.backlog or 0)
+    if best.backlog and best.oldest is None:
+        raise ValueError(f"since when {best.backlog:,} alerts of {partition} wait is unknown")
+    return best.oldest if best.backlog else None

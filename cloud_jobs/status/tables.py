@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cloud_jobs.status.facts import CentreStatus
+from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus
 
 _UNKNOWN: Final = "unknown"
 _BATCH: Final = (
@@ -89,8 +89,20 @@ def _facts(status: CentreStatus) -> Iterable[tuple[str, str]]:
         else f"{reference.in_force:,} in force, {reference.refused:,} refused, {reference.quarantined:,} in quarantine;"
         f" taken {_age(status.age_s(reference.taken_at))}",
     )
+    yield "alerts", _UNKNOWN if status.provisional is None else _provisional(status, status.provisional)
     yield "erasures", f"{_number(status.erasures)} declared, {_number(status.erasures_pending)} pending"
     yield "last maintenance", _age(status.age_s(last.ended_at))
+
+
+def _provisional(status: CentreStatus, alerts: ProvisionalStatus) -> str:
+    bound = f"; one may wait for its verdict for {_clock(alerts.bound_s)}"
+    if alerts.error:
+        return f"{_UNKNOWN}: {alerts.error}"
+    if not alerts.was_collected:
+        return f"none was ever collected{bound}"
+    if alerts.since is None:
+        return f"none waits{bound}"
+    return f"the oldest that waits came {_age(status.age_s(alerts.since))}{bound}"
 
 
 def _batch(status: CentreStatus, batch: Any) -> str:
@@ -117,10 +129,14 @@ def _number(value: int | None) -> str:
 def _age(age_s: float | None) -> str:
     if age_s is None:
         return _UNKNOWN
-    days, rest = divmod(round(age_s), 86_400)
+    return f"{_clock(age_s)} ago"
+
+
+def _clock(span_s: float) -> str:
+    days, rest = divmod(round(span_s), 86_400)
     hours, minutes, seconds = rest // 3600, rest // 60 % 60, rest % 60
     clock = f"{hours}:{minutes:02}:{seconds:02}"
-    return f"{days} d {clock} ago" if days else f"{clock} ago"
+    return f"{days} d {clock}" if days else clock
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

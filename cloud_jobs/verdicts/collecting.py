@@ -99,6 +99,7 @@ def _row(alert: Alert, now: datetime) -> dict[str, Any]:
         "time": happened,
         "received_at": moment(alert.received_ms),
         "raised_at": moment(alert.raised_ms),
+        "seen_until": [number for newest in alert.seen_until for number in newest],
         "collected_at": now,
         "day": happened.astimezone(UTC).date(),
         "commit_number": 0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from geo.alerts.verdict import ErrorReason, VerdictKind
@@ -29,22 +30,38 @@ class AlertDecision:
     reason: ErrorReason | None = None
 
 
+class RecordState(StrEnum):
+    """What the centre has of the records that prove an event: of the one that it names, and of those up to the newest
+    one by which the region saw it. Time says nothing of that: while a backlog drains, they may take hours."""
+
+    COMPLETE = "complete"
+    """The events are computed with all of them, or with the device's word that it lost what is not there."""
+    LOST = "lost"
+    """So it is, and the one that the alert names is among those that the device lost."""
+    COVERED = "covered"
+    """The events are computed with the one that the alert names, and others are missing, or not known."""
+    RECEIVED = "received"
+    """The centre has that one, and the events are computed without it."""
+    ABSENT = "absent"
+    """The centre has not got it."""
+
+
 @dataclass(frozen=True, slots=True)
 class KnownOfAlert:
     """What is known of one id.
 
     `alert`: what a region said; None: nothing. `event`: what is in force at the centre; None: nothing is, or not yet.
-    `is_covered`: the events are computed with the record that the alert names, and with those after it by which the
-    region saw the event, as far as that can be known. `is_received`: the centre has it.
-    `is_overdue`: the alert is as old as one may be provisional. `was_announced`: a verdict was given before.
+    `record`: what the centre has of the records that prove it, asked for where there is no event. `is_overdue`: the
+    alert is as old as one may be provisional. `was_announced`: a verdict was given before. `before`: the reason that
+    it had.
     """
 
     alert: DayEvent | None
     event: DayEvent | None
-    is_covered: bool
-    is_received: bool
+    record: RecordState
     is_overdue: bool
     was_announced: bool
+    before: ErrorReason | None = None
 
 
 def decide(known: KnownOfAlert) -> AlertDecision | None:
@@ -53,19 +70,36 @@ def decide(known: KnownOfAlert) -> AlertDecision | None:
         if known.event is not None:
             return AlertDecision(VerdictKind.LATE, known.event)
         # said to be late, and late records took it back
-        return _WITHDRAWN if known.was_announced else None
+        return _withdrawn(known) if known.was_announced else None
     if known.event is not None:
         if known.event == known.alert:
             return AlertDecision(VerdictKind.CONFIRMED, known.event)
         return AlertDecision(VerdictKind.CORRECTED, known.event, ErrorReason.INCORRECT_DATA)
-    if known.is_covered:
-        return _WITHDRAWN
-    # a record that never came is looked for in the region; one that is not computed, at the job that stands still
-    reason = ErrorReason.NOT_COMPUTED if known.is_received else ErrorReason.NOT_RECEIVED
-    return AlertDecision(VerdictKind.WITHDRAWN, None, reason) if known.is_overdue else None
+    # what was said to be in force, and is not any more, does not wait
+    is_due = known.record in PROVEN or known.is_overdue or known.was_announced
+    return _withdrawn(known) if is_due else None
 
 
-_WITHDRAWN: Final = AlertDecision(VerdictKind.WITHDRAWN, None, ErrorReason.DID_NOT_OCCUR)
+def _withdrawn(known: KnownOfAlert) -> AlertDecision:
+    reason = REASONS[known.record]
+    # each record on the way to all of them is no news
+    if known.record not in PROVEN and known.before in _NOT_KNOWN:
+        reason = known.before
+    return AlertDecision(VerdictKind.WITHDRAWN, None, reason)
+
+
+PROVEN: Final = frozenset({RecordState.COMPLETE, RecordState.LOST})
+"""What these say does not change while the records that are there stay as they are."""
+
+# a record that never came is looked for in the region; one that is not computed, at the job that stands still
+REASONS: Final = {
+    RecordState.COMPLETE: ErrorReason.DID_NOT_OCCUR,
+    RecordState.LOST: ErrorReason.NOT_RECEIVED,
+    RecordState.COVERED: ErrorReason.INCOMPLETE,
+    RecordState.RECEIVED: ErrorReason.NOT_COMPUTED,
+    RecordState.ABSENT: ErrorReason.NOT_RECEIVED,
+}
+_NOT_KNOWN: Final = frozenset({ErrorReason.INCOMPLETE, ErrorReason.NOT_COMPUTED, ErrorReason.NOT_RECEIVED})
 
 
 def corrective_ids(wrong: DayEvent, events: Mapping[str, DayEvent]) -> tuple[str, ...]:

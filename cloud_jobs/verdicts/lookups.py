@@ -13,15 +13,12 @@ from deltalake import DeltaTable
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
-from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
+from cloud_jobs.lake.tables import Lake
 from geo.spatial import DayEvent
 
 _ROWS_AT_ONCE: Final = 50_000
 """Rows of devices that are decided together: as many as are held as objects of Python."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-_COMMITS_BEFORE: Final = 8
 
 Row = dict[str, Any]
 
@@ -46,6 +43,14 @@ class OpenedTable(NamedTuple):
         mine = found.filter(pc.is_in(found["device"], pa.array(names, pa.string())))
         wanted = {(one.tenant, one.device) for one in devices}
         return [row for row in mine.to_pylist() if (row["tenant"], row["device"]) in wanted]
+
+    def from_day(self, first: date, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of the rows of all days from one on, some at a time, the latest day first."""
+        files = self.lake.files(self.name)
+        with self.lake.damage_as_error(self.name):
+            # the path begins with the day
+            for path in sorted(self._stored.of_days(first).paths, reverse=True):
+                yield from stored_rows(files, self.name, path, columns, {})
 
     @property
     def _stored(self) -> StoredFiles:
@@ -96,18 +101,3 @@ def event_of(row: Row) -> DayEvent:
 def moment(t_ms: int) -> datetime:
     """A moment of so many milliseconds since 1970."""
     return _EPOCH + timedelta(milliseconds=t_ms)
-
-
-def ingested_at(lake: Lake, commit: int) -> datetime | None:
-    """When a commit of the ingest was made, or one shortly before it; None: it is not known. Raises LakeError."""
-    records = lake.open("records")
-    if newest_number(records, INGEST) == commit and (committed_us := stated(records, COMMITTED)) is not None:
-        return _EPOCH + timedelta(microseconds=committed_us)
-    # a crash of the ingest may lose the row of a commit
-    last = counter_of(commit)
-    rows = lake.rows(
-        "ingest_batches",
-        ["committed_at"],
-        where=[("ingest_number", "<=", last), ("ingest_number", ">", last - _COMMITS_BEFORE)],
-    )
-    return max(rows["committed_at"].to_pylist(), default=None)

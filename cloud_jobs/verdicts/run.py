@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -17,22 +16,16 @@ from cloud_jobs.metrics.run_metrics import RunMetrics
 from cloud_jobs.metrics.serving import served_metrics
 from cloud_jobs.outbox import Outbox, progress_file, topic_sender
 from cloud_jobs.run_loop import run_repeatedly
-from cloud_jobs.verdicts.collecting import collect_alerts
-from cloud_jobs.verdicts.job import TABLE, VerdictRun, give_verdicts
+from cloud_jobs.verdicts.collection import collect
+from cloud_jobs.verdicts.job import TABLE, VerdictRun, give_verdicts, open_alerts_file
 from cloud_jobs.verdicts.lookups import Row, event_of
 from cloud_jobs.verdicts.metrics import VerdictMetrics
 from cloud_jobs.verdicts.subscription import AlertSubscription
 from geo.alerts import AlertVerdict, VerdictKind
-from geo.alerts.verdict import ErrorReason, FinalEvent
+from geo.alerts.verdict import FinalEvent
 from runtime.signals import stop_on_signals
 
 Counts = dict[str, Any]
-_MAX_MESSAGES: Final = 5_000
-"""So many are taken in one commit."""
-# a million messages: more is left to the next run, which then has nothing else to do
-_MAX_COMMITS: Final = 200
-_COLLECT_S: Final = 60.0
-"""After so long what is there is decided, and the rest is for the next run."""
 _LOG = structlog.get_logger("verdicts", job="verdicts")
 
 
@@ -53,15 +46,15 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
     def once() -> None:
         with runs.run() as measured:
-            began = datetime.now(UTC)
+            began_s = time.monotonic()
             with settings.location.errors_named():
-                counts = _collect(settings, alerts)
-                run = give_verdicts(lake, given, datetime.now(UTC))
+                counts = collect(lake, alerts, timedelta(days=settings.ingest.max_age_days))
+                run = give_verdicts(lake, given, datetime.now(UTC), open_alerts_file(settings.checkpoints))
             counts |= _counts(run)
             metrics.take(counts)
             try:
                 counts["published"] = _publish(settings)
-                metrics.on_published(counts, began.timestamp())
+                metrics.on_published(counts, began_s)
             finally:
                 measured.did({"published": counts.get("published", 0)}, work=bool(run or counts["alerts"]))
                 if not follow or run or counts["alerts"] or counts.get("published"):
@@ -99,34 +92,13 @@ def verdict_message(row: Row) -> dict[str, Any]:
         event=None if is_withdrawn else stated,
         # whoever heard of it is found by what it was, when, and where
         alerted=stated if is_withdrawn else None,
-        reason=None if row["reason"] is None else ErrorReason(row["reason"]),
+        # of a newer version's row the word that it has
+        reason=row["reason"],
         corrective_ids=tuple(row["corrective_ids"]),
         decided_ms=round(row["emitted_at"].timestamp() * 1000),
     )
     made: dict[str, Any] = verdict.model_dump(mode="json", exclude_none=True)
     return made
-
-
-def _collect(settings: CloudSettings, alerts: AlertSubscription) -> Counts:
-    """Takes what the topics have into the table; how many alerts are new, were there, and are none.
-
-    All that there was when it began: an event is not to be called late while its alert waits behind others, and what
-    comes all the time is not to hold up verdicts.
-    """
-    counts, began_s = Counter[str](), time.time()
-    for _ in range(_MAX_COMMITS):
-        received = alerts.receive(_MAX_MESSAGES, began_s)
-        now, max_age = datetime.now(UTC), timedelta(days=settings.ingest.max_age_days)
-        found = collect_alerts(settings.tables, received.messages, now, max_age)
-        alerts.acknowledge()
-        if found.refused:
-            _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
-        refused = sum(found.refused.values())
-        counts.update({"alerts": found.added, "repeated": found.repeated, "refused": refused})
-        # a broker whose clock is behind never says that something is new
-        if received.is_all or time.time() - began_s > _COLLECT_S:
-            break
-    return {**counts, "left_out": len(received.unread)}
 
 
 def _counts(run: VerdictRun) -> Counts:

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 import pulsar
 import structlog
 
+from cloud_jobs.pulsar_source.position import LedgerPosition
+from cloud_jobs.pulsar_source.reading.messages import position_of
 from cloud_jobs.verdicts.collecting import TopicAlert
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
@@ -40,11 +42,36 @@ class ReceivedAlerts(NamedTuple):
 
 @dataclass(slots=True)
 class _Reading:
-    """A subscription, and the ids of the messages that were handed over and not acknowledged."""
+    """A subscription, and the ids of the messages that were handed over and not acknowledged.
+
+    `begun_ms`: since when all that was there by then is taken, and `last`: where the last of that stands; None: the
+    cluster does not say, as of a topic that has partitions, and the time at which a message was published has to do.
+    """
 
     topic: str
     consumer: Any
     handed_over: list[Any] = field(default_factory=list)
+    begun_ms: float = float("-inf")
+    last: LedgerPosition | None = None
+
+    def begin(self, until_ms: float) -> None:
+        """All that is there now is taken, and what comes from now on is not waited for. Raises PulsarException."""
+        if self.begun_ms == until_ms:
+            return
+        self.begun_ms, self.last = until_ms, None
+        # asked while it is not connected, the client waits for the cluster, and all other topics with it
+        if self.consumer.is_connected():
+            with suppress(pulsar.OperationNotSupported):
+                self.last = position_of(self.consumer.get_last_message_id())
+
+    def is_at_end(self, message: Any) -> bool:
+        """Whether nothing is waited for behind a message.
+
+        By its place: by when a region's clock says that it was published, all of a clock that is ahead would be new.
+        """
+        if self.last is None:
+            return bool(message.publish_timestamp() >= self.begun_ms)
+        return position_of(message.message_id()) >= self.last
 
 
 class AlertSubscription:
@@ -74,8 +101,8 @@ class AlertSubscription:
     def receive(self, max_messages: int, until_s: float | None = None) -> ReceivedAlerts:
         """What is there, or comes within a moment. What was received before and not acknowledged comes again.
 
-        `until_s`: what was published from then on, seconds since 1970, is not waited for; None: from now on. So a topic
-        to which alerts come all the time holds up nobody.
+        `until_s`: what comes from then on, seconds since 1970, is not waited for; None: from now on. So a topic to
+        which alerts come all the time holds up nobody. With the same moment as before it goes on where it was.
         """
         until_ms = (time.time() if until_s is None else until_s) * 1000
         is_again = self._ask_again()
@@ -196,15 +223,16 @@ class AlertSubscription:
         return True
 
     def _drained(self, reading: _Reading, at_most: int, until_ms: float) -> tuple[list[TopicAlert], bool]:
-        """What a topic gives at once, and whether the last of it was published so late that no more is waited for."""
+        """What a topic gives at once, and whether the last of it stands where no more is waited for."""
         found: list[TopicAlert] = []
         is_past = False
         try:
+            reading.begin(until_ms)
             while len(found) < at_most and not is_past:
                 message = reading.consumer.receive(timeout_millis=_WAIT_MS)
                 reading.handed_over.append(message.message_id())
                 found.append(TopicAlert(reading.topic, self._topics[reading.topic], message.data()))
-                is_past = message.publish_timestamp() >= until_ms
+                is_past = reading.is_at_end(message)
         except pulsar.Timeout:
             pass
         except pulsar.PulsarException as error:

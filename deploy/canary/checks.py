@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
 
 from cloud_jobs.errors import LocationError
 from cloud_jobs.lake.location import is_object_store
+from deploy.canary.agent_file import agent_settings
 from deploy.canary.config import CanarySettings
 from deploy.local.errors import ProgramMissing
 from deploy.local.mosquitto import mosquitto_program
-from edge_agent.checking import unusable_authorities
+from edge_agent.checking import unusable_enrolment
 from runtime.broker_settings import unusable_files
+from runtime.token_watch import token_faults, tokens_ending
 
-__all__ = ["problems"]
+__all__ = ["problems", "warnings"]
+
+_ANY_PORT: Final = 1
 
 
 def problems(settings: CanarySettings) -> list[str]:
@@ -24,14 +31,30 @@ def problems(settings: CanarySettings) -> list[str]:
             found += [f"{name}.access.{field}: {fault}" for field, fault in cluster.access.file_faults()]
     for number, uplink in enumerate(settings.agent.uplinks):
         found += unusable_files(f"agent.uplinks.{number}", uplink)
-    if settings.agent.enrolment is not None:
-        found += unusable_authorities(settings.agent.enrolment, "agent.enrolment")
+    found += _agent_problems(settings)
     if settings.broker.port is None:
         try:
             mosquitto_program()
         except ProgramMissing as error:
             found.append(f"broker.port: {error}")
     return [*found, *_lake_problems(settings)]
+
+
+def warnings(settings: CanarySettings, now_s: float) -> list[str]:
+    """What runs, and is probably not meant: a token that no cluster takes now, or not for long. It is read again."""
+    clusters = (("regional", settings.regional), ("centre", settings.centre))
+    accesses = {f"{name}.access": one.access for name, one in clusters if one is not None}
+    return [*token_faults(accesses, now_s), *tokens_ending(accesses, now_s)]
+
+
+def _agent_problems(settings: CanarySettings) -> list[str]:
+    try:
+        # its ports are of no matter here
+        agent = agent_settings(settings, broker_port=settings.broker.port or _ANY_PORT, status_port=_ANY_PORT)
+    # what an agent refuses ends it at each start
+    except ValidationError as error:
+        return [f"agent: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()]
+    return unusable_enrolment(agent, "agent.enrolment")
 
 
 def _lake_problems(settings: CanarySettings) -> Iterator[str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import structlog
 import typer
 
 from settings import SettingsError, load
@@ -39,11 +42,14 @@ def run(*, config: ConfigOption) -> None:
     Example: waybill canary run --config canary.toml
     """
     settings = _checked(config)
+    from deploy.canary.checks import warnings
     from deploy.canary.service import run_canary
     from runtime.logs import start_logging
     from runtime.signals import stop_on_signals
 
     start_logging(settings.log)
+    for problem in warnings(settings, time.time()):
+        structlog.get_logger("canary").warning("configuration", problem=problem)
     with _errors_as_messages(), stop_on_signals() as stop:
         run_canary(settings, stop)
 
@@ -57,6 +63,10 @@ def check_config(*, config: ConfigOption) -> None:
     Example: waybill canary check-config --config canary.toml
     """
     settings = _checked(config)
+    from deploy.canary.checks import warnings
+
+    for problem in warnings(settings, time.time()):
+        typer.echo(f"{config}: warning: {problem}", err=True)
     watched = ", ".join(hop.value for hop in settings.watched)
     typer.echo(f"{config}: right. Canary {settings.tenant}/{settings.device} of region {settings.region}: {watched}")
 
@@ -72,21 +82,34 @@ def status(
 ) -> None:
     """Show each hop of the canary that runs with this file: its colour, why, its latencies, counts and service level.
 
-    Exit status: 0 when each watched hop is green; 1 when one is red; 3 when none is and of one it is not known, or no
-    canary answers; 78 for wrong settings.
+    Exit status: 0 when each watched hop is green; 1 when one is red; 2 when one canary is named twice; 3 when no hop is
+    red and of one it is not known, or no canary answers; 78 for wrong settings.
 
     Example: waybill canary status --config canary.toml --buckets
     """
-    known = [_settings(one) for one in config]
+    known = _by_name(config)
     from deploy.canary.status import exit_status
 
-    answers = {one.region: _answer(one) for one in known}
+    answers = {name: _answer(one) for name, one in known.items()}
     if as_json:
-        said = {region: answer and answer.model_dump(mode="json") for region, answer in answers.items()}
+        said = {name: answer and answer.model_dump(mode="json") for name, answer in answers.items()}
         typer.echo(json.dumps(said if len(config) > 1 else next(iter(said.values())), indent=2))
     else:
         _print(answers, buckets=buckets)
     raise typer.Exit(exit_status([*answers.values()]))
+
+
+def _by_name(config: Sequence[Path]) -> dict[str, CanarySettings]:
+    """The settings of some files, each under its region; of a region that has several canaries, with the device."""
+    known = [_settings(one) for one in config]
+    times = Counter(one.region for one in known)
+    found: dict[str, CanarySettings] = {}
+    for file, one in zip(config, known, strict=True):
+        name = one.region if times[one.region] == 1 else f"{one.region} {one.device}"
+        if name in found:
+            raise typer.BadParameter(f"{file}: the canary {one.device} of region {one.region} is named twice")
+        found[name] = one
+    return found
 
 
 def _answer(settings: CanarySettings) -> CanaryStatus | None:
@@ -95,7 +118,7 @@ def _answer(settings: CanarySettings) -> CanaryStatus | None:
     from deploy.canary.status import read_canary_status
 
     try:
-        return read_canary_status(settings.status.port)
+        return read_canary_status(settings)
     except CanaryNotRunning as error:
         typer.echo(f"waybill canary: {error}", err=True)
         return None
@@ -123,34 +146,35 @@ def setup(
     out: Annotated[Path, typer.Option("--out", help="The folder that the files are written to.")],
     since: Annotated[
         datetime | None,
-        typer.Option("--since", help="From when on they are in force (UTC); without it from the first of this month."),
+        typer.Option(
+            "--since", help="From when on the contracts are in force (UTC); without it from the first of this month."
+        ),
     ] = None,
     publish: Annotated[
         Path | None, typer.Option("--publish", help="Publish them, too, with these settings of the jobs (TOML).")
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", help="Your private key, which signs what is published.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Write over files that are there already.")] = False,
 ) -> None:
     """Write the canary's fence, tariff, seller and account, and say how they are published.
 
     Nobody else may drive through the fence: whoever does is metered in it. Choose a place where nobody drives.
 
-    Exit status: 0 written (and published), 1 they cannot be published, 78 for wrong settings.
+    Exit status: 0 written (and published), 1 they cannot be written or published, 78 for wrong settings.
 
     Example: waybill canary setup --config canary.toml --out canary-eu
     """
     settings = _settings(config)
     from cloud_jobs.reference_cli import put
-    from deploy.canary.reference_texts import contracts_text, fence_text
+    from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 
     # a month is billed as a whole: within it the account would be free for some of it
     begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     reason = f"the canary of region {settings.region}"
     with _errors_as_messages():
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "fences.geojson").write_text(fence_text(settings), encoding="utf-8")
         contracts = contracts_text(settings, begin.replace(tzinfo=begin.tzinfo or UTC))
-        (out / "contracts.toml").write_text(contracts, encoding="utf-8")
-    typer.echo(f"written: {out}/fences.geojson and {out}/contracts.toml")
+        written = write_reference(out, fence_text(settings), contracts, replace=replace)
+    typer.echo(f"written: {' and '.join(map(str, written))}")
     if publish is not None:
         put([out], config=publish, key=key, reason=reason)
         return

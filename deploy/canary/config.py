@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from cloud_jobs.billing.contracts import CANARY
+from cloud_jobs.billing.contracts import CANARY, is_canary
 from cloud_jobs.lake.location import Location, is_object_store, location_fault
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
@@ -32,6 +34,8 @@ __all__ = [
 ]
 
 LAKE_HOPS: Final = frozenset({Hop.TABLE, Hop.COVERAGE, Hop.EVENT, Hop.USAGE, Hop.RATED})
+_MAX_NAME: Final = 63
+"""Of the id of an account, a tariff, a seller."""
 _Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
 _Limit = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -40,6 +44,15 @@ def _checked_location(text: str) -> str:
     if fault := location_fault(text):
         raise ValueError(fault)
     return text
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def _short_name(name: str) -> str:
+    """A name of a device as an id: in small letters, and short; two names give two ids."""
+    return f"{name.lower()[: _MAX_NAME - 9]}-{_digest(name)}"
 
 
 class BrokerOfCanary(Settings):
@@ -88,11 +101,11 @@ class CanaryStatusSettings(Settings):
 
 
 class CanarySettings(Settings):
-    """Everything that a canary needs to know. Hops that are not in `watched` are unknown."""
+    """Everything that a canary needs to know. A hop that is not in `watched` is *not watched*: neither green
+    nor unknown."""
 
     region: _Name
     device: _Name
-    tenant: _Name = CANARY
     folder: Path = Field(Path("/var/lib/waybill-canary"), description="the vehicle's disk, and what was sent")
     script: ScriptSettings
     watched: tuple[Hop, ...] = Field(tuple(Hop), min_length=1)
@@ -122,15 +135,34 @@ class CanarySettings(Settings):
         for name, (given, hops) in needs.items():
             if given is None and (wanting := [hop for hop in self.watched if hop in hops]):
                 raise ValueError(f"{name}: is needed to look at {', '.join(wanting)}; or leave these out of `watched`")
+        # the agent's buffer has record ids alone; which of them are a probe's, another hop shows
+        watched = {*self.watched}
+        if Hop.ACKNOWLEDGED in watched and not watched & (LAKE_HOPS | {Hop.REGION, Hop.CENTRE}):
+            raise ValueError("watched: acknowledged is seen by record ids that show elsewhere: add region or centre")
         # credentials of a bucket for a folder are a mistake in `lake`
         if self.object_store.model_fields_set and not is_object_store(self.lake or ""):
             raise ValueError("object_store is for a lake at s3://bucket/prefix")
         return self
 
     @property
+    def tenant(self) -> str:
+        """Of its device: the one that is reserved, since by it a canary is known from a customer's vehicle."""
+        return CANARY
+
+    @property
     def name(self) -> str:
-        """The id of the fence, the tariff, the seller and the account of this canary."""
-        return f"{CANARY}-{self.region.lower()}"
+        """The id of the fence, the tariff, the seller and the account of this canary: its device's.
+
+        So a second canary of a region takes nothing from the first.
+        """
+        name = self.device if is_canary(self.device) else f"{CANARY}-{self.device}"
+        return name if name == name.lower() and len(name) <= _MAX_NAME else _short_name(name)
+
+    @property
+    def number_prefix(self) -> str:
+        """Of the documents of its seller: 16 signs at most."""
+        prefix = f"{self.name.upper()}-"
+        return prefix if re.fullmatch(r"[A-Z0-9-]{1,16}", prefix) else f"{CANARY.upper()}-{_digest(self.name).upper()}-"
 
     @property
     def tables(self) -> Lake:

@@ -16,6 +16,8 @@ __all__ = ["ProbeDriver"]
 
 _LATE_MS: Final = 500
 """A period that began so long ago is passed over: its fixes would be published late."""
+_PERIODS: Final = 2
+"""The next probe but one begins sooner than in so many."""
 _LOG = structlog.get_logger("canary")
 
 
@@ -29,9 +31,14 @@ class ProbeDriver:
 
     def run(self) -> None:
         """Sends one probe after the other."""
+        period_s = self._watch.script.settings.period_s
         while not self._stop.is_set():
             number = self._next()
-            if self._wait_until(self._watch.script.begins_ms(number)):
+            left_s = self._watch.script.begins_ms(number) / 1000 - self._watch.clock()
+            # behind what was sent by a clock that was set back since, which may be set right meanwhile
+            if left_s > _PERIODS * period_s:
+                self._stop.wait(period_s)
+            elif left_s <= 0 or not self._stop.wait(left_s):
                 self.send(number)
 
     def send(self, number: int) -> None:
@@ -51,13 +58,10 @@ class ProbeDriver:
             self._watch.metrics.on_probe(self._watch.clock(), is_whole=True)
 
     def _next(self) -> int:
-        """The next probe that is still to begin, where the last one ended."""
+        """The next probe that is still to begin, where the last one ended, and that was not begun before."""
         # not the next one that is planned: after a pause the ones between are passed over
         script, now_ms = self._watch.script, round(self._watch.clock() * 1000)
         number = script.number_at(now_ms - _LATE_MS) + 1
-        return number if self._sent.may_follow(number) else number + 1
-
-    def _wait_until(self, begins_ms: int) -> bool:
-        """Whether the moment came before the end."""
-        left_s = begins_ms / 1000 - self._watch.clock()
-        return not (left_s > 0 and self._stop.wait(left_s))
+        while not self._sent.may_follow(number) or self._sent.was_begun(number, script.quarter_of(number)):
+            number += 1
+        return number

@@ -1,15 +1,26 @@
 """What can stop a canary, or what it wants to look at.
 
 CanaryError
-├── ProbeCut          a probe could not be sent as a whole
-├── NotLookedAt       a hop could not be looked at; it is tried again
-├── StateFileDamaged  the file of the probes that were sent cannot be read
-└── CanaryNotRunning  nobody answers at the address of the status
+├── ProbeCut             a probe could not be sent as a whole
+├── NotLookedAt          a hop could not be looked at; it is tried again
+├── StateFileDamaged     the file of the probes that were sent cannot be read
+├── ReferenceFilesExist  what is to be published would be written over files that are there
+└── CanaryNotRunning     nobody answers at the address of the status
 """
 
 from __future__ import annotations
 
-__all__ = ["CanaryError", "CanaryNotRunning", "NotLookedAt", "ProbeCut", "StateFileDamaged"]
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = [
+    "CanaryError",
+    "CanaryNotRunning",
+    "NotLookedAt",
+    "ProbeCut",
+    "ReferenceFilesExist",
+    "StateFileDamaged",
+]
 
 
 class CanaryError(Exception):
@@ -26,6 +37,15 @@ class NotLookedAt(CanaryError):
 
 class StateFileDamaged(CanaryError):
     """The file of the probes that were sent is none; the text names it, and what to do."""
+
+
+class ReferenceFilesExist(CanaryError):
+    """Files would be written over; `files`: which."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = tuple(files)
+        names = ", ".join(map(str, files))
+        super().__init__(f"{names}: is there already; choose another folder with --out, or replace it with --replace")
 
 
 class CanaryNotRunning(CanaryError):

@@ -8,6 +8,7 @@ from typing import Any, Final
 from cloud_jobs.lake.coverage import DeviceStream, TenantDevice
 from deploy.canary.device_records import DeviceRecords
 from deploy.canary.hops import Hop
+from deploy.canary.new_rows import NewRows
 from deploy.canary.observer import Observer
 from deploy.canary.script import CANARY, POSITION
 from deploy.canary.shown_events import EventBook, EventOfProbe, events_in_force
@@ -17,6 +18,8 @@ __all__ = ["EventObserver", "RecordsObserver", "device_of", "observed_since"]
 
 _KEPT: Final = timedelta(hours=6)
 """Revisions of events so old are forgotten."""
+_EVENTS: Final = "geofence_events"
+_COMMIT: Final = "commit_number"
 _EVENT_COLUMNS: Final = (
     "id",
     "revision",
@@ -27,7 +30,7 @@ _EVENT_COLUMNS: Final = (
     "time",
     "value",
     "retracted",
-    "commit_number",
+    _COMMIT,
 )
 
 
@@ -79,28 +82,19 @@ class EventObserver(Observer):
     every_s = 2.0
 
     def __init__(self, watch: CanaryWatch) -> None:
-        self._watch, self._lake, self._device = watch, watch.settings.tables, device_of(watch)
-        self._book = EventBook(watch.script, *self._device)
+        self._watch, device = watch, device_of(watch)
+        self._book = EventBook(watch.script, *device)
         self._since = observed_since(watch)
-        self._through = 0
+        self._rows = NewRows(
+            watch.settings.tables, _EVENTS, device, self._since, _EVENT_COLUMNS, writer=_EVENTS, number_column=_COMMIT
+        )
         self._known: dict[str, dict[str, Any]] = {}
 
     def look(self) -> None:
         """See Observer. Raises LakeError, StoreUnavailable."""
-        rows = self._lake.rows(
-            "geofence_events",
-            _EVENT_COLUMNS,
-            where=[
-                ("tenant", "=", self._device.tenant),
-                ("device", "=", self._device.device),
-                ("day", ">=", self._since.date()),
-                ("commit_number", ">", self._through),
-            ],
-        ).to_pylist()
+        rows = self._rows.read()
         if not rows:
             return
-        # a commit is seen as a whole
-        self._through = max(row["commit_number"] for row in rows)
         mine = [row for row in rows if row["place"] == self._watch.settings.name and row["time"] >= self._since]
         retracted = [row for row in mine if row["retracted"] and row["id"] in self._known]
         for row in sorted(mine, key=lambda row: int(row["revision"])):

@@ -9,26 +9,44 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from deploy.canary.hops import PARENT, Hop, ProbeItem
 from deploy.canary.probe_at_hop import HopColour, HopCounts, HopState, Probe, ProbeAtHop
 
-__all__ = ["NOT_WATCHED", "CanaryLedger"]
+__all__ = ["CanaryLedger"]
 
-NOT_WATCHED: Final = "not watched"
-"""Of a hop that the settings leave out nothing is known, and nothing is asked."""
 RECENT: Final = 3
 """So many probes that were due have to be whole before a hop is green: where every second one is lost, it never is."""
 _NOBODY: Mapping[Hop, str] = {}
 
 
+class _Reached(NamedTuple):
+    """Of the items that are missing at a hop."""
+
+    lost: int
+    not_reached: int
+
+
+class _OwnFault(NamedTuple):
+    """What is wrong and what is twice at a hop by its own fault; the first hop before it that was faulty already."""
+
+    wrong: str
+    doubled: int
+    faulty_before: Hop | None
+
+    @property
+    def fault(self) -> str:
+        """In words; "": nothing."""
+        return self.wrong or (f"{self.doubled} are there twice" if self.doubled else "")
+
+
 class CanaryLedger:
     """The newest `most` probes of one vehicle.
 
-    `limits_s`: how long each hop that is watched may take. What did not come `lost_after_s` after it was sent is
-    counted as lost; it may still come, and is delayed then. A hop of which the newest probe was sent longer than
-    `stale_after_s` ago is not green.
+    `limits_s`: how long each hop that is watched may take. What did not come `lost_after_s` after it was at the hop
+    before (at the first one: after it was sent) is counted as lost; it may still come, and is delayed then. A hop of
+    which the newest probe was sent longer than `stale_after_s` ago is not green.
     """
 
     def __init__(
@@ -48,6 +66,14 @@ class CanaryLedger:
     def numbers(self) -> list[int]:
         """The probes that are kept, oldest first."""
         return [*self._probes]
+
+    def limit_s(self, hop: Hop) -> float | None:
+        """How long a hop may take; None: it is not watched."""
+        return self._limits_s.get(hop)
+
+    def sent_since(self, since_s: float) -> int:
+        """How many of the probes that are kept began since a moment."""
+        return sum(probe.begins_s >= since_s for probe in self._probes.values())
 
     def send(self, number: int, items: Mapping[Hop, Iterable[ProbeItem]], begins_s: float, ends_s: float) -> None:
         """A probe is sent, from one moment to another; its items at each hop that is watched."""
@@ -118,7 +144,9 @@ class CanaryLedger:
         """What is to be added to totals since the last call: of each count what it has grown by."""
         news = HopCounts()
         for probe, at in self._probes_at(hop):
-            counts = self._counts(probe, hop, now_s)
+            # nearly always: a canary that is up for hours asks this of a thousand probes, once a second
+            if (counts := self._counts(probe, hop, now_s)) == at.taken:
+                continue
             news, at.taken = news + counts.growth(at.taken), at.taken.highest(counts)
         return news
 
@@ -131,17 +159,23 @@ class CanaryLedger:
 
     def _state(self, hop: Hop, now_s: float, blind: str) -> HopState:
         if hop not in self._limits_s:
-            return HopState(hop, HopColour.UNKNOWN, NOT_WATCHED)
-        newest, due = None, 0
+            return HopState(hop, HopColour.NOT_WATCHED)
+        newest, due, is_green = None, 0, False
         for at, state, due_s in self._known(hop, now_s, blind):
             # the newest probe of which anything can be said
             newest = newest or state
-            if newest.colour is not HopColour.GREEN or due == RECENT:
+            # of whom nobody can say what should be there, nobody can say that it came
+            if at.unknown:
+                continue
+            if due == RECENT:
                 break
-            due += due_s < now_s
             # one that came late is over when the next one does not; one that never came is not
             if at.missing and state.colour is HopColour.RED:
                 return state
+            is_green |= state.colour is HopColour.GREEN
+            if not is_green:
+                break
+            due += due_s < now_s
         return newest or HopState(hop, HopColour.UNKNOWN, self._why_unknown(hop))
 
     def _known(self, hop: Hop, now_s: float, blind: str) -> Iterator[tuple[ProbeAtHop, HopState, float]]:
@@ -156,27 +190,38 @@ class CanaryLedger:
         if at.unknown:
             return HopState(hop, HopColour.UNKNOWN, at.unknown)
         if at.fault:
-            return HopState(hop, HopColour.RED, f"probe {probe.number}: {at.fault}")
+            return self._state_of_faulty(probe, hop)
         due_s = self._due_s(probe, hop)
         # what came past the hop before is whole here once it is there
         if at.whole_s is not None and due_s is not None:
             return self._state_of_whole(probe, hop, at.whole_s, due_s, now_s)
         if due_s is not None and now_s > due_s:
-            missing = f"{len(at.missing)} of {at.count} of probe {probe.number}"
+            overdue = f"{len(at.missing)} of {at.count} items of probe {probe.number} are overdue"
             why = f"; it cannot be looked at: {blind}" if blind else ""
-            return HopState(hop, HopColour.RED, f"{missing} are missing since {now_s - due_s:.0f} s{why}")
+            return HopState(hop, HopColour.RED, f"{overdue} for {now_s - due_s:.0f} s{why}")
         if due_s is None and (before := self._overdue_before(probe, hop, now_s)) is not None:
-            return HopState(hop, HopColour.UNKNOWN, f"nothing comes through {before}")
+            return HopState(hop, HopColour.UNKNOWN, f"probe {probe.number} is overdue at {before}")
         return None
+
+    def _state_of_faulty(self, probe: Probe, hop: Hop) -> HopState:
+        """What a probe says of which something is there twice or wrong."""
+        own = self._own(probe, hop)
+        if own.fault:
+            return HopState(hop, HopColour.RED, f"probe {probe.number}: {own.fault}")
+        return HopState(hop, HopColour.UNKNOWN, f"what comes through {own.faulty_before} is not right")
 
     def _state_of_whole(self, probe: Probe, hop: Hop, whole_s: float, due_s: float, now_s: float) -> HopState:
         """What a probe says that came whole, once and right."""
         if whole_s > due_s:
             return HopState(hop, HopColour.RED, f"probe {probe.number} came {whole_s - due_s:.0f} s too late")
         # what was green an hour ago says nothing of now
-        silent_s = now_s - next(reversed(self._probes.values())).ends_s
+        newest = next(reversed(self._probes.values()))
+        silent_s, ahead_s = now_s - newest.ends_s, newest.begins_s - now_s
         if silent_s > self._stale_after_s:
             return HopState(hop, HopColour.UNKNOWN, f"no probe was sent for {silent_s:.0f} s")
+        if ahead_s > self._stale_after_s:
+            why = f"the clock was set back: the newest probe is {ahead_s:.0f} s ahead of it"
+            return HopState(hop, HopColour.UNKNOWN, why)
         return HopState(hop, HopColour.GREEN)
 
     def _overdue_before(self, probe: Probe, hop: Hop, now_s: float) -> Hop | None:
@@ -191,10 +236,14 @@ class CanaryLedger:
         return None
 
     def _why_unknown(self, hop: Hop) -> str:
-        parent = PARENT[hop]
         if not self._probes:
             return "no probe was sent yet"
-        return "nothing is due yet" if parent is None else f"nothing has come through {parent}"
+        parent = PARENT[hop]
+        # one that nobody watches lets through what comes before it
+        while parent is not None and parent not in self._limits_s:
+            parent = PARENT[parent]
+        is_through = parent is None or any(at.whole_s is not None for _, at in self._probes_at(parent))
+        return "nothing is due yet" if is_through else f"no probe has come whole through {parent} yet"
 
     def _before(self, probe: Probe, hop: Hop) -> Hop | None:
         """The nearest hop before that says something of a probe."""
@@ -229,12 +278,49 @@ class CanaryLedger:
         at = probe.hops[hop]
         if at.unknown:
             return HopCounts()
+        # what is whole and right within the limit of this hop alone is in time, wherever it came from
+        if at.whole_s is not None and not at.fault and at.whole_s <= probe.ends_s + self._limits_s[hop]:
+            return HopCounts(consumed=at.count, repeated=at.repeated)
         # a probe is late as a whole: half of a drive is of no use
         late = at.whole_s is not None and at.whole_s > self._latest_s(probe, hop)
-        lost = len(at.missing) if now_s - probe.ends_s > self._lost_after_s else 0
-        seen = len(at.seen)
-        wrong = at.count if at.wrong else 0
-        return HopCounts(seen, seen if late else 0, lost, at.doubled, wrong, at.repeated)
+        reached = self._reached(probe, hop, now_s)
+        own, seen = self._own(probe, hop), len(at.seen)
+        return HopCounts(
+            consumed=seen,
+            delayed=seen if late else 0,
+            lost=reached.lost,
+            doubled=own.doubled,
+            wrong=at.count if own.wrong else 0,
+            repeated=at.repeated,
+            not_reached=reached.not_reached,
+        )
+
+    def _reached(self, probe: Probe, hop: Hop, now_s: float) -> _Reached:
+        """How many of the missing items are lost here, and how many never came to the hop before."""
+        at, before = probe.hops[hop], self._before(probe, hop)
+        if before is None:
+            is_over = now_s - probe.ends_s > self._lost_after_s
+            return _Reached(len(at.missing) if is_over else 0, 0)
+        came = probe.hops[before]
+        # a record comes by itself; what follows from a whole drive needs all of it
+        came_s = {item: came.whole_s if item not in came.items else came.seen.get(item) for item in at.missing}
+        lost = sum(
+            one_s is not None and now_s - max(one_s, probe.ends_s) > self._lost_after_s for one_s in came_s.values()
+        )
+        is_over = now_s - probe.ends_s > self._lost_after_s
+        return _Reached(lost, sum(one_s is None for one_s in came_s.values()) if is_over else 0)
+
+    def _own(self, probe: Probe, hop: Hop) -> _OwnFault:
+        """What is wrong at a hop that was not at one before: a fault stays in what follows from it."""
+        at, faulty, doubled_before = probe.hops[hop], None, 0
+        before = self._before(probe, hop)
+        while before is not None:
+            other = probe.hops[before]
+            faulty = before if other.fault else faulty
+            doubled_before = max(doubled_before, other.doubled)
+            before = self._before(probe, before)
+        # what was twice already is no double of this hop; only what has been added is
+        return _OwnFault("" if faulty else at.wrong, max(0, at.doubled - doubled_before), faulty)
 
 
 def _line(hop: Hop, before: Hop | None) -> Iterator[Hop]:

@@ -20,6 +20,8 @@ class HopColour(StrEnum):
     """It did not."""
     UNKNOWN = "unknown"
     """No probe was due here yet, none came through the hop before, or nobody can say what should be here."""
+    NOT_WATCHED = "not watched"
+    """The settings leave it out: nothing is asked, and nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class HopState:
 @dataclass(frozen=True, slots=True)
 class HopCounts:
     """Items at one hop, of the probes of one span of time. `delayed` ones are consumed, too; `repeated` are messages
-    that came again on a topic, as they may."""
+    that came again on a topic, as they may; what is `not_reached` has not come through the hop before."""
 
     consumed: int = 0
     delayed: int = 0
@@ -42,10 +44,14 @@ class HopCounts:
     doubled: int = 0
     wrong: int = 0
     repeated: int = 0
+    not_reached: int = 0
 
     @property
     def level(self) -> float | None:
-        """The service level, (consumed - delayed) / (consumed + lost); None: nothing was due."""
+        """The service level, (consumed - delayed) / (consumed + lost); None: nothing was due.
+
+        What never came to the hop before is not due here: a level falls at the hop whose fault it is.
+        """
         due = self.consumed + self.lost
         return (self.consumed - self.delayed) / due if due else None
 
@@ -68,11 +74,12 @@ class ProbeAtHop:
     was added to totals.
     """
 
-    __slots__ = ("count", "doubled", "missing", "repeated", "seen", "taken", "unknown", "whole_s", "wrong")
+    __slots__ = ("count", "doubled", "items", "missing", "repeated", "seen", "taken", "unknown", "whole_s", "wrong")
 
     def __init__(self, items: Iterable[ProbeItem]) -> None:
-        self.missing = set(items)
-        self.count = len(self.missing)
+        self.items = frozenset(items)
+        self.missing = set(self.items)
+        self.count = len(self.items)
         self.seen: dict[ProbeItem, float] = {}
         self.doubled = self.repeated = 0
         self.wrong = self.unknown = ""

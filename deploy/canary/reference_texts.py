@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from deploy.canary.config import CanarySettings
+from deploy.canary.errors import ReferenceFilesExist
 from deploy.canary.expected_bill import CURRENCY, EACH
 from deploy.canary.script import CanaryScript
 
-__all__ = ["contracts_text", "fence_text"]
+__all__ = ["contracts_text", "fence_text", "write_reference"]
 
 LOWEST_PRIORITY: Final = -1_000_000
 """A place belongs to the fence with the highest priority: that of a canary takes nothing from another."""
@@ -33,14 +35,14 @@ def contracts_text(settings: CanarySettings, since: datetime) -> str:
     """
     begin, name = since.astimezone(UTC).isoformat(), settings.name
     address = '{ line = "Nowhere 1", city = "Nowhere", country = "DE" }'
-    return f"""# The canary of region {settings.region}: no customer's account names its tenant.
+    return f"""# The canary {settings.device} of region {settings.region}: no customer's account names its tenant.
 [[legal_entity]]
 id = "{name}"
 effective_from = {begin}
-name = "Canary of region {settings.region}"
+name = "{settings.name} of region {settings.region}"
 address = {address}
 tax_registration_id = "CANARY"
-number_prefix = "{_prefix(settings)}"
+number_prefix = "{settings.number_prefix}"
 payment = {{ means_code = "58", iban = "DE02 1203 0000 0000 2020 51" }}
 
 [[tariff]]
@@ -52,7 +54,7 @@ prices = [{{ meter = "entry", zone = "{name}", unit = "each", unit_amount = {EAC
 [[account]]
 id = "{name}"
 effective_from = {begin}
-name = "Canary of region {settings.region}"
+name = "{settings.name} of region {settings.region}"
 tariff = "{name}"
 devices = [
   {{ tenant = "{settings.tenant}", device = "{settings.device}", region = "{settings.region}", begin = {begin} }},
@@ -67,7 +69,16 @@ vat = {{ category = "O", exemption_reason = "No supply: a measurement" }}
 """
 
 
-def _prefix(settings: CanarySettings) -> str:
-    """Of its documents' numbers: 16 signs at most."""
-    region = "".join(one if one.isalnum() else "-" for one in settings.region.upper())
-    return f"CANARY-{region}"[:15] + "-"
+def write_reference(folder: Path, fence: str, contracts: str, *, replace: bool) -> tuple[Path, Path]:
+    """Writes both into a folder, which is made; the files. Raises OSError, ReferenceFilesExist.
+
+    `replace`: also over files that are there: what somebody changed by hand, or another canary's.
+    """
+    files = folder / "fences.geojson", folder / "contracts.toml"
+    # before the first one is written: half of the new and half of the old would be published together
+    if not replace and (there := [file for file in files if file.exists()]):
+        raise ReferenceFilesExist(there)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in zip(files, (fence, contracts), strict=True):
+        file.write_text(text, encoding="utf-8")
+    return files

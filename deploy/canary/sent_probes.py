@@ -32,6 +32,8 @@ class SentProbes:
         self._file = file
         self._whole: dict[int, list[int]] = {}
         self._unknown: set[int] = set()
+        # what was sent of these is there, too
+        self._cut: dict[int, list[int]] = {}
         self._begun: tuple[int, int] | None = None
         self._after_cut = False
         self._forgotten = -1
@@ -57,18 +59,14 @@ class SentProbes:
         number, quarter = self._begun
         self._whole.setdefault(quarter, []).append(number)
         self.last, self._begun = number, None
-        # a file that is written each period stays small
-        known = sorted(self._whole.keys() | self._unknown)
-        for old in known[:-_KEPT]:
-            self._whole.pop(old, None)
-            self._unknown.discard(old)
-            self._forgotten = old
         self._save()
 
     def cut(self) -> None:
         """It was not sent as a whole."""
         if self._begun is not None:
-            self._unknown.add(self._begun[1])
+            number, quarter = self._begun
+            self._unknown.add(quarter)
+            self._cut.setdefault(quarter, []).append(number)
             # where the vehicle stands now nobody knows, so any parity will do for the next one
             self._begun, self._after_cut, self.last = None, True, None
             self._save()
@@ -79,7 +77,8 @@ class SentProbes:
 
     def whole(self, quarter: int) -> list[int]:
         """The probes of a quarter that were sent as a whole, in order."""
-        return [*self._whole.get(quarter, ())]
+        # a clock that was ahead sends later ones first
+        return sorted(self._whole.get(quarter, ()))
 
     def begun(self, quarter: int) -> int | None:
         """The probe of a quarter that is being sent."""
@@ -88,6 +87,11 @@ class SentProbes:
     def may_follow(self, number: int) -> bool:
         """Whether a probe begins where the last one ended: one drives north, the next one south."""
         return self.last is None or (number - self.last) % 2 == 1
+
+    def was_begun(self, number: int, quarter: int) -> bool:
+        """Whether a probe was begun before, as far as that is remembered: a clock that is set back comes to it again,
+        and what it sent is there already."""
+        return number in self._whole.get(quarter, ()) or number in self._cut.get(quarter, ())
 
     def _load(self) -> None:
         try:
@@ -102,14 +106,23 @@ class SentProbes:
     def _take(self, held: dict[str, Any]) -> None:
         self._whole = {int(quarter): [int(one) for one in numbers] for quarter, numbers in held["whole"].items()}
         self._unknown = {int(one) for one in held["unknown"]}
+        self._cut = {int(quarter): [int(one) for one in numbers] for quarter, numbers in held["cut"].items()}
         self._begun = None if held["begun"] is None else (int(held["begun"][0]), int(held["begun"][1]))
         self.last = None if held["last"] is None else int(held["last"])
         self._after_cut = bool(held["after_cut"])
 
     def _save(self) -> None:
+        # a file that is written each period stays small, also where each probe is cut
+        known = sorted(self._whole.keys() | self._unknown)
+        for old in known[:-_KEPT]:
+            self._whole.pop(old, None)
+            self._cut.pop(old, None)
+            self._unknown.discard(old)
+            self._forgotten = old
         held = {
             "whole": self._whole,
             "unknown": sorted(self._unknown),
+            "cut": self._cut,
             "begun": self._begun,
             "last": self.last,
             "after_cut": self._after_cut,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
@@ -27,7 +27,7 @@ from deploy.canary.vehicle import CanaryVehicle
 from deploy.canary.watch import CanaryWatch
 from runtime.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 
-__all__ = ["run_canary"]
+__all__ = ["health", "run_canary"]
 
 _TICK_S: Final = 1.0
 _READY_S: Final = 60.0
@@ -77,11 +77,20 @@ def _drive(watch: CanaryWatch, vehicle: CanaryVehicle, driver: ProbeDriver, stop
     """Sends probes as soon as the agent listens and each topic is read."""
     topics = {Hop.REGION, Hop.CENTRE, Hop.ALERT} & {*watch.settings.watched}
     for _ in range(int(_READY_S)):
-        if vehicle.is_listening() and watch.has_looked(topics):
+        if not (awaited := _awaited(watch, vehicle, topics)):
             break
+        watch.hold(f"it waits until {awaited}, for {_READY_S:.0f} s at most")
         if stop.wait(1.0):
             return
     driver.run()
+
+
+def _awaited(watch: CanaryWatch, vehicle: CanaryVehicle, topics: Collection[Hop]) -> str:
+    """What the first probe waits for; "": nothing."""
+    if not vehicle.is_listening():
+        return "the vehicle's agent is connected to its broker"
+    unread = [hop.value for hop in Hop if hop in topics and not watch.has_looked([hop])]
+    return f"the topic of {', '.join(unread)} is read" if unread else ""
 
 
 def _observers(watch: CanaryWatch, vehicle: CanaryVehicle, sent: SentProbes) -> Iterator[Observer]:
@@ -106,14 +115,14 @@ def _observers(watch: CanaryWatch, vehicle: CanaryVehicle, sent: SentProbes) -> 
 
 @contextmanager
 def _status(settings: CanarySettings, watch: CanaryWatch) -> Iterator[None]:
-    """Serves `/metrics`, `/status` and `/health` (503 when a hop is red; what is unknown is named)."""
+    """Serves `/metrics`, `/status` and `/health` (200 while each watched hop is green; the others are named)."""
     if not settings.status.port:
         yield
         return
     routes: Routes = {
         "/metrics": lambda: metrics_answer(watch.metrics.registry),
         "/status": lambda: json_answer(watch.status().model_dump_json()),
-        "/health": partial(_health, watch),
+        "/health": partial(health, watch),
     }
     try:
         server = StatusServer("127.0.0.1", settings.status.port, routes)
@@ -125,7 +134,8 @@ def _status(settings: CanarySettings, watch: CanaryWatch) -> Iterator[None]:
         yield
 
 
-def _health(watch: CanaryWatch) -> HttpAnswer:
+def health(watch: CanaryWatch) -> HttpAnswer:
+    """200 when each hop that is watched is green. What is not known is no health: 503, as for what is red."""
     status = watch.status(buckets=False)
     said = {
         "healthy": status.is_healthy,
@@ -133,4 +143,4 @@ def _health(watch: CanaryWatch) -> HttpAnswer:
         "red": {one.hop: one.reason for one in status.hops if one.colour is HopColour.RED},
         "unknown": {one.hop: one.reason for one in status.hops if one.colour is HopColour.UNKNOWN},
     }
-    return json_answer(json.dumps(said), is_good=status.is_healthy is not False)
+    return json_answer(json.dumps(said), is_good=status.is_healthy is True)

@@ -4,37 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from math import ceil
+from math import ceil, floor
 from typing import Final
 
 from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
+from deploy.canary.config import CanarySettings
 from deploy.canary.errors import CanaryNotRunning
 from deploy.canary.expected_bill import amount_text, expected_minor
 from deploy.canary.hops import Hop
-from deploy.canary.ledger import NOT_WATCHED, CanaryLedger
+from deploy.canary.ledger import CanaryLedger
 from deploy.canary.probe_at_hop import HopColour, HopState
 from runtime.status_reader import StatusUnavailable, fetch_status
 from settings import Settings
 
 __all__ = [
+    "HOUR_S",
     "CanaryStatus",
     "HopStatus",
     "LevelBucket",
     "buckets_table",
     "exit_status",
+    "money_text",
     "read_canary_status",
     "regions_table",
     "status_of_hop",
     "status_table",
 ]
 
-_HOUR_S: Final = 3600
+HOUR_S: Final = 3600
 _BUCKET_S: Final = 60
 _TIMEOUT_S: Final = 5.0
-_STYLE: Final = {HopColour.GREEN: "green", HopColour.RED: "bold red", HopColour.UNKNOWN: "yellow"}
+_IN_SECONDS_S: Final = 120
+"""A shorter time is said in seconds."""
+_STYLE: Final = {
+    HopColour.GREEN: "green",
+    HopColour.RED: "bold red",
+    HopColour.UNKNOWN: "yellow",
+    HopColour.NOT_WATCHED: "dim",
+}
+_LEGEND: Final = (
+    "state: of the newest probe that was due at the hop; all else is of the last hour, or since it began",
+    "p50, p99: from an item's device time until it was seen at the hop",
+    "limit: from when all of a probe was at the hop before, until all of it has to be at this one",
+    "level: (consumed - delayed) / (consumed + lost); not reached: did not come through the hop before; not counted",
+)
+"""What the columns say that their names do not."""
+_COUNTED: Final = {
+    "consumed": "consumed",
+    "delayed": "delayed",
+    "lost": "lost",
+    "not_reached": "not\nreached",
+    "doubled": "doubled",
+    "wrong": "wrong",
+}
+"""The columns of counts, under the words that metrics have, too."""
 
 
 class LevelBucket(Settings):
@@ -45,17 +71,22 @@ class LevelBucket(Settings):
 
 
 class HopStatus(Settings):
-    """One hop. Latencies, counts and the level are those of the probes of the last hour; None: there is none."""
+    """One hop. Latencies, counts and the level are those of the probes of the last hour; None: there is none.
+
+    `limit_s`: from when all of a probe was at the hop before; None: the hop is not watched.
+    """
 
     hop: Hop
     colour: HopColour
     reason: str
     p50_s: float | None
     p99_s: float | None
+    limit_s: float | None
     level: float | None
     consumed: int
     delayed: int
     lost: int
+    not_reached: int
     doubled: int
     wrong: int
     repeated: int
@@ -63,11 +94,15 @@ class HopStatus(Settings):
 
 
 class CanaryStatus(Settings):
-    """Everything that a canary says. `not_sent`: why the newest probe was not sent as a whole; "": it was."""
+    """Everything that a canary says. `started_s`: when this process began, before which it knows of no probe.
+    `sent`: the probes of the last hour. `not_sent`: why the newest one was not sent as a whole, or what the
+    first one waits for; "": it was sent."""
 
     region: str
     device: str
     asked_s: float
+    started_s: float
+    sent: int
     not_sent: str
     hops: tuple[HopStatus, ...]
 
@@ -76,8 +111,7 @@ class CanaryStatus(Settings):
         """Whether each hop that is watched is green; None: none is red, and of one or more it is not known."""
         if self.of(HopColour.RED):
             return False
-        unknown = [one for one in self.hops if one.colour is HopColour.UNKNOWN and one.reason != NOT_WATCHED]
-        return None if unknown or not self.of(HopColour.GREEN) else True
+        return None if self.of(HopColour.UNKNOWN) or not self.of(HopColour.GREEN) else True
 
     def of(self, colour: HopColour) -> list[Hop]:
         """The hops of a colour."""
@@ -86,10 +120,10 @@ class CanaryStatus(Settings):
 
 def status_of_hop(ledger: CanaryLedger, state: HopState, *, now_s: float, with_buckets: bool) -> HopStatus:
     """A hop with its figures of the last hour."""
-    hop, since_s = state.hop, now_s - _HOUR_S
+    hop, since_s = state.hop, now_s - HOUR_S
     latencies, counts = ledger.latencies(hop, since_s), ledger.counts(hop, since_s, now_s, now_s)
     first = int(since_s) // _BUCKET_S + 1
-    begins = [(first + at) * _BUCKET_S for at in range(_HOUR_S // _BUCKET_S)] if with_buckets else []
+    begins = [(first + at) * _BUCKET_S for at in range(HOUR_S // _BUCKET_S)] if with_buckets else []
     buckets = (LevelBucket(begins_s=one, level=ledger.counts(hop, one, one + _BUCKET_S, now_s).level) for one in begins)
     return HopStatus(
         hop=hop,
@@ -97,10 +131,12 @@ def status_of_hop(ledger: CanaryLedger, state: HopState, *, now_s: float, with_b
         reason=state.reason,
         p50_s=quantile(latencies, 0.5),
         p99_s=quantile(latencies, 0.99),
+        limit_s=ledger.limit_s(hop),
         level=counts.level,
         consumed=counts.consumed,
         delayed=counts.delayed,
         lost=counts.lost,
+        not_reached=counts.not_reached,
         doubled=counts.doubled,
         wrong=counts.wrong,
         repeated=counts.repeated,
@@ -115,14 +151,24 @@ def quantile(ascending: Sequence[float], share: float) -> float | None:
     return ascending[max(0, ceil(share * len(ascending)) - 1)]
 
 
-def read_canary_status(port: int) -> CanaryStatus:
-    """What the canary on this machine says whose status is at a port. Raises CanaryNotRunning."""
+def read_canary_status(settings: CanarySettings) -> CanaryStatus:
+    """What the canary says that runs on this machine with these settings. Raises CanaryNotRunning."""
+    port, device = settings.status.port, f"{settings.tenant}/{settings.device}"
+    if not port:
+        raise CanaryNotRunning(f"the canary {device} says nothing of itself: its status.port is 0; give it a port")
     try:
-        return CanaryStatus.model_validate(
+        answer = CanaryStatus.model_validate(
             fetch_status("127.0.0.1", port, "status", timeout_s=_TIMEOUT_S), strict=False
         )
     except (StatusUnavailable, ValidationError) as error:
         raise CanaryNotRunning(f"no canary answers at port {port}: {error}") from error
+    # two files with the port that is there by default: the other canary's green is not this one's
+    if (answer.region, answer.device) != (settings.region, device):
+        raise CanaryNotRunning(
+            f"at port {port} answers the canary {answer.device} of region {answer.region}, not {device} of "
+            f"{settings.region}: give each canary of this machine a status.port of its own"
+        )
+    return answer
 
 
 def exit_status(statuses: Sequence[CanaryStatus | None]) -> int:
@@ -133,11 +179,11 @@ def exit_status(statuses: Sequence[CanaryStatus | None]) -> int:
 
 
 def regions_table(statuses: Mapping[str, CanaryStatus | None]) -> Table:
-    """The colour of each hop in each region. None: no canary answers there."""
+    """The colour of each hop of several canaries, each under its name. None: it does not answer."""
     table = Table(title="canaries: hops of each region", title_justify="left")
     table.add_column("hop", no_wrap=True)
-    for region in statuses:
-        table.add_column(region, no_wrap=True)
+    for name in statuses:
+        table.add_column(name, no_wrap=True)
     for hop in Hop:
         table.add_row(hop.value, *(_colour_of(status, hop) for status in statuses.values()))
     return table
@@ -147,8 +193,7 @@ def _colour_of(status: CanaryStatus | None, hop: Hop) -> Text:
     if status is None:
         return Text("no canary", style=_STYLE[HopColour.UNKNOWN])
     one = next(one for one in status.hops if one.hop is hop)
-    colour = NOT_WATCHED if one.reason == NOT_WATCHED else one.colour.value
-    return Text(f"{colour} {_percent(one.level)}".strip(), style=_STYLE[one.colour])
+    return Text(f"{one.colour} {_percent(one.level)}".strip(), style=_STYLE[one.colour])
 
 
 def status_table(status: CanaryStatus) -> Table:
@@ -156,36 +201,56 @@ def status_table(status: CanaryStatus) -> Table:
     asked = datetime.fromtimestamp(status.asked_s, UTC)
     table = Table(title=f"canary {status.device} of region {status.region}, {asked:%Y-%m-%d %H:%M:%S} UTC")
     table.title_justify = table.caption_justify = "left"
-    for name in ("hop", "state", "p50", "p99", "level", "items", "late", "missing", "double", "wrong"):
-        table.add_column(name, justify="left" if name in {"hop", "state"} else "right", no_wrap=True)
-    table.add_column("why", overflow="fold", min_width=12)
+    for name in ("hop", "state", "p50", "p99", "limit", "level", *_COUNTED.values()):
+        table.add_column(name, justify="left" if name in {"hop", "state"} else "right", no_wrap=name == "hop")
     for one in status.hops:
+        counts = [getattr(one, name) for name in _COUNTED]
         table.add_row(
             one.hop.value,
             Text(one.colour.value, style=_STYLE[one.colour]),
             _seconds(one.p50_s),
             _seconds(one.p99_s),
+            _limit(one.limit_s),
             _percent(one.level),
-            *(str(count) if one.level is not None else "" for count in _counts(one)),
-            Text(one.reason),
+            *(str(count) if any(counts) else "" for count in counts),
         )
-    table.caption = Text(_money(status))
+    # below it: a sentence in a narrow column is ten lines
+    why = [f"{one.hop} is {one.colour}: {one.reason}" for one in status.hops if one.reason]
+    sent = f"of {_span(status)}: {_probes(status.sent)}; {money_text(status)}"
+    table.caption = caption = Text()
     if status.not_sent:
-        table.caption = Text(f"the newest probe was not sent: {status.not_sent}", style="red")
+        caption.append(f"the newest probe was not sent: {status.not_sent}\n", style="red")
+    caption.append("\n".join([*why, sent, *_LEGEND]))
     return table
 
 
-def _counts(one: HopStatus) -> tuple[int, ...]:
-    return one.consumed, one.delayed, one.lost, one.doubled, one.wrong
+def _span(status: CanaryStatus) -> str:
+    """Of which time the figures are."""
+    ran_s = max(status.asked_s - status.started_s, 0.0)
+    # what came before is not known any more: it may have been lost
+    if ran_s >= HOUR_S:
+        return "the last hour"
+    return f"the {f'{ran_s:.0f} s' if ran_s < _IN_SECONDS_S else f'{ran_s / 60:.0f} min'} since it began"
 
 
-def _money(status: CanaryStatus) -> str:
+def money_text(status: CanaryStatus) -> str:
     """The service level of the amounts: each item of the last hop is one."""
     rated = next(one for one in status.hops if one.hop is Hop.RATED)
-    if rated.level is None:
-        return "of the last hour; nothing was due at rated"
-    came, due = expected_minor(rated.consumed - rated.delayed), expected_minor(rated.consumed + rated.lost)
-    return f"of the last hour; rated right and in time: {amount_text(came)} of {amount_text(due)}"
+    owed = rated.consumed + rated.lost + rated.not_reached
+    if rated.colour is HopColour.NOT_WATCHED:
+        return "rated is not watched"
+    if not owed:
+        return "nothing was due at rated"
+    text = f"rated right and in time: {_amount(rated.consumed - rated.delayed)} of {_amount(owed)}"
+    return f"{text}, of which {_amount(rated.not_reached)} did not reach it" if rated.not_reached else text
+
+
+def _amount(items: int) -> str:
+    return amount_text(expected_minor(items))
+
+
+def _probes(count: int) -> str:
+    return "1 probe sent" if count == 1 else f"{count} probes sent"
 
 
 def buckets_table(status: CanaryStatus) -> Table:
@@ -208,6 +273,10 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
+def _limit(value: float | None) -> str:
+    return "" if value is None else f"{value:g} s"
+
+
 def _percent(level: float | None) -> str:
-    # 99.996 % is not 100 %
-    return "" if level is None else f"{int(level * 10_000) / 100:g} %"
+    # 99.996 % is not 100 %; and 0.57 times 10,000 is less than 5,700 to a float
+    return "" if level is None else f"{floor(round(level * 10_000, 6)) / 100:g} %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -50,7 +51,9 @@ class TopicReaders:
                 yield from self._read(partition, reader)
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             self.close()
-            raise NotLookedAt(f"{self._topic} at {self._cluster.service_url}: {error}") from error
+            # a token that ended shows as a time-out
+            why = self._cluster.access.token_problem(time.time()) or f"{error}"
+            raise NotLookedAt(f"{self._topic} at {self._cluster.service_url}: {why}") from error
 
     def close(self) -> None:
         """Closes the connection."""

@@ -15,7 +15,7 @@ from deploy.canary.ledger import CanaryLedger
 from deploy.canary.metrics import CanaryMetrics
 from deploy.canary.script import CanaryScript
 from deploy.canary.shown_records import RecordBook, RecordOfProbe, content_fault
-from deploy.canary.status import CanaryStatus, HopStatus, status_of_hop
+from deploy.canary.status import HOUR_S, CanaryStatus, HopStatus, status_of_hop
 
 __all__ = ["CanaryWatch"]
 
@@ -32,7 +32,8 @@ class CanaryWatch:
         self.settings, self.script = settings, CanaryScript(settings.script)
         self.clock = clock
         self.metrics = CanaryMetrics(settings.watched)
-        self.metrics.on_begin(clock())
+        self._started_s = clock()
+        self.metrics.on_begin(self._started_s)
         limits = {hop: settings.limits.of(hop) for hop in settings.watched}
         stale_s = STALE_PERIODS * settings.script.period_s
         self._ledger = CanaryLedger(limits, settings.lost_after_s, stale_s)
@@ -53,6 +54,11 @@ class CanaryWatch:
         with self._lock:
             self._ledger.send(number, self.script.items(number), begins_s, begins_s + self.script.driven_ms / 1000)
             self._not_sent = ""
+
+    def hold(self, why: str) -> None:
+        """No probe is sent yet."""
+        with self._lock:
+            self._not_sent = why
 
     def drop(self, number: int, why: str) -> None:
         """A probe was not sent as a whole."""
@@ -160,6 +166,8 @@ class CanaryWatch:
                 region=self.settings.region,
                 device=f"{self.settings.tenant}/{self.settings.device}",
                 asked_s=now_s,
+                started_s=self._started_s,
+                sent=self._ledger.sent_since(now_s - HOUR_S),
                 not_sent=self._not_sent,
                 hops=tuple(hops),
             )
@@ -171,7 +179,7 @@ class CanaryWatch:
             states = self._ledger.states(now_s, self._all_blind())
             for state in (one for one in states if one.hop in self.settings.watched):
                 news = self._ledger.take_news(state.hop, now_s)
-                level = self._ledger.counts(state.hop, now_s - 3600, now_s, now_s).level
+                level = self._ledger.counts(state.hop, now_s - HOUR_S, now_s, now_s).level
                 self.metrics.set_hop(state, news, level)
 
     def _see(self, number: int, hop: Hop, items: Sequence[ProbeItem], now_s: float) -> None:

@@ -6,11 +6,13 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pulsar
 
+from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.lake.tables import Lake
 from deploy.demo.errors import DemoError
 from deploy.local import LocalStack
@@ -19,7 +21,7 @@ from geo.alerts import Alert, MalformedAlert, VerdictKind, decode_alert
 from geo.spatial.revisions import Revision, in_force
 from runtime.pulsar_client import open_pulsar_client
 
-__all__ = ["AlertFindings", "AlertWatch", "find_verdicts", "start_alert_processes"]
+__all__ = ["AlertFindings", "AlertWatch", "find_verdicts", "judge_alerts", "start_alert_processes"]
 
 REPLAYED_AGE_S: Final = 3_000_000_000
 """The scenario drives on a fixed day, however long ago that is."""
@@ -42,8 +44,9 @@ def start_alert_processes(stack: LocalStack) -> None:
 class AlertFindings:
     """What became of the alerts. Milliseconds from the batch in its region to the alert, there and read at the centre.
 
-    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `is_whole`:
-    what was announced is the events in force and the withdrawn ids, which have none in common.
+    `verdicts`: in force, by kind. `provisional`: alerts without one, or with one as if there were no alert. `twice`:
+    verdicts that are there again. `unannounced`: verdicts on alerts that nobody read. `is_whole`: what was announced is
+    the events in force and the withdrawn ids, which have none in common.
     """
 
     by_kind: dict[str, int]
@@ -51,6 +54,8 @@ class AlertFindings:
     centre_ms: tuple[int, int]
     verdicts: dict[str, int]
     provisional: int
+    twice: int
+    unannounced: int
     is_whole: bool
 
     @property
@@ -60,15 +65,16 @@ class AlertFindings:
 
     @property
     def holds(self) -> bool:
-        """Whether there were alerts, and each has its verdict."""
-        return bool(self.alerts) and not self.provisional and self.is_whole
+        """Whether there were alerts, each has one verdict, and there is no other."""
+        return bool(self.alerts) and self.is_whole and not (self.provisional or self.twice or self.unannounced)
 
     @property
     def found(self) -> str:
         """In words."""
-        verdicts = ", ".join(f"{count} {kind}" for kind, count in self.verdicts.items() if count)
-        left = f", {self.provisional} without one" if self.provisional else ""
-        return f"{self.alerts} alerts; {verdicts}{left}"
+        wrong = {"without one": self.provisional, "there twice": self.twice, "on no alert": self.unannounced}
+        counts = [f"{count} {what}" for what, count in (self.verdicts | wrong).items() if count]
+        other = [] if self.is_whole else ["they are not of the events in force and what is withdrawn"]
+        return f"{self.alerts} alerts; {', '.join([*counts, *other])}"
 
 
 class AlertWatch:
@@ -84,7 +90,8 @@ class AlertWatch:
         self._said_s = time.monotonic()
         self._said = 0
         try:
-            for tenant in stack.topology.operators:
+            # what becomes of the canary's own alerts, the canary says
+            for tenant in (one for one in stack.topology.operators if one != CANARY):
                 for region in stack.topology.regions:
                     topic = f"persistent://{tenant}/alerts-{region}/alerts"
                     self._readers.append(self._client.create_reader(topic, pulsar.MessageId.earliest))
@@ -137,15 +144,20 @@ class AlertWatch:
 
 
 def find_verdicts(lake: Lake, alerts: dict[str, tuple[Alert, int]]) -> AlertFindings:
-    """Holds the alerts that were read against the verdicts and the events in force. Raises LakeError."""
-    events = in_force(
-        Revision(row["id"], row["revision"], row["id"], row["retracted"])
-        for row in lake.rows("geofence_events", ["id", "revision", "retracted"]).to_pylist()
-    )
-    verdicts = in_force(
-        Revision(row["id"], row["revision"], row["verdict"])
-        for row in lake.rows("verdicts", ["id", "revision", "verdict"]).to_pylist()
-    )
+    """Holds the alerts that were read against the verdicts and the events in force. Raises LakeError.
+
+    Those of canaries are left out: of the fleet's alerts they are none.
+    """
+    happened, said = _rows(lake, "geofence_events", "retracted"), _rows(lake, "verdicts", "verdict")
+    return judge_alerts(alerts, happened, [*said])
+
+
+def judge_alerts(
+    alerts: dict[str, tuple[Alert, int]], happened: Iterable[dict[str, Any]], said: Collection[dict[str, Any]]
+) -> AlertFindings:
+    """The same of rows of the tables `geofence_events` and `verdicts`. Pure."""
+    events = in_force(Revision(row["id"], row["revision"], row["id"], row["retracted"]) for row in happened)
+    verdicts = in_force(Revision(row["id"], row["revision"], row["verdict"]) for row in said)
     withdrawn = {name for name, verdict in verdicts.items() if verdict == VerdictKind.WITHDRAWN}
     counts = Counter(verdicts.values())
     region_ms = [alert.raised_ms - alert.received_ms for alert, _ in alerts.values()]
@@ -157,8 +169,16 @@ def find_verdicts(lake: Lake, alerts: dict[str, tuple[Alert, int]]) -> AlertFind
         verdicts={kind.value: counts[kind] for kind in VerdictKind},
         # late is said of what the region did not say
         provisional=sum(1 for name in alerts if verdicts.get(name) in (None, VerdictKind.LATE)),
+        twice=len(said) - len({(row["id"], row["revision"]) for row in said}),
+        unannounced=sum(1 for name, kind in verdicts.items() if kind != VerdictKind.LATE and name not in alerts),
         is_whole=verdicts.keys() == events.keys() | withdrawn and not events.keys() & withdrawn,
     )
+
+
+def _rows(lake: Lake, table: str, what: str) -> Iterator[dict[str, Any]]:
+    """The revisions of all but canaries."""
+    rows = lake.rows(table, ["tenant", "id", "revision", what]).to_pylist()
+    return (row for row in rows if row["tenant"] != CANARY)
 
 
 def _median_and_p99(values: list[int]) -> tuple[int, int]:

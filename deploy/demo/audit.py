@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate
+from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
 from deploy.demo.alerting import AlertFindings
 from deploy.demo.billing import DemoBilling
+from deploy.demo.canary import CanaryFindings
 from deploy.demo.document_audit import DocumentAudit, PostedAudit, audit_documents, audit_posted, true_ledger
 from deploy.demo.guarding import LockedOut
 from deploy.demo.proof import DemoProof
@@ -100,6 +102,7 @@ class Audit:
     proof: DemoProof | None
     locked_out: LockedOut | None = None
     alerts: AlertFindings | None = None
+    canary: CanaryFindings | None = None
 
     @property
     def equal(self) -> bool:
@@ -116,6 +119,7 @@ class Audit:
             and self.proof.line_agrees
             and (self.locked_out is None or self.locked_out.holds)
             and (self.alerts is None or self.alerts.holds)
+            and (self.canary is None or self.canary.holds)
             and self.conflicts == self.malformed == self.usage_differing == 0
         )
 
@@ -193,12 +197,17 @@ def _device(  # noqa: PLR0917 - the three stations of one device
 
 
 def ingested_records(lake: Lake, names: Names) -> dict[str, Counter[Made]]:
-    """The records that the centre has, by vehicle. Raises LakeError."""
+    """The records that the centre has, by vehicle, without those of canaries. Raises LakeError."""
     made: dict[str, Counter[Made]] = {}
     for batch in lake.rows("records", _COLUMNS).to_batches():
-        for row in batch.to_pylist():
+        for row in _of_customers(batch.to_pylist()):
             made.setdefault(_name(names, row["tenant"], row["device"]), Counter())[_made(row)] += 1
     return made
+
+
+def _of_customers(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Without what is of a canary: the truth of the fleet does not know it, and nobody is billed for it."""
+    return (row for row in rows if row["tenant"] != CANARY)
 
 
 def _name(names: Names, tenant: str, device: str) -> str:
@@ -228,7 +237,7 @@ def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
     """How many quarters of usage there are, and how many differ from the truth's or are on one side only."""
     newest: dict[tuple[str, datetime, str], dict[str, Any]] = {}
     # The table is only appended to: of each hour the row that was committed last counts.
-    for row in sorted(lake.rows("usage").to_pylist(), key=lambda row: row["commit_number"]):
+    for row in sorted(_of_customers(lake.rows("usage").to_pylist()), key=lambda row: row["commit_number"]):
         newest[_name(names, row["tenant"], row["device"]), row["hour"].astimezone(UTC), row["zone"]] = row
     undated = _undated(lake, names)
     ours = set()
@@ -248,7 +257,8 @@ def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
 def _undated(lake: Lake, names: Names) -> Counter[tuple[str, datetime]]:
     """The bytes of the payloads that nobody understood, by device and quarter: only the vehicle's agent dates them."""
     found: Counter[tuple[str, datetime]] = Counter()
-    for row in lake.rows("records", [*_COLUMNS, "device_date"], where=[("kind", "=", "raw")]).to_pylist():
+    raw = lake.rows("records", [*_COLUMNS, "device_date"], where=[("kind", "=", "raw")]).to_pylist()
+    for row in _of_customers(raw):
         if row["device_date"] is not None:
             quarter = _EPOCH + (row["device_time"] - _EPOCH) // _QUARTER * _QUARTER
             found[_name(names, row["tenant"], row["device"]), quarter] += content_bytes(_made(row))

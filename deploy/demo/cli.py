@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cloud_jobs.errors import CloudError
+from deploy.canary.status import status_table
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.plan import DemoSettings, plan_demo, write_topology
@@ -130,6 +131,8 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
 def _print(audit: Audit, folder: Path, place: LakePlace) -> None:
     console.print()
     console.print(records_table(audit), "", completeness_table(audit), "", alerts_table(audit), "")
+    if audit.canary is not None and audit.canary.status is not None:
+        console.print(status_table(audit.canary.status), "")
     console.print(verdict_table(audit))
     # an S3 server of the stack has ended with it
     if place is LakePlace.FOLDER:

@@ -54,6 +54,11 @@ class DemoPlan:
     killed: str
 
     @property
+    def canary_region(self) -> str:
+        """Where the canary drives: in a region whose uplink nobody cuts."""
+        return next(region for region in REGIONS if region != self.settings.cut_region)
+
+    @property
     def period(self) -> str:
         """The month that is billed, as it is written."""
         return f"{self.scenario.period.start:%Y-%m}"

@@ -71,10 +71,6 @@ tenants = {list(stack.topology.operators)}
 # the scenario drives on a fixed day, however long ago that is
 max_age_days = 36500
 
-[verdicts]
-# events are computed once, when all is in the table
-settle_s = 0
-
 [[clusters]]
 name = "hq"
 service_url = "{hq.service_url}"
@@ -91,7 +87,7 @@ admin_url = "{hq.admin_url}"
 def lake_of(stack: LocalStack) -> str:
     """Where the lake of the demo is: beside the servers, or in the stack's bucket."""
     store = stack.object_store
-    return str(stack.folder / "lake") if store is None else f"s3://{store.bucket}/demo"
+    return str(stack.folder / "lake") if store is None else store.lake("demo")
 
 
 def cloud_settings(config: Path) -> CloudSettings:

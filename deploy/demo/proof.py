@@ -23,8 +23,9 @@ _HOURS_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class DemoProof:
-    """All stations of the period side by side, and one line of an invoice taken apart."""
+    """All stations of the period side by side for the customers, and one line of an invoice taken apart."""
 
+    payers: tuple[str, ...]
     reconciled: Reconciled
     explained: ExplainedLine
 
@@ -41,9 +42,10 @@ class DemoProof:
     @property
     def commands(self) -> tuple[str, str]:
         """What prints both, but for the lake."""
+        payers = "".join(f" --payer {payer}" for payer in self.payers)
         key, line = self.explained.explanation.charge.key, self.explained
         return (
-            f"reconcile --period {days_text(*self.reconciled.days)}",
+            f"reconcile --period {days_text(*self.reconciled.days)}{payers}",
             f"bill explain {line.number} {line.line} --device {key.tenant}/{key.device}",
         )
 
@@ -55,7 +57,9 @@ class DemoProof:
 def prove(billing: DemoBilling, number: str) -> DemoProof:
     """Reconciles the period, and explains a document's greatest charge for distance in a zone. Raises CloudError."""
     now = datetime.now(UTC)
-    reconciled = reconcile(billing.lake, take_snapshot(billing.lake, now), billing.days, now=now)
+    # of the canary's records the station of devices counts those of any period, and nobody is billed for them
+    payers = tuple(sorted(one.key.payer for one in billing.closings))
+    reconciled = reconcile(billing.lake, take_snapshot(billing.lake, now), billing.days, payers, now=now)
     register = Register(billing.lake)
     made = issued_document(register, number)
     lines = {
@@ -65,4 +69,4 @@ def prove(billing: DemoBilling, number: str) -> DemoProof:
     } or {line["invoice_line_identifier"] for line in made["lines"] if line["kind"] == "usage"}
     entry = max((one for one in made["annex"] if one["line"] in lines), key=lambda one: one["amount_minor"])
     device = TenantDevice(entry["tenant"], entry["device"])
-    return DemoProof(reconciled, explain_line(register, number, entry["line"], device))
+    return DemoProof(payers, reconciled, explain_line(register, number, entry["line"], device))

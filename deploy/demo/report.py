@@ -95,6 +95,8 @@ def verdict_table(audit: Audit) -> FittedTable:
         ]
     if (alerts := audit.alerts) is not None:
         rows.append(("each alert has its verdict", alerts.found, alerts.holds))
+    if (canary := audit.canary) is not None:
+        rows.append(("each hop that the canary watches is green", canary.found, canary.holds))
     if (locked_out := audit.locked_out) is not None:
         rows.append(("a revoked vehicle lost its session and got no other", locked_out.found, locked_out.holds))
     for what, figure, holds in rows:
@@ -132,6 +134,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "explained": None if audit.proof is None else audit.proof.line_agrees,
         "locked_out": _locked_out_values(audit.locked_out),
         "alerts": None if audit.alerts is None else asdict(audit.alerts),
+        "canary": None if audit.canary is None else audit.canary.values(),
         "documents": [_document_values(one) for one in audit.documents],
         "posted": {
             one.payer: {"currency": one.currency, "gross_minor": one.posted_minor, "truth_minor": one.owed_minor}

@@ -20,6 +20,7 @@ from cloud_jobs.reference_publisher import publish as publish_reference
 from deploy.demo.alerting import AlertFindings, AlertWatch, find_verdicts, start_alert_processes
 from deploy.demo.audit import Audit, Names, audit, ingested_records
 from deploy.demo.billing import CLERK, DemoBilling, not_final
+from deploy.demo.canary import CanaryFindings, DemoCanary
 from deploy.demo.driving import DemoDrive, Say
 from deploy.demo.errors import DemoError
 from deploy.demo.guarding import LockedOut, enrolled, expect_vehicles, lock_out
@@ -29,6 +30,7 @@ from deploy.demo.processes import (
     certificate_of,
     cloud_config,
     cloud_settings,
+    lake_of,
     spatial_jobs,
     start_gateways,
     start_ingest,
@@ -42,6 +44,8 @@ from simulator import Scenario, Summary, read_folder, write_folder
 from simulator.truth import Made, Truth
 
 _POLL_S = 0.5
+_GREEN_S = 60.0
+"""So long a hop of the canary that is not green may take to become so: the machine has been busy."""
 
 
 @dataclass(slots=True)
@@ -59,19 +63,30 @@ class DemoScenario:
 
     def run(self) -> Audit:
         """Run it all and compare. Raises DemoError, LocalStackError, CloudError."""
+        try:
+            return self._run()
+        finally:
+            # a client of Pulsar whose thread still reads ends this process, whatever its exit status was to be
+            if self.watch is not None:
+                self.watch.close()
+
+    def _run(self) -> Audit:
         write_folder(self._folder, self.plan.scenario, self.plan.track)
         scenario = read_folder(self._folder)[0]
         config = cloud_config(self.stack)
         settings = cloud_settings(config)
         lake, names = settings.tables, {one.sender: one.device for one in scenario.vehicles}
         lake.create()
+        canary = DemoCanary(self.stack, self.plan.canary_region, lake_of(self.stack))
         ingest = start_ingest(self.stack, config)
-        self._publish_reference(settings)
+        self._publish_reference(settings, canary)
         start_gateways(self.stack)
         self.say("gateways of both regions are connected")
         start_alert_processes(self.stack)
         self.watch = AlertWatch(self.stack)
         self.say("an alert process in each region looks at every fix, and the alerts are read at the centre")
+        canary.start()
+        self.say(f"a canary drives in region {self.plan.canary_region}, and is looked for at each hop up to the money")
         self._start_vehicles(scenario)
         summary = self._drive(scenario)
         heard = {one.device for one in self.vehicles} - {self.plan.silent}
@@ -83,6 +98,8 @@ class DemoScenario:
         known = ingested_records(lake, names).get(self.plan.silent, Counter[Made]())
         self._issue(billing)
         self._come_back(lake, names, summary, billing)
+        # while the ingest runs: without it the table's hop would be red
+        watched = self._finish_canary(canary)
         ingest.stop()
         self._compute(usage_job(self.stack, config, "usage-late"), "usage")
         self._adjust(billing)
@@ -93,14 +110,15 @@ class DemoScenario:
         truth = Truth.from_folder(self._folder)
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
         states = [truth.knowing({self.plan.silent: known}), truth]
-        return replace(audit(billing, states, agents, names, reason, proof), locked_out=locked_out, alerts=alerts)
+        found = audit(billing, states, agents, names, reason, proof)
+        return replace(found, locked_out=locked_out, alerts=alerts, canary=watched)
 
     @property
     def _folder(self) -> Path:
         return self.stack.folder / "scenario"
 
-    def _publish_reference(self, settings: CloudSettings) -> None:
-        versions = read_reference([self._folder])
+    def _publish_reference(self, settings: CloudSettings, canary: DemoCanary) -> None:
+        versions = read_reference([self._folder, canary.write_reference()])
         signing = Signing(stack_operator(self.stack.folder).key, "contracts and fences of the demo")
         publish_reference(settings.service_urls, versions, self.stack.access("publisher"), signing=signing)
         counts = counts_text(Counter(version.kind for version in versions))
@@ -242,6 +260,12 @@ class DemoScenario:
             self._compute(job, what)
         found = find_verdicts(lake, self.watch.alerts)
         self.say(f"{found.found}; at the centre {found.centre_ms[0]} ms after their batches (p99 {found.centre_ms[1]})")
+        return found
+
+    def _finish_canary(self, canary: DemoCanary) -> CanaryFindings:
+        """What the canary says of each hop, before anything is stopped."""
+        found = canary.finish(lambda: self._poll("hops of the canary", 0, 0), _GREEN_S)
+        self.say(f"the canary: {found.found}")
         return found
 
     def _compute(self, job: DaemonProcess, what: str) -> None:

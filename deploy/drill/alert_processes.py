@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ _READ_MS: Final = 5_000
 _POLL_S: Final = 1.0
 # it starts a Spark of its own, beside the whole stack
 _GEOFENCE_S: Final = 300.0
+# as RestartSec of its unit
+_AGAIN_S: Final = 10.0
 # it starts without Spark, and waits for the first message of each topic
 _VERDICTS_S: Final = 180.0
 _Decoded = TypeVar("_Decoded")
@@ -44,6 +47,8 @@ class DrillAlerts:
         self._jobs = 0
         self._regional = [alert_process(stack, region) for region in stack.topology.regions]
         self._verdicts = self._job("verdicts", "--follow")
+        self._starting = threading.Lock()
+        self._again: threading.Timer | None = None
 
     def start(self) -> None:
         """Publishes the fences and starts what looks at them; returned from when all turn."""
@@ -58,14 +63,18 @@ class DrillAlerts:
 
     def stop(self) -> None:
         """Ends all of them."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again.join()
         for process in (*self._regional, self._verdicts):
             self._stack.remove(process.name)
 
     def kill_verdicts(self) -> None:
-        """What a centre loses with its machine; a supervisor starts it again elsewhere."""
+        """What a centre loses with its machine; a supervisor starts it again elsewhere, after a while."""
         self._verdicts.kill()
-        self._verdicts.start()
-        self._say("killed the job of the verdicts, too, and started it again")
+        self._say("killed the job of the verdicts, too")
+        self._again = threading.Timer(_AGAIN_S, self._start_again, [self._verdicts])
+        self._again.start()
 
     def audit(self) -> AlertAudit:
         """Computes the events of all that is in the table, and waits until each alert has its verdict, or in vain."""
@@ -90,6 +99,10 @@ class DrillAlerts:
 
     def _keep_alive(self) -> None:
         for process in (*self._regional, self._verdicts):
+            self._start_again(process)
+
+    def _start_again(self, process: DaemonProcess) -> None:
+        with self._starting:
             if process.pid is None:
                 self._say(f"{process.name} had ended, and is started again")
                 process.start()

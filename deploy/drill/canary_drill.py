@@ -15,8 +15,18 @@ from deploy.canary.hops import Hop
 from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.status import CanaryStatus
 from deploy.drill.canary_environment import REGION, CanaryEnvironment
+from deploy.drill.errors import DrillError
+from deploy.local import LocalStackError
 
-__all__ = ["CanaryFault", "FaultOutcome", "faults_as_json", "faults_at", "faults_table", "run_faults"]
+__all__ = [
+    "CanaryFault",
+    "FaultOutcome",
+    "chosen_faults",
+    "faults_as_json",
+    "faults_at",
+    "faults_table",
+    "run_faults",
+]
 
 RED_WITHIN_S: Final = 60.0
 _STEADY_S: Final = 600.0
@@ -50,34 +60,46 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
-    """After how many seconds the hop was red, which other hops were red meanwhile, and when all were green again."""
+    """After how many seconds the hop was red, which other hops were red meanwhile, and when all were green again.
+
+    None: it was not. `reason`: why the hop was red, or what the canary said instead.
+    """
 
     fault: CanaryFault
     what: str
     hop: Hop
-    red_s: float
+    red_s: float | None
     others: tuple[Hop, ...]
     reason: str
-    green_s: float
+    green_s: float | None
 
     @property
     def passed(self) -> bool:
-        """Whether it was red in time and at its own hop alone. Green again it was, or the drill would have ended."""
-        return self.red_s <= RED_WITHIN_S and not self.others
+        """Whether it was red in time and at its own hop alone, and all was green again."""
+        is_seen = self.red_s is not None and self.red_s <= RED_WITHIN_S
+        return is_seen and not self.others and self.green_s is not None
 
 
 def run_faults(
     environment: CanaryEnvironment, faults: Sequence[CanaryFault], watched: Collection[Hop]
 ) -> list[FaultOutcome]:
-    """One fault after the other. Raises DrillError where one is not seen at all, or is not over after its repair."""
-    return [_run(environment, fault, {*watched}) for fault in faults]
+    """One fault after the other; the last one is that which is not over after its repair, or in which a part ended by
+    itself.
+
+    Raises DrillError where not all is green before the first one.
+    """
+    outcomes: list[FaultOutcome] = []
+    _wait_until_green(environment, {*watched})
+    for fault in faults:
+        outcomes.append(_run(environment, fault, {*watched}))
+        # each fault begins from green, or the one before would be seen again
+        if outcomes[-1].green_s is None:
+            break
+    return outcomes
 
 
 def _run(environment: CanaryEnvironment, fault: CanaryFault, watched: set[Hop]) -> FaultOutcome:
     plan = _PLANS[fault]
-
-    # each fault begins from green, or the one before would be seen again
-    _wait_until_green(environment, watched)
     environment.say(f"every hop is green; {plan.what}")
     others: set[Hop] = set()
 
@@ -88,14 +110,26 @@ def _run(environment: CanaryEnvironment, fault: CanaryFault, watched: set[Hop]) 
         return plan.hop in red
 
     plan.make(environment)
-    red_s = environment.wait_for(f"{plan.hop} is red", is_red, _GIVEN_UP_S)
-    status = environment.status()
-    reason = next((one.reason for one in status.hops if one.hop is plan.hop), "") if status else ""
-    environment.say(f"{plan.hop} is red after {red_s:.0f} s: {reason}")
+    try:
+        red_s: float | None = environment.wait_for(f"{plan.hop} is red", is_red, _GIVEN_UP_S)
+        reason = _reason(environment, plan.hop)
+        environment.say(f"{plan.hop} is red after {red_s:.0f} s: {reason}")
+    except (DrillError, LocalStackError) as error:
+        red_s, reason = None, str(error)
+        environment.say(reason)
     plan.repair(environment)
-    green_s = _wait_until_green(environment, watched)
-    environment.say(f"every hop is green {green_s:.0f} s after the repair")
+    try:
+        green_s: float | None = _wait_until_green(environment, watched)
+        environment.say(f"every hop is green {green_s:.0f} s after the repair")
+    except (DrillError, LocalStackError) as error:
+        green_s = None
+        environment.say(str(error))
     return FaultOutcome(fault, plan.what, plan.hop, red_s, tuple(sorted(others)), reason, green_s)
+
+
+def _reason(environment: CanaryEnvironment, hop: Hop) -> str:
+    status = environment.status()
+    return next((one.reason for one in status.hops if one.hop is hop), "") if status else ""
 
 
 def _wait_until_green(environment: CanaryEnvironment, watched: set[Hop]) -> float:
@@ -161,6 +195,21 @@ def faults_at(watched: Collection[Hop]) -> tuple[CanaryFault, ...]:
     return tuple(fault for fault, plan in _PLANS.items() if plan.hop in watched)
 
 
+def chosen_faults(faults: Collection[CanaryFault], watched: Collection[Hop]) -> tuple[CanaryFault, ...]:
+    """What is broken, in the order asked for: without a choice whatever is seen at some of the hops.
+
+    Raises DrillError where a fault would be made that no watched hop shows, and where there is none.
+    """
+    visible = faults_at(watched)
+    for fault in faults:
+        if fault not in visible:
+            hop = _PLANS[fault].hop
+            raise DrillError(f"--fault {fault}: it is seen at the hop {hop}, which is not watched; add --hop {hop}")
+    if not (chosen := tuple(faults) or visible):
+        raise DrillError(f"--hop {', '.join(watched)}: no fault is seen there; see `waybill drill canary --help`")
+    return chosen
+
+
 def faults_table(outcomes: Sequence[FaultOutcome]) -> Table:
     """Each fault, when it was seen, where, and when it was over."""
     table = Table(title="canary: each fault is seen at its own hop", title_justify="left", title_style="bold")
@@ -170,13 +219,17 @@ def faults_table(outcomes: Sequence[FaultOutcome]) -> Table:
         table.add_row(
             one.what,
             one.hop.value,
-            f"{one.red_s:.0f} s",
+            _seconds(one.red_s),
             ", ".join(one.others) or "none",
-            f"{one.green_s:.0f} s",
+            _seconds(one.green_s),
             Text("yes", style="green") if one.passed else Text("NO", style="bold red"),
         )
     table.caption, table.caption_justify = f"red has to be within {RED_WITHIN_S:.0f} s", "left"
     return table
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.0f} s"
 
 
 def faults_as_json(outcomes: Sequence[FaultOutcome]) -> list[dict[str, Any]]:
@@ -185,10 +238,10 @@ def faults_as_json(outcomes: Sequence[FaultOutcome]) -> list[dict[str, Any]]:
         {
             "fault": one.fault.value,
             "hop": one.hop.value,
-            "red_s": round(one.red_s, 1),
+            "red_s": None if one.red_s is None else round(one.red_s, 1),
             "others_red": [hop.value for hop in one.others],
             "reason": one.reason,
-            "green_s": round(one.green_s, 1),
+            "green_s": None if one.green_s is None else round(one.green_s, 1),
             "passed": one.passed,
         }
         for one in outcomes

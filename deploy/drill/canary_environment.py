@@ -17,20 +17,20 @@ from deploy.canary.config import CanarySettings
 from deploy.canary.errors import CanaryNotRunning
 from deploy.canary.hops import Hop
 from deploy.canary.probe_at_hop import HopColour
-from deploy.canary.reference_texts import contracts_text, fence_text
+from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 from deploy.canary.status import CanaryStatus, read_canary_status
 from deploy.demo.guarding import ExpectedDevice, expect_devices
 from deploy.demo.processes import gateway_process
 from deploy.drill.errors import DrillError
 from deploy.local import DaemonProcess, LocalStack, PortBook, stack_operator
 from deploy.local.alert_process import alert_process
+from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_settings
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from settings import load
 
 __all__ = ["REGION", "CanaryEnvironment", "canary_environment", "small_topology"]
 
 REGION: Final = "eu"
-DEVICE: Final = "canary-eu"
 _POLL_S: Final = 0.5
 _FOLLOWED_S: Final = 4.0
 """The pause between two runs of the jobs that follow."""
@@ -43,8 +43,6 @@ _JOBS: Final = {
 _BEGUN_S: Final = 600.0
 """A first run of Spark takes 20 s on two idle cores, and minutes on a machine that others share."""
 _QUICK_JVM: Final = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-_NOWHERE: Final = (54.6, 4.2)
-"""In the North Sea: nobody drives there."""
 
 
 class CanaryEnvironment:
@@ -67,7 +65,7 @@ class CanaryEnvironment:
         """Starts gateway, alerts, canary and jobs, in this order; what is published is published before."""
         self.jobs.tables.create()
         self.publish_contracts()
-        device = ExpectedDevice((self.canary.tenant, DEVICE), REGION, self._token_file)
+        device = ExpectedDevice((CANARY_TENANT, self.canary.device), REGION, self._token_file)
         expect_devices(self.stack, [device], "is the canary of a drill")
         self._add("gateway", gateway_process(self.stack, REGION, self._ports.port("gateway")))
         if Hop.ALERT in self._watched:
@@ -89,17 +87,15 @@ class CanaryEnvironment:
     def publish_contracts(self, edit: Callable[[str], str] = lambda text: text) -> None:
         """Publishes the canary's fence and contracts, with what `edit` makes of the latter's text."""
         out = self.folder / "reference"
-        out.mkdir(exist_ok=True)
-        (out / "fences.geojson").write_text(fence_text(self.canary))
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        (out / "contracts.toml").write_text(edit(contracts_text(self.canary, month)))
+        write_reference(out, fence_text(self.canary), edit(contracts_text(self.canary, month)), replace=True)
         signing = Signing(stack_operator(self.stack.folder).key, "a drill")
         publish(self.jobs.service_urls, read_reference([out]), self.stack.access("publisher"), signing=signing)
 
     def status(self) -> CanaryStatus | None:
         """What the canary says now; None while it does not."""
         try:
-            return read_canary_status(self.canary.status.port)
+            return read_canary_status(self.canary)
         except CanaryNotRunning:
             return None
 
@@ -154,58 +150,20 @@ admin_url = "{centre.admin_url}"
 """
 
     def _canary_text(self, watched: Collection[Hop]) -> str:
-        stack, (latitude, longitude) = self.stack, _NOWHERE
-        assert stack.authority is not None
-        access, regional = stack.access(f"canary-{REGION}").as_toml(), stack.pulsar[REGION].service_url
-        names = [hop.value for hop in Hop if hop in watched]
-        return f"""region = "{REGION}"
-device = "{DEVICE}"
-folder = "{self.folder / "vehicle"}"
-watched = {names}
-lake = "{self.folder / "lake"}"
-lost_after_s = 60
-
-[script]
-latitude = {latitude}
-longitude = {longitude}
-fence_m = 100
-speed_mps = 40
-period_s = 10
-
-[limits]
-table = 25
-event = 35
-usage = 35
-rated = 20
-
-[[agent.uplinks]]
-region = "{REGION}"
-host = "127.0.0.1"
-port = {stack.links[REGION].port}
-backoff_max_s = 2
-
-[agent.uplinks.tls]
-ca = "{stack.authority.file}"
-
-[agent.enrolment]
-port = {stack.enrolment[REGION].port}
-host = "127.0.0.1"
-ca = "{stack.authority.file}"
-token_file = "{self._token_file}"
-backoff_first_s = 1
-backoff_max_s = 5
-
-[regional]
-service_url = "{regional}"
-[regional.access]
-{access}
-[centre]
-service_url = "{stack.pulsar[stack.topology.centre].service_url}"
-[centre.access]
-{access}
-[status]
-port = {self._ports.port("canary")}
-"""
+        return canary_settings(
+            self.stack,
+            StackCanary(
+                region=REGION,
+                folder=self.folder / "vehicle",
+                token_file=self._token_file,
+                status_port=self._ports.port("canary"),
+                watched=[hop.value for hop in Hop if hop in watched],
+                lake=str(self.folder / "lake"),
+                lost_after_s=60,
+                script={"fence_m": 100, "speed_mps": 40, "period_s": 10},
+                limits={"table": 25, "event": 35, "usage": 35, "rated": 20},
+            ),
+        )
 
 
 def small_topology(file: Path) -> Path:

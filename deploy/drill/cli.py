@@ -17,7 +17,7 @@ from rich.console import Console
 
 from cloud_jobs.errors import CloudError
 from deploy.canary.hops import Hop
-from deploy.drill.canary_drill import CanaryFault, FaultOutcome, faults_as_json, faults_at, faults_table, run_faults
+from deploy.drill.canary_drill import CanaryFault, FaultOutcome, chosen_faults, faults_as_json, faults_table, run_faults
 from deploy.drill.canary_environment import canary_environment, small_topology
 from deploy.drill.drills import Outcome, run_drill
 from deploy.drill.environment import Say, drill_stack, open_environment
@@ -173,7 +173,9 @@ def run_canary_drill(
     """
     with errors_as_messages():
         watched = tuple(one for one in Hop if not hop or one in hop)
-        outcomes = _run_canary_drill(folder, fault or faults_at(watched), watched, reporter(quiet=json_only))
+        # before anything is deleted or started
+        faults = chosen_faults(fault or (), watched)
+        outcomes = _run_canary_drill(folder, faults, watched, reporter(quiet=json_only))
     if json_only:
         typer.echo(json.dumps(faults_as_json(outcomes), indent=2))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from deploy.drill.settings import DrillSettings, Moment
 from deploy.local import LocalStack, PulsarCluster, PulsarSettings, StackSettings
 from geo.replication import AdminClient, Topology, admins
 from geo.replication.observe import Observation, observe
+from geo.replication.topic_naming import split_partition
 
 Say = Callable[[str], None]
 TOPOLOGY = Path(__file__).parents[1] / "local" / "topology-dr.toml"
@@ -117,7 +118,8 @@ class DrillEnvironment:
         # One that was killed is not asked: each look would try it three times in vain.
         clients = {name: client for name, client in self._clients.items() if self.stack.pulsar[name].pid is not None}
         close_s = 2 * batch_s + self.settings.snapshot_period_s
-        return cursor_follows(observe(self.topology, clients, time.time), cluster, read, close_s)
+        seen = observe(self.topology, clients, time.time)
+        return cursor_follows(seen, cluster, read, close_s, [one.partition("://")[2] for one in self.topics])
 
     def wait_for_moment(self) -> None:
         """Returns at the moment of the settings, or after a while when no micro-batch comes by."""
@@ -164,11 +166,13 @@ def _files(files: FileSystem, folder: str) -> set[str]:
 
 # what is still on its way while devices go on
 _FEW_MESSAGES = 50
-_BATCHES = "/batches-partition-"
 
 
-def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float) -> bool:
+def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float, topics: Collection[str]) -> bool:
     """Whether on each partition what waits for the cursor in `cluster` is at most `close_s` older than in `read`.
+
+    `topics`: those that are read, without `persistent://`. A cluster that was started again shows none that nobody
+    uses there, as of a tenant that is silent.
 
     That it moved is not enough: a cluster that comes back first hears of positions from before it was lost. Every link
     to it must be connected and nearly empty, or what it lacks does not count as waiting there.
@@ -176,13 +180,13 @@ def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float) -
     links = [one for one in seen.links if one.target == cluster and one.source not in seen.unreachable]
     if not all(one.connected and one.backlog is not None and one.backlog <= _FEW_MESSAGES for one in links):
         return False
-    mine, theirs = _waiting_s(seen, cluster), _waiting_s(seen, read)
+    mine, theirs = _waiting_s(seen, cluster, topics), _waiting_s(seen, read, topics)
     return bool(mine) and mine.keys() == theirs.keys() and all(mine[one] - theirs[one] <= close_s for one in mine)
 
 
-def _waiting_s(seen: Observation, cluster: str) -> dict[str, float]:
+def _waiting_s(seen: Observation, cluster: str, topics: Collection[str]) -> dict[str, float]:
     """Each partition -> the age of the oldest entry before the cursor in a cluster; where that is not known no number,
     which is never at most another.
     """
-    cursors = [one for one in seen.cursors if one.cluster == cluster and _BATCHES in one.topic]
+    cursors = [one for one in seen.cursors if one.cluster == cluster and split_partition(one.topic)[0] in topics]
     return {one.topic: math.nan if one.waiting_s is None else one.waiting_s for one in cursors}

@@ -87,7 +87,7 @@ def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
     path, store = folder / "cloud.toml", stack.object_store
     topics = [f"persistent://fleet/telemetry-{region}/batches" for region in topology.regions]
     lines = [
-        f'lake = "{folder / "lake" if store is None else f"s3://{store.bucket}/{folder.name}"}"',
+        f'lake = "{store.lake(folder.name) if store else folder / "lake"}"',
         f'checkpoints = "{folder / "checkpoints"}"',
         'tenants = ["fleet"]',
         *(line for name in topology.centres for line in _cluster(stack, name)),
@@ -99,9 +99,6 @@ def _written(stack: LocalStack, folder: Path, trigger_s: float) -> Path:
         f"trigger_interval_s = {trigger_s}",
         "[verdicts]",
         f"alerts = {[f'persistent://fleet/alerts-{region}/alerts' for region in topology.regions]!r}",
-        "interval_s = 1.0",
-        # events are computed once, when all is in the table
-        "settle_s = 0",
         *([store.job_settings()] if store else []),
     ]
     path.write_text("\n".join(lines) + "\n")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from deploy.local.daemon import DaemonProcess
 from deploy.local.ports import PortBook
 from deploy.local.server_health import http_health
 from deploy.local.stack import LocalStack
-from deploy.local.stack_operator import stack_operator
+from deploy.local.stack_settings import alerts_settings
 
 __all__ = ["alert_process", "alert_settings"]
 
@@ -23,24 +22,7 @@ def alert_settings(stack: LocalStack, region: str, number: int = 1, *, max_age_s
     folder = stack.folder / f"alerts-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "alerts.toml"
-    config.write_text(f"""name = "{name}"
-region = "{region}"
-{"insecure = true" if stack.settings.insecure else ""}
-tenants = {json.dumps(list(stack.topology.operators))}
-
-[pulsar]
-service_url = "{stack.pulsar[region].service_url}"
-
-[pulsar.access]
-{stack.access(f"alerts-{region}").as_toml()}
-[fences]
-operators = "{stack_operator(stack.folder).operators_file}"
-
-{"" if max_age_s is None else f"[evaluation]{chr(10)}max_age_s = {max_age_s}"}
-
-[status]
-port = {_port(stack, name)}
-""")
+    config.write_text(alerts_settings(stack, region, name, _port(stack, name), max_age_s=max_age_s))
     return config
 
 

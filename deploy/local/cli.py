@@ -22,7 +22,7 @@ from deploy.local.server import Server
 from deploy.local.spark_cluster import SparkClusterSettings
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
 from deploy.local.stack_state import StackState
-from deploy.local.view import INSECURE, StackView, asked, links_table, servers_table
+from deploy.local.view import INSECURE, StackView, asked, links_table, servers_table, settings_line
 from geo.replication import ReplicationError, Topology
 from runtime.signals import raise_on_signals
 from settings import SettingsError, load
@@ -163,7 +163,7 @@ def _foreground(folder: Path, topology: Path, fresh: bool, settings: StackSettin
 def _run(stack: LocalStack) -> None:
     with stack:
         if not console.is_terminal:
-            console.print("ready")
+            console.print("\n".join([*filter(None, [settings_line(stack.folder)]), "ready"]), soft_wrap=True)
         while True:
             stack.check()
             time.sleep(_WATCH_S)
@@ -184,6 +184,8 @@ def _detach(folder: Path, topology: Path, fresh: bool, size: StackSettings) -> N
     arguments += ["--insecure"] if size.insecure else []
     state = start_in_background(folder.absolute(), arguments, timeout_s=_START_S, on_state=show)
     console.print(servers_table(state.servers), "")
+    if line := settings_line(folder):
+        console.print(line, soft_wrap=True)
     # a command that was wrapped cannot be copied
     console.print(f"running in the background; `waybill down --folder {folder}` stops it", soft_wrap=True)
 

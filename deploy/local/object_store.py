@@ -76,6 +76,10 @@ region = "{self.region}"
 credentials_file = "{self.credentials_file}"
 """
 
+    def lake(self, name: str) -> str:
+        """Where a lake of that name is, as settings of jobs say it."""
+        return f"s3://{self.bucket}/{name}"
+
     def addresses(self) -> dict[str, str]:
         """Endpoint and bucket, and where the credentials stand; never the credentials."""
         return {

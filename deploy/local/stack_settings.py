@@ -1,10 +1,13 @@
-"""Settings for whoever works on a local stack, in its folder: the operator's, those of a gateway and of an agent."""
+"""Settings for whoever works on a local stack, in its folder: one file for each process that can be tried on it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
 from deploy.local.ports import PortBook
 from deploy.local.stack_operator import stack_operator
 from identity.operator_settings import OPERATOR_SETTINGS
@@ -14,17 +17,81 @@ if TYPE_CHECKING:
     from deploy.local.mosquitto import TlsFiles
     from deploy.local.stack import LocalStack
 
-__all__ = ["gateway_settings", "write_stack_settings"]
+__all__ = ["alerts_settings", "gateway_settings", "settings_files", "write_stack_settings"]
+
+_NOTIFIER: Final = "notifier"
+_OF_REGIONS: Final = ("gateway", "alerts", "agent", "canary")
+_OF_CENTRE: Final = {
+    "cloud": ("jobs", "cloud-jobs ingest --config this, and with --follow: cloud-jobs geofence, cloud-jobs verdicts"),
+    "publisher": ("publisher", "waybill reference put FILE --config this --key KEY --reason WHY"),
+}
+"""Of the file its role, and what is run with it."""
+_WITHOUT_LAKE: Final = ("region", "acknowledged", "centre", "alert")
+"""What a canary can look at where no job runs."""
 
 
 def write_stack_settings(stack: LocalStack) -> None:
-    """`operator.toml`, and for each region `gateway-REGION.toml` and `agent-REGION.toml`, with the ports of now."""
+    """`operator.toml`; of each region those of gateway, alert process, agent and canary; `notifier.toml`; of the centre
+    `cloud.toml` and `publisher.toml`.
+
+    With the ports of now, and without those whose role or tenant the topology has not.
+    """
     _write_operator(stack)
     book = PortBook(stack.folder / "examples.json")
+    roles = stack.credentials.roles if stack.credentials else ()
     for region in stack.access_daemons:
         text = gateway_settings(stack, region, book.port(f"gateway-{region}"))
         _write(stack.folder / f"gateway-{region}.toml", f"# fleet-gateway run --config this\n{text}")
         _write(stack.folder / f"agent-{region}.toml", _agent_settings(stack, region, book))
+        if f"alerts-{region}" in roles:
+            text = alerts_settings(stack, region, f"{region}-alerts-1", book.port(f"alerts-{region}"))
+            _write(stack.folder / f"alerts-{region}.toml", f"# fleet-gateway alerts run --config this\n{text}")
+        if canary_device(region) in roles and CANARY_TENANT in stack.topology.operators:
+            _write(stack.folder / f"canary-{region}.toml", _example_canary(stack, region, book))
+    if stack.access_daemons and _NOTIFIER in roles:
+        _write(stack.folder / f"{_NOTIFIER}.toml", _notifier_settings(stack, book))
+    for name, (role, use) in _OF_CENTRE.items():
+        if stack.access_daemons and role in roles:
+            _write(stack.folder / f"{name}.toml", _centre_settings(stack, role, use))
+
+
+def settings_files(folder: Path) -> list[Path]:
+    """The files of settings that are in the folder of a stack, those of a region beside each other."""
+    return [file for file in (folder / OPERATOR_SETTINGS, *_of_regions(folder)) if file.exists()]
+
+
+def _of_regions(folder: Path) -> Iterator[Path]:
+    for name in _OF_REGIONS:
+        yield from sorted(folder.glob(f"{name}-*.toml"))
+    for name in (_NOTIFIER, *_OF_CENTRE):
+        yield folder / f"{name}.toml"
+
+
+def alerts_settings(
+    stack: LocalStack, region: str, name: str, status_port: int, *, max_age_s: float | None = None
+) -> str:
+    """Of an alert process of a region.
+
+    `max_age_s`: how old an event may be of which it raises an alert; None: as it does by itself.
+    """
+    return f"""name = "{name}"
+region = "{region}"
+{"insecure = true" if stack.settings.insecure else ""}
+tenants = {json.dumps(list(stack.topology.operators))}
+
+[pulsar]
+service_url = "{stack.pulsar[stack.topology.regions[region].cluster].service_url}"
+
+[pulsar.access]
+{stack.access(f"alerts-{region}").as_toml()}
+[fences]
+operators = "{stack_operator(stack.folder).operators_file}"
+
+{"" if max_age_s is None else f"[evaluation]{chr(10)}max_age_s = {max_age_s}"}
+
+[status]
+port = {status_port}
+"""
 
 
 def gateway_settings(stack: LocalStack, region: str, status_port: int) -> str:
@@ -97,6 +164,79 @@ token_file = "{token}"
 [status]
 port = {book.port(f"agent-{region}")}
 """
+
+
+def _example_canary(stack: LocalStack, region: str, book: PortBook) -> str:
+    device = canary_device(region)
+    token, reference = stack.folder / f"{device}.token", stack.folder / f"{device}-reference"
+    key = stack_operator(stack.folder).key_file
+    plan = StackCanary(
+        region=region,
+        folder=stack.folder / f"{device}-vehicle",
+        token_file=token,
+        status_port=book.port(device),
+        watched=_WITHOUT_LAKE,
+    )
+    publisher = stack.folder / "publisher.toml"
+    return f"""# Once, so that it is known, and that its fence is:
+#   waybill device expect {CANARY_TENANT}/{device} --region {region} --token-file {token} --reason "the canary"
+#   waybill canary setup --config this --out {reference}
+#   waybill reference put {reference} --config {publisher} --key {key} --reason "the canary"
+# Beside a gateway and an alert process of the region:
+#   waybill canary run --config this
+# Without `watched`, and with `lake`, it looks at the tables of the jobs, too.
+{canary_settings(stack, plan)}"""
+
+
+def _notifier_settings(stack: LocalStack, book: PortBook) -> str:
+    customers = [one for one in stack.topology.operators if one != CANARY_TENANT] or ["fleet"]
+    return f"""# waybill alerts tail --config this
+# waybill alerts deliver --config this
+tenants = {json.dumps(customers)}
+regions = {json.dumps(list(stack.topology.regions))}
+state_file = "{stack.folder / f"{_NOTIFIER}.sqlite"}"
+
+[pulsar]
+service_url = "{stack.pulsar[stack.topology.centre].service_url}"
+
+[pulsar.access]
+{stack.access(_NOTIFIER).as_toml()}
+[rules]
+operators = "{stack_operator(stack.folder).operators_file}"
+
+# A webhook that rules may name:
+# [webhooks.ops]
+# url = "https://hooks.example/waybill"
+# secret_file = "ops.secret"
+# accounts = ["*"]
+
+[status]
+port = {book.port(_NOTIFIER)}
+"""
+
+
+def _centre_settings(stack: LocalStack, role: str, use: str) -> str:
+    """Of whoever works at the centre, by a role: the same lake for all."""
+    centre, operator = stack.pulsar[stack.topology.centre], stack_operator(stack.folder)
+    topics = [f"persistent://{{tenant}}/telemetry-{region}/batches" for region in stack.topology.regions]
+    store = stack.object_store
+    return f"""# {use.replace("KEY", str(operator.key_file))}
+lake = "{store.lake("lake") if store else stack.folder / "lake"}"
+checkpoints = "{stack.folder / "lake-checkpoints"}"
+tenants = {json.dumps(list(stack.topology.operators) or ["fleet"])}
+
+[[clusters]]
+name = "{stack.topology.centre}"
+service_url = "{centre.service_url}"
+admin_url = "{centre.admin_url}"
+
+[access]
+{stack.access(role).as_toml()}
+[ingest]
+topics = {json.dumps(topics)}
+
+{operator.reference_settings()}
+{store.job_settings() if store else ""}"""
 
 
 def _tls_table(table: str, files: TlsFiles | None) -> str:

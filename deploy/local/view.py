@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.spinner import Spinner
@@ -10,9 +11,10 @@ from rich.text import Text
 
 from deploy.local.errors import LinkControlError
 from deploy.local.stack import LocalStack
+from deploy.local.stack_settings import settings_files
 from deploy.local.stack_state import ServerRecord, StackState
 
-__all__ = ["INSECURE", "StackView", "asked", "links_table", "servers_table"]
+__all__ = ["INSECURE", "StackView", "asked", "links_table", "servers_table", "settings_line"]
 
 _STYLES = {"healthy": "green", "starting": "yellow", "unknown": "yellow", "stopped": "dim"}
 _MB = 1024 * 1024
@@ -42,9 +44,16 @@ class StackView:
         }[self._stack.phase]
         if self._stack.phase in ("ready", "failed"):
             insecure = [Text(INSECURE, style="bold red")] if self._stack.settings.insecure else []
-            return Group(servers_table(records), *insecure, Text(words, style="bold"))
+            written = Text(settings_line(self._stack.folder), style="dim")
+            return Group(servers_table(records), *insecure, written, Text(words, style="bold"))
         self._busy.update(text=words)
         return Group(servers_table(records), self._busy)
+
+
+def settings_line(folder: Path) -> str:
+    """Which settings are in the folder of a stack for whoever works on it; "": none."""
+    names = [file.name for file in settings_files(folder)]
+    return f"settings in {folder}: {', '.join(names)}" if names else ""
 
 
 def asked(records: Sequence[ServerRecord], asked_s: float) -> str:

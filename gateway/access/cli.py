@@ -86,9 +86,13 @@ def status(
 
     from gateway.access.status import read_access_status
     from gateway.access.status_table import status_table
+    from gateway.status_answer import check_answering
 
     with _errors_as_messages():
-        answer = read_access_status(load(AccessSettings, config).status)
+        settings = load(AccessSettings, config)
+        answer = read_access_status(settings.status)
+        answering, asked = (f"access daemon of region {one}" for one in (answer.region, settings.region))
+        check_answering(settings.status, answering, asked)
     if as_json:
         sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
     else:

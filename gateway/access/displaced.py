@@ -12,8 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from identity.errors import SignatureFault
-from identity.registry_messages import AHEAD
+from identity.registry_messages import ARGUABLE
 
 __all__ = ["MISSING", "OUTRANKED", "Displaced"]
 
@@ -47,9 +46,6 @@ _OF_OUTRANKED: Final = _Pauses(0, 1, 60)
 _OF_REFUSED: Final = _Pauses(0, 1, 3600)
 # Another region may rightly take it: keys are being handed out, or a clock is wrong. Mostly it is taken here soon.
 _OF_ARGUABLE: Final = _Pauses(60, 240, 3600)
-_ARGUABLE: Final = frozenset(
-    {AHEAD, SignatureFault.UNKNOWN_KEY, SignatureFault.NOT_VALID_THEN, SignatureFault.NO_RIGHT}
-)
 _NAMED_AFTER: Final = 2
 _HINT: Final = "compare the regions' registry.operators and clocks, and see who may write to the topic"
 
@@ -161,11 +157,11 @@ class Displaced:
 def _pauses(reason: str) -> _Pauses:
     if reason in {OUTRANKED, MISSING}:
         return _OF_OUTRANKED
-    return _OF_ARGUABLE if reason in _ARGUABLE else _OF_REFUSED
+    return _OF_ARGUABLE if reason in ARGUABLE else _OF_REFUSED
 
 
 def _is_named(sent: _Sent) -> bool:
     # It is counted by who knows what is missing: no other message came.
     if sent.reason == MISSING:
         return False
-    return sent.times >= (1 if sent.reason in _ARGUABLE else _NAMED_AFTER)
+    return sent.times >= (1 if sent.reason in ARGUABLE else _NAMED_AFTER)

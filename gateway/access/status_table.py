@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Final
 
 from rich.table import Table
 from rich.text import Text
 
 from gateway.access.status import AccessStatus
+from gateway.status_answer import moment_text
 from settings import one_line
 
 __all__ = ["status_table"]
@@ -38,12 +38,12 @@ def _rows(status: AccessStatus) -> Iterator[tuple[str, list[str]]]:
     moments = {"registry_unreachable_since_s": unread, "key_ends_s": "never, or not known"}
     for name, value in status.model_dump(exclude={"region", "healthy", "last_error", *refused}).items():
         if name in moments:
-            yield name.removesuffix("_s"), [moments[name] if value is None else _moment(value)]
+            yield name.removesuffix("_s"), [moments[name] if value is None else moment_text(value)]
         elif name == "lists":
-            yield "lists_end", [f"{issuer}: {_moment(end_s)}" for issuer, end_s in value.items()]
+            yield "lists_end", [f"{issuer}: {moment_text(end_s)}" for issuer, end_s in value.items()]
         else:
             yield name, [_counts(value) if isinstance(value, Mapping) else str(value)]
-    asked = [f"{_moment(one.at_s)} {one.sender}: {one.reason}: {one.detail}" for one in status.enrolments_refused]
+    asked = [f"{moment_text(one.at_s)} {one.sender}: {one.reason}: {one.detail}" for one in status.enrolments_refused]
     yield "enrolments_refused", _last(asked)
     sent = [
         f"{one.at} {one.sender} at {one.broker}: {one.kind}, {one.times} times, {one.topic}"
@@ -60,7 +60,3 @@ def _counts(value: Mapping[str, object]) -> str:
 def _last(lines: list[str]) -> list[str]:
     left_out = [f"{len(lines) - _SHOWN} before that, see --json"] if len(lines) > _SHOWN else []
     return left_out + lines[-_SHOWN:]
-
-
-def _moment(moment_s: float) -> str:
-    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -14,6 +14,7 @@ import structlog
 from gateway.alerts.ack_order import TakenMessages
 from geo.alerts import Alert, encode_alert
 from runtime.backoff import Backoff
+from runtime.pulsar_client import close_quietly
 
 __all__ = ["MAX_IN_FLIGHT", "MAX_WAITING", "AlertSender", "Sent"]
 
@@ -81,7 +82,7 @@ class AlertSender:
         """Gives the producer back; what has no receipt is published by whoever reads the batches next."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            _close_quietly(producer)
+            _close_in_background(producer)
 
     def _send(self) -> None:
         if self._producer is None:
@@ -136,13 +137,6 @@ class AlertSender:
             self.close()
 
 
-def _close_quietly(producer: Any) -> None:
+def _close_in_background(producer: Any) -> None:
     # Closing waits for the cluster, which may be why it is closed.
-    threading.Thread(target=_close, args=(producer,), name="closes a producer", daemon=True).start()
-
-
-def _close(producer: Any) -> None:
-    try:
-        producer.close()
-    except pulsar.PulsarException:
-        return
+    threading.Thread(target=close_quietly, args=(producer,), name="closes a producer", daemon=True).start()

@@ -9,13 +9,14 @@ from gateway.alerts.config import AlertSettings
 from gateway.source_checks import (
     OPEN_WORD,
     access_secrets,
+    ending_tokens,
     file_problems,
     open_cluster,
     open_secrets,
+    open_status,
     travels_in_plain_text,
 )
 from identity import SealingKeyError, Unsealer
-from runtime.broker_settings import is_this_machine
 
 __all__ = ["problems", "warnings"]
 
@@ -25,9 +26,9 @@ def problems(settings: AlertSettings) -> list[str]:
     return [*_file_problems(settings), *([] if settings.insecure else _open(settings))]
 
 
-def warnings(settings: AlertSettings, config: Path) -> list[str]:
+def warnings(settings: AlertSettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
-    return [*_plain_text(settings), *_open_secrets(settings, config)]
+    return [*_plain_text(settings), *_open_secrets(settings, config), *ending_tokens(settings.pulsar, now_s)]
 
 
 def _file_problems(settings: AlertSettings) -> Iterator[str]:
@@ -48,8 +49,7 @@ def _open(settings: AlertSettings) -> Iterator[str]:
 
 def _plain_text(settings: AlertSettings) -> Iterator[str]:
     yield from travels_in_plain_text(settings.pulsar, "batches and alerts")
-    if not is_this_machine(settings.status.host):
-        yield f"status.host: everybody who reaches {settings.status.host} reads the status"
+    yield from open_status(settings.status.host)
 
 
 def _open_secrets(settings: AlertSettings, config: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,8 @@ ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML fil
 def run(*, config: ConfigOption) -> None:
     """Read the region's batches, and publish alerts of what happens at fences and gates, until SIGTERM.
 
+    Exit status: 0 after SIGTERM; 1 an error; 70 an internal one; 78 for wrong settings.
+
     Example: fleet-gateway alerts run --config alerts.toml
     """
     from gateway.alerts.checks import warnings
@@ -40,7 +43,7 @@ def run(*, config: ConfigOption) -> None:
         settings = _checked_settings(config)
         limit = start_logging(settings.log)
         log = structlog.get_logger("alerts")
-        for problem in warnings(settings, config):
+        for problem in warnings(settings, config, time.time()):
             log.warning("configuration", problem=problem)
         # Shapely and PROJ take a second, and `check-config` needs neither
         from gateway.alerts.service import AlertService
@@ -60,13 +63,15 @@ def run(*, config: ConfigOption) -> None:
 def check_config(*, config: ConfigOption) -> None:
     """Say whether the file can be used on this machine, and list every mistake if not.
 
+    Exit status: 0 it can; 78 it cannot.
+
     Example: fleet-gateway alerts check-config --config alerts.toml
     """
     from gateway.alerts.checks import warnings
 
     with alert_errors_as_messages("fleet-gateway alerts"):
         settings = _checked_settings(config)
-    for problem in warnings(settings, config):
+    for problem in warnings(settings, config, time.time()):
         typer.echo(f"{config}: warning: {problem}", err=True)
     typer.echo(f"{config}: right. Alert process {settings.name}, region {settings.region}")
 
@@ -75,7 +80,9 @@ def check_config(*, config: ConfigOption) -> None:
 def status(
     *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show what the process that runs with this file is doing; exit status 1 when it is not, or not known, healthy.
+    """Show what the process that runs with this file is doing.
+
+    Exit status: 0 it is healthy; 1 it is not, or that is not known, or it does not answer; 78 for wrong settings.
 
     Example: fleet-gateway alerts status --config alerts.toml
     """
@@ -83,9 +90,13 @@ def status(
 
     from gateway.alerts.config import AlertSettings
     from gateway.alerts.status import alerts_table, read_alerts_status
+    from gateway.status_answer import check_answering
 
     with alert_errors_as_messages("fleet-gateway alerts"):
-        answer = read_alerts_status(load(AlertSettings, config).status)
+        settings = load(AlertSettings, config)
+        answer = read_alerts_status(settings.status)
+        answering = f"alert process {answer.process} of region {answer.region}"
+        check_answering(settings.status, answering, f"alert process {settings.name} of region {settings.region}")
     if as_json:
         sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
     else:

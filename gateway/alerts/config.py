@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gateway.alerts.evaluation_settings import EvaluationSettings
-from gateway.source_settings import ClusterSource, ReferenceSource, Word
+from gateway.source_settings import ClusterSource, ReferenceSource, Word, Words
 from geo.spatial import PublishedEventSettings, TrackSettings
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
 from settings import Settings
 
 __all__ = ["AlertEndpoint", "AlertSettings", "AlertSource"]
-
-MAX_TENANTS = 64
 
 
 class AlertSource(ClusterSource):
@@ -42,21 +42,35 @@ class AlertSettings(Settings):
     `insecure`: it may run without TLS, authentication and signed fences; without this word it does not start so.
     """
 
+    RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"window_ms": "batching_delay_ms"}
+
     name: Word
     region: Word
     insecure: bool = False
-    tenants: tuple[Word, ...] = Field(min_length=1, max_length=MAX_TENANTS)
+    tenants: Words
     pulsar: AlertSource
     fences: ReferenceSource
     sealing_keys: Path | None = None
-    window_ms: int = Field(default=25, ge=1, le=1000)
+    batching_delay_ms: int = Field(default=5, ge=1, le=1000)
     rewind_s: float = Field(default=900, ge=0, le=86_400)
+    standby: bool = True
+    max_lag_s: float = Field(default=30, gt=0, le=3_153_600_000)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)
     tracks: TrackSettings = TrackSettings()
     events: PublishedEventSettings = PublishedEventSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     status: AlertEndpoint = AlertEndpoint()
     log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _late_is_seen(self) -> Self:
+        # what is older than that is not said, and a process that says nothing for that must not be healthy
+        if self.max_lag_s > self.evaluation.max_age_s:
+            raise ValueError(
+                f"max_lag_s is {self.max_lag_s:g} and evaluation.max_age_s {self.evaluation.max_age_s:g}: "
+                "a process that is so late says nothing any more; make max_lag_s no larger"
+            )
+        return self
 
     @property
     def pulsar_tenants(self) -> tuple[str, ...]:

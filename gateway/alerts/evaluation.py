@@ -3,7 +3,8 @@
 Pure: time is passed in.
 
 A fix of a device that is settled, comes near no border and is not due for anything changes nothing: most do not, and
-cost a look into the index. The others are judged in windows (`gateway.alerts.windows`), all of a call together.
+cost a look into the index. The others are judged by the ends of their tracks (`gateway.alerts.track_ends`), all of a
+call together.
 
 What is found is what the centre finds, but where the region knows less: a fix that the next one shows to be an outlier;
 fixes that are older than what is kept (`keep_s`); a visit that began before the region knew of the device, or
@@ -20,10 +21,11 @@ import numpy as np
 
 from gateway.alerts.evaluation_settings import EvaluationSettings
 from gateway.alerts.fix_columns import FixColumns
+from gateway.alerts.held_fixes import FixRows, HeldFixes
 from gateway.alerts.passed_over import PassedOver
 from gateway.alerts.rules import AlertRules
-from gateway.alerts.tails import FixRows, Tails
-from gateway.alerts.windows import SinceByPlace, TailBounds, judge
+from gateway.alerts.track_ends import HeldBounds, SinceByPlace, judge
+from geo.alerts.alert import MAX_EPOCHS
 from geo.spatial import DayEvent, identified, valid_positions
 from geo.spatial.geodesic import unwrapped_end
 from geo.spatial.ragged import Bools, Ints, distinct, offsets, run_starts
@@ -41,7 +43,8 @@ _NOTHING: Final[SinceByPlace] = {}
 class FoundEvent(NamedTuple):
     """An event that was not reported before: what an alert says, and of whom.
 
-    `received_ms`: when the region's cluster had the newest fix of the device by which it was seen.
+    `received_ms`: when the region's cluster had the newest fix of the device by which it was seen. `seen_until`: of
+    each epoch of the fixes by which it was seen, the highest seq.
     """
 
     tenant: str
@@ -49,24 +52,36 @@ class FoundEvent(NamedTuple):
     id: str
     event: DayEvent
     received_ms: int
+    seen_until: tuple[tuple[int, int], ...]
+
+
+class _SlotEvents(NamedTuple):
+    """What follows from the new fixes of a device, from when on it may be found again, when its newest fix was
+    received, and of each epoch of its fixes the highest seq."""
+
+    slot: int
+    events: list[DayEvent]
+    anchor_ms: int
+    received_ms: int
+    seen_until: tuple[tuple[int, int], ...]
 
 
 class LiveEvents:
     """Finds events in fixes as they arrive, at a cost and with a memory that do not grow with the time that it runs.
 
     One thread at a time. An event is reported once: what is otherwise later is the centre's to say. `passed_over`
-    counts from the beginning; `judged`: how many fixes went through the engine, those of tails counted again.
+    counts from the beginning; `judged`: how many fixes went through the engine, those that are held counted again.
     """
 
     def __init__(self, rules: AlertRules, settings: EvaluationSettings | None = None) -> None:
         self._rules, self._settings = rules, settings or EvaluationSettings()
-        self._bounds = TailBounds(round(self._settings.keep_s * 1000), self._settings.max_fixes_held)
+        self._bounds = HeldBounds(round(self._settings.keep_s * 1000), self._settings.max_fixes_held)
         self.passed_over = PassedOver()
         self.judged = 0
         self._slots: dict[tuple[str, str], int] = {}
         self._names: list[tuple[str, str]] = []
         self._free: list[int] = []
-        self._tails = Tails()
+        self._held = HeldFixes()
         self._newest_ms = np.zeros(0, dtype=np.int64)
         self._heard_ms = np.zeros(0, dtype=np.int64)
         self._due_ms = np.zeros(0)
@@ -86,12 +101,12 @@ class LiveEvents:
     @property
     def nbytes(self) -> int:
         """Bytes of the fixes that are held."""
-        return self._tails.nbytes
+        return self._held.nbytes
 
     def replace_rules(self, rules: AlertRules) -> None:
         """From now on these count; what they say of earlier fixes is the centre's."""
         self._rules = rules
-        # on which side a device counts is decided anew by the next fix, of its whole tail
+        # on which side a device counts is decided anew by the next fix, of all that is held
         self._is_settled[:] = False
 
     def take(self, fixes: FixColumns, now_ms: int, *, report: bool = True) -> list[FoundEvent]:
@@ -160,7 +175,7 @@ class LiveEvents:
         if slots <= have:
             return
         more = max(slots, 2 * have) - have
-        self._tails.reserve(have + more)
+        self._held.reserve(have + more)
         for name in ("_newest_ms", "_heard_ms", "_judged_ms", "_due_ms", "_is_settled", "_is_first"):
             column = getattr(self, name)
             setattr(self, name, np.append(column, np.zeros(more, dtype=column.dtype)))
@@ -171,7 +186,7 @@ class LiveEvents:
         # some more than are needed: each look costs as much as there are devices
         count = min(len(slots), max(least, self._settings.max_devices // _FORGET_SHARE))
         gone = slots[np.argsort(self._heard_ms[slots], kind="stable")[:count]]
-        self._tails.forget(gone)
+        self._held.forget(gone)
         for slot in gone.tolist():
             del self._slots[self._names[slot]]
             for held in (self._since, self._since_judged, self._said):
@@ -181,19 +196,18 @@ class LiveEvents:
 
     def _are_quiet(self, slots: Ints, rows: FixRows) -> Bools:
         """Of which devices nothing follows from their new fixes."""
-        last = self._tails.read(slots)
-        ends = offsets(self._tails.lengths(slots))[1:] - 1
+        last = self._held.last(slots)
         # a device whose side is in doubt, or that is due for something, is looked at whatever it does
-        has_tail = self._tails.lengths(slots) > 0
+        has_fixes = self._held.lengths(slots) > 0
         first = run_starts(rows.owner)
         newest = np.append(first[1:], True)
-        quiet = has_tail & self._is_settled[slots] & (rows.t_ms[newest] < self._due_ms[slots])
+        quiet = has_fixes & self._is_settled[slots] & (rows.t_ms[newest] < self._due_ms[slots])
         quiet &= rows.t_ms[first] > self._newest_ms[slots]
         mine = np.flatnonzero(quiet[rows.owner])
         before = mine - 1
         start = FixRows(
             *(
-                np.where(first[mine], held[ends[rows.owner[mine]]], column[before])
+                np.where(first[mine], held[rows.owner[mine]], column[before])
                 for held, column in zip(last, rows, strict=True)
             )
         )
@@ -214,38 +228,35 @@ class LiveEvents:
         return np.asarray(stirs | self._rules.fences.may_cross(*ends) | self._rules.gates.may_cross(*ends))
 
     def _go_on(self, slots: Ints, rows: FixRows) -> None:
-        """New tails of devices of which nothing follows."""
+        """Holds other fixes of devices of which nothing follows."""
         if not len(slots):
             return
-        tails = _by_owner(self._tails.read(slots).joined(rows))
-        limits = offsets(np.bincount(tails.owner, minlength=len(slots)))
+        held = _by_owner(self._held.read(slots).joined(rows))
+        limits = offsets(np.bincount(held.owner, minlength=len(slots)))
         last = limits[1:] - 1
         # the last fix but one, or the newest that is old enough; of what was judged together only the end is known
-        may_be = np.arange(len(tails.owner)) < last[tails.owner]
-        may_be &= tails.t_ms >= self._judged_ms[slots[tails.owner]]
-        may_be &= tails.t_ms <= tails.t_ms[last[tails.owner]] - self._bounds.keep_ms
+        may_be = np.arange(len(held.owner)) < last[held.owner]
+        may_be &= held.t_ms >= self._judged_ms[slots[held.owner]]
+        may_be &= held.t_ms <= held.t_ms[last[held.owner]] - self._bounds.keep_ms
         anchor = limits[:-1].copy()
-        np.maximum.at(anchor, tails.owner[may_be], np.flatnonzero(may_be))
+        np.maximum.at(anchor, held.owner[may_be], np.flatnonzero(may_be))
         moved = anchor > limits[:-1]
         self._is_first[slots[moved]] = False
-        # the tail begins behind what was judged now: from here on the visits of its end hold
+        # what is held begins behind what was judged now: from here on the visits of its end hold
         if self._since_judged:
             for slot in slots[moved].tolist():
                 if (since := self._since_judged.pop(slot, None)) is not None:
                     self._visit(slot, since)
-        self._newest_ms[slots] = tails.t_ms[last]
-        self._tails.write(slots, tails.take(np.arange(len(tails.owner)) >= anchor[tails.owner]))
+        self._newest_ms[slots] = held.t_ms[last]
+        self._held.write(slots, held.take(np.arange(len(held.owner)) >= anchor[held.owner]))
 
-    def _judge(self, slots: Ints, new: FixRows, received_ms: Ints) -> list[tuple[int, list[DayEvent], int, int]]:
-        """What follows from the new fixes of devices of which something may.
-
-        Slot, events, from when on they may be found again, and when its newest fix was received.
-        """
+    def _judge(self, slots: Ints, new: FixRows, received_ms: Ints) -> list[_SlotEvents]:
+        """What follows from the new fixes of devices of which something may."""
         if not len(slots):
             return []
         rows = self._merged(slots, new)
-        # only repeated or too late: the tail is as it was, and so is all that follows from it
-        has_news = np.bincount(rows.owner, minlength=len(slots)) > self._tails.lengths(slots)
+        # only repeated or too late: what is held is as it was, and so is all that follows from it
+        has_news = np.bincount(rows.owner, minlength=len(slots)) > self._held.lengths(slots)
         slots, rows, received_ms = slots[has_news], _of(rows, has_news), received_ms[has_news]
         if not len(slots):
             return []
@@ -257,40 +268,46 @@ class LiveEvents:
         self._is_first[slots[anchor_ms > rows.t_ms[limits[:-1]]]] = False
         self._newest_ms[slots] = self._judged_ms[slots] = rows.t_ms[limits[1:] - 1]
         self._is_settled[slots], self._due_ms[slots] = ~judged.in_doubt, judged.due_ms
-        self._tails.write(slots, judged.rows)
+        self._held.write(slots, judged.rows)
         self.passed_over.cut += judged.cut
         for slot, since_anchor, since_last in zip(slots.tolist(), judged.since, judged.since_last, strict=True):
             self._visit(slot, since_anchor)
             self._since_judged.pop(slot, None)
             if since_last != since_anchor:
                 self._since_judged[slot] = since_last
-        return list(zip(slots.tolist(), judged.events, anchor_ms.tolist(), received_ms.tolist(), strict=True))
+        # of most devices nothing follows
+        seen = [
+            _seen_until(rows.take(slice(limits[at], limits[at + 1]))) if events else ()
+            for at, events in enumerate(judged.events)
+        ]
+        found = zip(slots.tolist(), judged.events, anchor_ms.tolist(), received_ms.tolist(), seen, strict=True)
+        return [_SlotEvents(*one) for one in found]
 
     def _visit(self, slot: int, since: SinceByPlace) -> None:
-        """What a device visits at the beginning of its tail."""
+        """What a device visits at the first fix that is held."""
         _keep(self._since, slot, since)
 
     def _merged(self, slots: Ints, new: FixRows) -> FixRows:
-        """The tails with what is new in them: no time twice, and nothing from before a tail."""
-        tails = self._tails.read(slots)
-        lengths = self._tails.lengths(slots)
+        """What is held with what is new: no time twice, and nothing from before what is held."""
+        held = self._held.read(slots)
+        lengths = self._held.lengths(slots)
         begin_ms = np.full(len(slots), -(1 << 62), dtype=np.int64)
         some = lengths > 0
-        begin_ms[some] = tails.t_ms[offsets(lengths)[:-1][some]]
+        begin_ms[some] = held.t_ms[offsets(lengths)[:-1][some]]
         in_time = new.t_ms >= begin_ms[new.owner]
         self.passed_over.too_late += int((~in_time).sum())
-        rows = tails.joined(new.take(in_time))
+        rows = held.joined(new.take(in_time))
         rows = rows.take(np.lexsort((rows.seq, rows.epoch, rows.t_ms, rows.owner)))
         once = run_starts(rows.owner, rows.t_ms)
         self.passed_over.repeated += int((~once).sum())
         return rows.take(once)
 
-    def _news(
-        self, found: list[tuple[int, list[DayEvent], int, int]], now_ms: int, *, report: bool
-    ) -> Iterator[FoundEvent]:
+    def _news(self, found: list[_SlotEvents], now_ms: int, *, report: bool) -> Iterator[FoundEvent]:
         """What was not reported before; an id is kept for as long as the fixes by which it would be found again."""
-        oldest_ms = now_ms - round(self._settings.max_age_s * 1000)
-        for slot, events, anchor_ms, received_ms in found:
+        # an alert has no time before 1970, which a clock that was never set may say
+        oldest_ms = max(now_ms - round(self._settings.max_age_s * 1000), 0)
+        for of_slot in found:
+            slot, events, anchor_ms = of_slot.slot, of_slot.events, of_slot.anchor_ms
             said = self._said.get(slot, {})
             if not events and not said:
                 continue
@@ -305,7 +322,16 @@ class LiveEvents:
                 if event.t_ms < oldest_ms:
                     self.passed_over.too_old += 1
                     continue
-                yield FoundEvent(*self._names[slot], one, event, received_ms)
+                yield FoundEvent(*self._names[slot], one, event, of_slot.received_ms, of_slot.seen_until)
+
+
+def _seen_until(rows: FixRows) -> tuple[tuple[int, int], ...]:
+    """Of each epoch the highest seq; of more epochs than an alert may name, those of the newest fixes."""
+    newest = dict[int, int]()
+    # backwards: the newest epochs first
+    for epoch, seq in zip(rows.epoch[::-1].tolist(), rows.seq[::-1].tolist(), strict=True):
+        newest[epoch] = max(seq, newest.get(epoch, 0))
+    return tuple(newest.items())[:MAX_EPOCHS]
 
 
 def _keep(held: MutableMapping[int, Any], slot: int, value: Mapping[str, Any]) -> None:

@@ -60,4 +60,5 @@ def alert_of(found: FoundEvent, region: str, now_ms: int) -> Alert:
         value=event.value,
         received_ms=found.received_ms,
         raised_ms=now_ms,
+        seen_until=found.seen_until,
     )

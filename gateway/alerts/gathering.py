@@ -1,7 +1,8 @@
 """How long batches gather before they are evaluated together. Pure.
 
 An evaluation of ten batches costs nearly as much as one of a hundred. So while few come, evaluations keep a distance
-that follows from what they cost: they take a third of a thread at most, and the rest of the machine is left to others.
+that follows from what they cost: they take a third of a thread, and the rest of the machine is left to others, as far
+as no alert waits long for that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 
 __all__ = ["MAX_PAUSE_S", "pause_s"]
 
-MAX_PAUSE_S: Final = 0.05
+MAX_PAUSE_S: Final = 0.02
 """An alert waits no longer for this."""
 _TIMES: Final = 2.0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -19,9 +19,9 @@ _REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120)
 
 
 class AlertMetrics:
-    """The numbers of one process. Any thread counts."""
+    """The numbers of one process. Any thread counts. `max_lag_s`: how late it may be, for whoever compares."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_lag_s: float = math.nan) -> None:
         self.registry = registry = CollectorRegistry()
         self._fixes = Counter("waybill_alerts_fixes_total", "Fixes evaluated", registry=registry)
         self._published = Counter(
@@ -56,9 +56,16 @@ class AlertMetrics:
         self._unowned = Gauge(
             "waybill_alerts_unowned_partitions", "Partitions of which no owner is known", registry=registry
         )
+        self._standby = Gauge(
+            "waybill_alerts_standby_partitions", "Partitions of others whose state is kept", registry=registry
+        )
+        self._ready = Gauge(
+            "waybill_alerts_ready_partitions", "Those of them that could be gone on with", registry=registry
+        )
         self._lag_s = Gauge(
             "waybill_alerts_lag_seconds", "Age of the newest batch read; NaN: unknown", registry=registry
         )
+        Gauge("waybill_alerts_max_lag_seconds", "How large that may be: the setting", registry=registry).set(max_lag_s)
         self._waiting = Gauge("waybill_alerts_waiting_alerts", "Alerts without Pulsar's receipt", registry=registry)
         self._devices = Gauge("waybill_alerts_devices", "Devices of which something is held", registry=registry)
         self._fences = Gauge("waybill_alerts_fences", "Versions of fences and gates in force", registry=registry)
@@ -72,7 +79,7 @@ class AlertMetrics:
             ["reason"],
             registry=registry,
         )
-        self._healthy = Gauge("waybill_alerts_healthy", "1 while healthy; NaN: it holds nothing", registry=registry)
+        self._healthy = Gauge("waybill_alerts_healthy", "1 while healthy; NaN: unknown", registry=registry)
 
     def on_evaluated(self, fixes: int, seconds: float) -> None:
         """So many fixes were evaluated at once."""
@@ -128,7 +135,9 @@ class AlertMetrics:
         """Set the gauges as the status has it."""
         self._held.set(len(status.partitions_held))
         self._unowned.set(len(status.partitions_unowned))
-        self._lag_s.set(nan if status.lag_s is None else status.lag_s)
+        self._standby.set(len(status.partitions_standby))
+        self._ready.set(len(status.partitions_ready))
+        self._lag_s.set(math.nan if status.lag_s is None else status.lag_s)
         self._waiting.set(status.alerts_waiting)
         self._devices.set(status.devices_known)
         self._fences.set(status.fences + status.gates)
@@ -137,7 +146,7 @@ class AlertMetrics:
         # a gauge: the topic may be read again from its beginning
         for reason, count in status.fence_messages_refused.items():
             self._fence_messages_refused.labels(reason).set(count)
-        self._healthy.set(nan if status.healthy is None else status.healthy)
+        self._healthy.set(math.nan if status.healthy is None else status.healthy)
 
 
 def _total(counter: Counter) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The partitions of a process: claimed one by one, each served by a thread of its own, and given back."""
+"""The partitions of a process: claimed in groups, each served by a thread of its own, and given back."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ import pulsar
 import structlog
 
 from gateway.alerts.alert_sender import BATCHING_DELAY_MS, MAX_IN_FLIGHT, AlertSender
+from gateway.alerts.asked_partitions import AskedPartitions
 from gateway.alerts.claims import Claims, ClaimState
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.evaluation_part import MAX_MESSAGES
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.partition import (
-    MAX_BYTES,
-    RECEIVER_QUEUE,
-    OwnedPartition,
-    PartitionSettings,
-)
-from gateway.alerts.presence import Presence
+from gateway.alerts.partition import MAX_BYTES, RECEIVER_QUEUE, OwnedPartition
+from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
+from gateway.alerts.presence import Presence, PresenceMessage
 from gateway.alerts.presence_topic import PresenceTopic
+from gateway.alerts.rewinding import EntryPosition
 from gateway.alerts.rules import AlertRules
+from gateway.alerts.standby_partitions import StandbyPartitions
 from identity import Unsealer
 from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
+from runtime.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
 
 __all__ = ["MAX_PARTITIONS", "PartitionOwner"]
 
 MAX_PARTITIONS: Final = 512
-"""Each has a thread and a subscription."""
+"""Each that is held, or stood by for, has a thread and a subscription or a reader."""
+MAX_KNOWN: Final = 16_384
+"""All that are known are asked for: of what nobody asks for, nobody says that it has no owner."""
+FULL_S: Final = 5.0
+"""Who holds as many as it may asks so often whether another process has one."""
 LOOK_S: Final = 30.0
 """How often the topics are asked for their partitions."""
 # a partition that is free is taken by the next turn
@@ -64,12 +67,16 @@ class PartitionOwner:
         self._claims = Claims(random.random)
         self._tenant_of: dict[str, str] = {}
         self._held: dict[str, tuple[OwnedPartition, threading.Thread]] = {}
-        self._presence = Presence(f"{settings.name}/{secrets.token_hex(8)}")
-        self._heard = PresenceTopic(self._client, settings.processes_topic, self._presence)
+        self._presence = Presence(f"{settings.name}/{secrets.token_hex(8)}", settings.pulsar_tenants)
+        self._heard = PresenceTopic(self._client, settings.processes_topic, self._presence, self._said)
+        self._asking = AskedPartitions(self._subscribed)
+        self._standbys = StandbyPartitions(self._client, self._presence, self._state)
+        self._acknowledged: dict[str, EntryPosition | None] = {}
         self._given: set[str] = set()
+        self._evaluating = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="claims partitions", daemon=True)
-        self._next_look_s = 0.0
+        self._next_look_s, self._looked_in_vain = 0.0, False
         self.turned_s = time.monotonic()
         self.problem = "the partitions are not known yet"
 
@@ -83,6 +90,16 @@ class PartitionOwner:
         """How many alert processes of the region are heard, with this one."""
         return 1 + len(self._presence.others(time.monotonic()))
 
+    @property
+    def standbys(self) -> StandbyPartitions:
+        """The partitions of other processes for which this one stands by."""
+        return self._standbys
+
+    @property
+    def hearing_problem(self) -> str:
+        """Why the other processes are not heard; empty while they are."""
+        return self._heard.problem
+
     def of_state(self, state: ClaimState) -> tuple[str, ...]:
         """The names of the partitions in a state."""
         return tuple(self._claims.of_state(state))
@@ -90,22 +107,26 @@ class PartitionOwner:
     @property
     def is_running(self) -> bool:
         """Whether its thread runs."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and self._heard.is_running
 
     def start(self) -> None:
         """Begins to claim."""
         self._thread.start()
+        self._heard.start()
 
     def close(self) -> bool:
         """Gives every partition back once what was read is receipted, within the stop time-out; whether all were."""
         self._stop.set()
+        self._heard.stop()
         self._thread.join(self._settings.pulsar.operation_timeout_s + _CLOSE_S)
+        self._asking.close()
         ends_s = time.monotonic() + self._settings.stop_timeout_s + _CLOSE_S
         for owned, _ in self._held.values():
             owned.stop()
+        self._standbys.close()
         for _, thread in self._held.values():
             thread.join(max(ends_s - time.monotonic(), 0))
-        closing = threading.Thread(target=_close_client, args=(self._client,), name="pulsar-close", daemon=True)
+        closing = threading.Thread(target=close_quietly, args=(self._client,), name="pulsar-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
         return not any(thread.is_alive() or owned.unreceipted for owned, thread in self._held.values())
@@ -118,21 +139,36 @@ class PartitionOwner:
             if self._rules() is None:
                 continue
             self._look()
-            self._heard.turn(len(self._held))
             self._give()
-            name = self._claims.due(time.monotonic())
-            if name is not None:
-                self._claim(name)
+            if self._settings.standby:
+                taken = self._claims.of_state(ClaimState.TAKEN)
+                self._standbys.turn(taken, len(self._held), time.monotonic(), most=MAX_PARTITIONS)
+            self._claim_due(time.monotonic())
+
+    def _said(self) -> PresenceMessage | None:
+        """What the others are to know of this process, in the thread that says it; None: it claims nothing yet."""
+        if self._rules() is None:
+            return None
+        # of the second before: an acknowledgement has come to the broker when a standby goes by it
+        before = self._acknowledged
+        self._acknowledged = {owned.name: owned.acknowledged for owned in self.held}
+        return PresenceMessage(
+            self._presence.instance,
+            len(self._acknowledged),
+            {name: before.get(name) for name in self._acknowledged},
+            frozenset(self._standbys.ready) if self._settings.standby else None,
+            frozenset(self._settings.pulsar_tenants),
+        )
 
     def _give(self) -> None:
         """Give one back to a process that holds two fewer, and wait until it has been heard to have it."""
         now_s = time.monotonic()
-        ready = [name for name, (owned, _) in self._held.items() if owned.is_rebuilt]
-        if not ready or not self._presence.is_to_give(len(self._held), now_s):
-            return
-        self._presence.on_changed(now_s)
-        self._given.add(ready[-1])
-        self._held[ready[-1]][0].stop()
+        rebuilt = [name for name, (owned, _) in self._held.items() if owned.is_rebuilt]
+        name = self._presence.to_give(rebuilt, len(self._held), now_s)
+        if name is not None:
+            self._presence.on_changed(now_s)
+            self._given.add(name)
+            self._held[name][0].stop()
 
     def _look(self) -> None:
         """Which partitions there are: more may come while we run."""
@@ -147,46 +183,81 @@ class PartitionOwner:
                 problem = f"the partitions of {self._settings.batches_topic(tenant)} are not known: {error}"
                 self._next_look_s = time.monotonic() + 1.0
                 continue
-            room = MAX_PARTITIONS - len(self._tenant_of)
-            new = [name for name in names if name not in self._tenant_of][: max(room, 0)]
-            self._tenant_of.update(dict.fromkeys(new, tenant))
-            self._claims.add(new, time.monotonic())
-        if problem and not self.problem:
+            new = [name for name in names if name not in self._tenant_of]
+            room = MAX_KNOWN - len(self._tenant_of)
+            if len(new) > room:
+                problem = f"{len(new) - room} partitions of {tenant} are read by nobody: more than {MAX_KNOWN} in all"
+            self._tenant_of.update(dict.fromkeys(new[:room], tenant))
+            self._claims.add(new[:room], time.monotonic())
+        # also at the start, when nothing is known yet
+        if problem and not self._looked_in_vain:
             _LOG.warning("partitions not known", problem=problem)
-        self.problem = problem
+        self.problem, self._looked_in_vain = problem, bool(problem)
 
-    def _claim(self, name: str) -> None:
+    def _claim_due(self, now_s: float) -> None:
+        """Asks for some at once: for one after the other, many would take longer than one may be without an owner."""
+        held = self._presence.held_by_others(now_s)
+        self._claims.probe(held, self._standbys.ready, now_s, partial(self._yields, now_s))
+        names = self._claims.due(now_s)
+        self._claims.on_asked(names)
+        for name, answer in self._asking.answers(names):
+            self._on_answer(name, answer)
+
+    def _yields(self, now_s: float, name: str) -> bool:
+        """Whether another process that reads it holds fewer than we do, and is to have it."""
+        return not self._presence.comes_first(len(self._held), now_s, name)
+
+    def _subscribed(self, name: str) -> Any:
+        """The subscription of a partition, or the error: of several each is one by itself."""
         try:
-            consumer = self._client.subscribe(
+            return self._client.subscribe(
                 name,
                 self._settings.pulsar.subscription,
                 consumer_name=self._settings.name,
                 receiver_queue_size=RECEIVER_QUEUE,
                 batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(
-                    MAX_MESSAGES, MAX_BYTES, self._settings.window_ms
+                    MAX_MESSAGES, MAX_BYTES, self._settings.batching_delay_ms
                 ),
             )
-        except pulsar.ConsumerBusy:
-            now_s = time.monotonic()
-            self._claims.on_taken(name, now_s, yields=not self._presence.comes_first(len(self._held), now_s))
-            return
         except (pulsar.PulsarException, PulsarAccessError) as error:
-            self._claims.on_failed(name, time.monotonic())
-            self.problem = f"{name} cannot be subscribed to: {error}"
-            _LOG.warning("a partition cannot be claimed", partition=name, problem=str(error))
+            return error
+
+    def _on_answer(self, name: str, answer: Any) -> None:
+        now_s, is_ready = time.monotonic(), name in self._standbys.ready
+        if isinstance(answer, pulsar.ConsumerBusy):
+            # a standby is not to be late
+            self._claims.on_taken(name, now_s, yields=not is_ready and self._yields(now_s, name))
+            return
+        if isinstance(answer, Exception):
+            self._claims.on_failed(name, now_s)
+            self.problem = f"{name} cannot be subscribed to: {answer}"
+            _LOG.warning("a partition cannot be claimed", partition=name, problem=str(answer))
             return
         self.problem = ""
-        now_s = time.monotonic()
-        self._claims.on_held(name, now_s, yields=not self._presence.comes_first(len(self._held) + 1, now_s))
+        if len(self._held) >= MAX_PARTITIONS:
+            # left to another process; while there is none it is known to have no owner
+            close_quietly(answer)
+            self._claims.on_failed(name, now_s, FULL_S)
+            return
+        yields = not self._presence.comes_first(len(self._held) + 1, now_s, name)
+        # whoever had it may have ended, with all that it had
+        self._claims.hasten(self._presence.held_with(name), now_s, yields=yields and not is_ready)
+        # one that has its state tries each second
+        others = not is_ready and self._presence.is_ready_elsewhere(name, now_s)
+        if others and self._claims.may_leave(name, now_s):
+            close_quietly(answer)
+            self._claims.on_left(name, now_s)
+            return
+        self._claims.on_held(name, now_s, yields=yields, is_ours=is_ready)
         self._presence.on_changed(now_s)
-        owned = self._owned(name, consumer)
+        owned = self._owned(name, answer)
         thread = threading.Thread(
             target=owned.run, args=(self._settings.stop_timeout_s,), name=_short(name), daemon=True
         )
         self._held[name] = owned, thread
         thread.start()
 
-    def _owned(self, name: str, consumer: Any) -> OwnedPartition:
+    def _state(self, name: str) -> PartitionEvaluation:
         tenant, settings = self._tenant_of[name], self._settings
         common = PartitionSettings(
             region=settings.region,
@@ -195,17 +266,19 @@ class PartitionOwner:
             unsealer=Unsealer.of_folder(settings.sealing_keys),
             rewind_ms=round(settings.rewind_s * 1000),
         )
+        return PartitionEvaluation(name, common, self._rules, self._evaluate, self._metrics)
+
+    def _owned(self, name: str, consumer: Any) -> OwnedPartition:
         backoff = Backoff(0.1, 5.0, random.random)
-        sender = AlertSender(partial(self._producer, tenant), backoff, self._metrics.on_publish_failed)
+        sender = AlertSender(partial(self._producer, self._tenant_of[name]), backoff, self._metrics.on_publish_failed)
         return OwnedPartition(
-            name,
-            common,
+            self._state(name),
             self._client,
             consumer,
             sender=sender,
-            rules=self._rules,
-            evaluate=self._evaluate,
             metrics=self._metrics,
+            evaluating=self._evaluating,
+            prepared=self._standbys.take(name),
         )
 
     def _producer(self, tenant: str) -> Any:
@@ -213,7 +286,7 @@ class PartitionOwner:
         return self._client.create_producer(
             settings.alerts_topic(tenant),
             send_timeout_millis=round(settings.pulsar.send_timeout_s * 1000),
-            # More than an sender ever has in flight, so it never blocks.
+            # More than a sender ever has in flight, so it never blocks.
             max_pending_messages=2 * MAX_IN_FLIGHT + 1,
             block_if_queue_full=True,
             batching_enabled=True,
@@ -242,10 +315,3 @@ def _short(name: str) -> str:
     """What distinguishes a partition in a log: its tenant and number."""
     topic, _, number = name.removeprefix("persistent://").rpartition(_PARTITION)
     return f"alerts {topic.partition('/')[0]} {number}"
-
-
-def _close_client(client: Any) -> None:
-    try:
-        client.close()
-    except pulsar.PulsarException:
-        return

@@ -1,15 +1,15 @@
 """One partition that this process owns: its batches are read, evaluated, and acknowledged once their alerts are safe.
 
 In a thread of its own. Before anything is said, the state is made from the messages of a bounded time before the first
-one that nobody acknowledged; what follows from those, the owner before has said.
+one that nobody acknowledged; what follows from those, the owner before has said. Where this process was the partition's
+standby, most of that is done.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pulsar
@@ -17,73 +17,79 @@ import structlog
 
 from gateway.alerts.ack_order import AckOrder
 from gateway.alerts.alert_sender import AlertSender
-from gateway.alerts.batch_reading import UnusableBatch, read_batch
-from gateway.alerts.evaluation import FoundEvent, LiveEvents
-from gateway.alerts.evaluation_part import EvaluationPart, ReadBatch, alert_of, parts_of
-from gateway.alerts.fix_columns import FixColumns
+from gateway.alerts.evaluation import FoundEvent
+from gateway.alerts.evaluation_part import EvaluationPart, alert_of
 from gateway.alerts.gathering import pause_s
+from gateway.alerts.lag import age_s
 from gateway.alerts.metrics import AlertMetrics
-from gateway.alerts.rewinding import RewindEnd, position_of, rewound
-from gateway.alerts.rules import AlertRules
-from gateway.errors import PulsarUnreachable, last_line
-from identity import Unsealer
+from gateway.alerts.partition_evaluation import PartitionEvaluation
+from gateway.alerts.rewinding import EntryPosition, MessagePosition, RewindEnd, position_of, rewound
+from gateway.alerts.silence import Silence
+from gateway.alerts.standby import PreparedState
+from gateway.errors import PulsarUnreachable
+from runtime.pulsar_client import close_quietly
 
-__all__ = ["OwnedPartition", "PartitionSettings"]
+__all__ = ["OwnedPartition"]
 
 FIRST_WAIT_MS: Final = 300
 """So long a new owner waits for a message that was left: if there is none, it goes on behind the last one."""
 RECEIVE_MS: Final = 250
 MAX_BYTES: Final = 4 << 20
-"""What is read in one window, at most."""
+"""What is read at once, at most."""
 RECEIVER_QUEUE: Final = 500
 MAX_TAKEN: Final = 10_000
 """While so many groups of messages wait for receipts, no more are read."""
 MANY: Final = RECEIVER_QUEUE // 2
-"""As many messages in one window are a backlog: nothing is awaited then."""
+"""As many messages at once are a backlog: nothing is awaited then."""
 LOST_AFTER_S: Final = 2.0
 """A subscription that is not connected for so long is given up: another process may have the partition."""
 # a receipt wakes it; this is for the one that was missed
 _FULL_WAIT_S: Final = 0.05
+# so late a stop is heard while other partitions are evaluated
+_TURN_WAIT_S: Final = 0.5
 _LOG = structlog.get_logger("alerts")
 
 
-class PartitionSettings(NamedTuple):
-    """What all partitions of one tenant's topic have in common."""
+class _EvaluatedPart(NamedTuple):
+    """Messages, what follows from them, and how long that took."""
 
-    region: str
-    tenants: frozenset[str]
-    unsealer: Unsealer
-    rewind_ms: int
+    part: EvaluationPart
+    found: Sequence[FoundEvent]
+    took_s: float
 
 
 class OwnedPartition:
-    """A partition whose exclusive subscription this process has. `run` is its thread's; `stop` ends it in order."""
+    """A partition whose exclusive subscription this process has. `run` is its thread's; `stop` ends it in order.
+
+    `state`: without a message. `evaluating`: held while messages are evaluated, and never while the cluster is waited
+    for; the partitions of a process share one, for threads that compute at once only wait for each other, many times a
+    message. `prepared`: what this process made as the standby, where it was that. `acknowledged`: everything before
+    that entry is acknowledged; None: it is not known yet.
+    """
 
     def __init__(
         self,
-        name: str,
-        settings: PartitionSettings,
+        state: PartitionEvaluation,
         client: Any,
         consumer: Any,
         *,
         sender: AlertSender,
-        rules: Callable[[], AlertRules | None],
-        evaluate: Callable[[AlertRules], LiveEvents],
         metrics: AlertMetrics,
+        evaluating: threading.Lock,
+        prepared: Callable[[], PreparedState | None] = lambda: None,
     ) -> None:
-        self.name = name
-        self._settings, self._client, self._consumer, self._sender = settings, client, consumer, sender
-        self._rules_now, self._evaluate, self._metrics = rules, evaluate, metrics
+        self.name, self._state = state.name, state
+        self._client, self._consumer, self._sender = client, consumer, sender
+        self._metrics, self._evaluating, self._prepared = metrics, evaluating, prepared
         self._order: AckOrder[Any] = AckOrder()
         self._stop = threading.Event()
-        now = rules()
-        assert now is not None, "nothing is claimed before there are rules"
-        self._rules = now
-        self._live = evaluate(now)
-        self._passed_over: dict[str, int] = {}
+        # where the state ends while the first message is awaited: made anew, or a standby's
         self._rewound: RewindEnd | None = None
+        self._kept: PreparedState | None = None
         self._lost_at_s: float | None = None
         self._pause_s = 0.0
+        self._silence = Silence()
+        self.acknowledged: EntryPosition | None = None
         self.is_rebuilt = False
         self.lost_reason = ""
         self.newest_ms: int | None = None
@@ -99,17 +105,24 @@ class OwnedPartition:
     @property
     def device_count(self) -> int:
         """Of how many devices something is held."""
-        return self._live.device_count
+        return self._state.device_count
 
     @property
     def unreceipted(self) -> int:
         """How many alerts have no receipt yet."""
         return self._order.unreceipted
 
-    def lag_s(self, now_s: float) -> float:
-        """The age of the newest message that was read; 0 when there was none left."""
+    def lag_s(self, now_s: float) -> float | None:
+        """The age of the newest message that was read; 0 when there was none left.
+
+        While the state is made, of the first one that waits for it. None: it is not known, as while nothing can come
+        or what there is does not come, or where the clock that published it is not ours.
+        """
         newest_ms = self.newest_ms
-        return 0.0 if newest_ms is None else max(now_s - newest_ms / 1000, 0.0)
+        if newest_ms is None:
+            is_at_end = self.is_rebuilt and self._consumer.is_connected() and not self._silence.is_withheld
+            return 0.0 if is_at_end else None
+        return age_s(newest_ms, now_s)
 
     def stop(self) -> None:
         """Read nothing more, wait for the receipts of what was read, and give the partition back."""
@@ -120,6 +133,7 @@ class OwnedPartition:
         try:
             # before the state is made: the first message that was left says up to where it is made
             first = self._received()
+            self._kept = self._prepared()
             if self._rebuild(first):
                 self._handle(first)
             while not self._stop.is_set() and not self._is_lost():
@@ -130,37 +144,45 @@ class OwnedPartition:
             self.lost_reason = f"{type(error).__name__}: {error}"
         finally:
             self._sender.close()
-            _close(self._consumer)
+            close_quietly(self._consumer)
 
     def _turn(self) -> None:
         self.turned_s = time.monotonic()
         self._acknowledge()
-        rules = self._rules_now()
-        if rules is not None and rules is not self._rules:
-            self._rules = rules
-            self._live.replace_rules(rules)
+        self._state.follow_rules()
         if self._sender.is_full or len(self._order) >= MAX_TAKEN:
             self._sender.came.wait(_FULL_WAIT_S)
             return
         # what comes meanwhile is with the client: it is evaluated with what is awaited then
         self._stop.wait(self._pause_s)
         messages = self._received()
-        if messages and self._rewound is not None:
-            rewound_to, self._rewound = self._rewound, None
-            # One that the owner before left, and that came late: what follows from it is still to be said.
-            if not rewound_to.is_before(position_of(messages[0].message_id())) and not self._rebuild(messages):
-                return
+        if messages and self._is_to_rebuild(position_of(messages[0].message_id())) and not self._rebuild(messages):
+            return
+        if messages:
+            self._rewound = None
         self._handle(messages)
 
+    def _is_to_rebuild(self, first: MessagePosition) -> bool:
+        """Whether the state is not that before the first message that comes.
+
+        One that the owner before left may come late: what follows from it is still to be said.
+        """
+        return self._kept is not None or (self._rewound is not None and not self._rewound.is_before(first))
+
     def _received(self) -> list[Any]:
-        """What comes within a window from the first message on; nothing when none came for a moment."""
+        """What comes within the batching delay from the first message on; nothing when none came for a moment."""
         try:
             first = self._consumer.receive(RECEIVE_MS if self.is_rebuilt else FIRST_WAIT_MS)
         except pulsar.Timeout:
             self.newest_ms = None
+            # asked while it is not connected, the client waits for the cluster, and whether it is lost is found later
+            if self._silence.is_to_ask(time.monotonic()) and self._consumer.is_connected():
+                self._silence.on_end(position_of(self._consumer.get_last_message_id()).of_entry, time.monotonic())
             return []
-        # An idle partition costs a wake-up four times a second, and not one for each window.
-        return [first, *self._consumer.batch_receive()]
+        # An idle partition costs a wake-up four times a second, and not one for each batching delay.
+        messages = [first, *self._consumer.batch_receive()]
+        self._silence.on_read(position_of(messages[-1].message_id()).of_entry, time.monotonic())
+        return messages
 
     def _rebuild(self, messages: Sequence[Any]) -> bool:
         """The state as it was before the first of these messages; without any, as it is behind the last one.
@@ -168,86 +190,89 @@ class OwnedPartition:
         Whether it is whole: it is not where this is stopped.
         """
         began_s, self.is_rebuilt = time.monotonic(), False
-        # anew, not on top: what was known of these devices may be of a time in which somebody else had the partition
-        self._live = self._evaluate(self._rules)
         if messages:
             end = RewindEnd(position_of(messages[0].message_id()), included=False)
-            until_ms = messages[0].publish_timestamp()
+            self.newest_ms = until_ms = messages[0].publish_timestamp()
         else:
-            # Nothing is left, or it has not come yet: where the first message shows that, all is done again.
+            # Nothing is left, or it has not come yet.
             end = RewindEnd(position_of(self._consumer.get_last_message_id()), included=True)
+            self._silence.on_read(end.position.of_entry, time.monotonic())
             until_ms = round(time.time() * 1000)
-            self._rewound = end
-        since_ms = max(until_ms - self._settings.rewind_ms, 0)
-        count = 0
-        for part in parts_of(self._read(rewound(self._client, self.name, since_ms, end))):
-            if self._stop.is_set():
-                return False
-            self.turned_s = time.monotonic()
-            count += len(part.messages)
-            self._take(part, report=False)
-        self._passed_over = asdict(self._live.passed_over)
+        kept, self._kept, self._rewound = self._kept, None, None
+        since_ms = max(until_ms - self._state.settings.rewind_ms, 0)
+        is_kept = kept is not None and kept.serves(end, since_ms)
+        if kept is not None and is_kept:
+            count = self._go_on(kept, end) if messages else self._stay(kept)
+        else:
+            # anew, not on top: what was known of these devices may be of a time when somebody else had the partition
+            self._state = self._state.anew()
+            self._rewound = None if messages else end
+            self.acknowledged = end.position.of_entry
+            count = self._read_again(since_ms, end)
+        if self._stop.is_set():
+            return False
         self.is_rebuilt = True
         seconds = time.monotonic() - began_s
         self._metrics.on_rebuilt(seconds)
-        _LOG.info("partition taken", partition=self.name, messages=count, seconds=round(seconds, 3))
+        _LOG.info("partition taken", partition=self.name, messages=count, seconds=round(seconds, 3), standby=is_kept)
         return True
 
+    def _go_on(self, kept: PreparedState, end: RewindEnd) -> int:
+        """The state of the standby, and what it had not read yet; how many messages those were."""
+        self._state = kept.state
+        self._state.follow_rules()
+        self.acknowledged = end.position.of_entry
+        return self._read_again(kept.state.last_id, end)
+
+    def _stay(self, kept: PreparedState) -> int:
+        """The state of the standby, where it is: only the first message shows up to where is to be read."""
+        self._state, self._kept = kept.state, kept
+        self.acknowledged = kept.position.of_entry
+        return 0
+
+    def _read_again(self, start: Any, end: RewindEnd) -> int:
+        """Takes what the owner before took, and says nothing; how many messages those were."""
+        count = 0
+        for part in self._state.parts(rewound(self._client, self.name, start, end), report=False):
+            if self._stop.is_set():
+                break
+            self.turned_s = time.monotonic()
+            count += len(part.messages)
+            self._state.take(part, report=False)
+        return count
+
     def _handle(self, messages: Sequence[Any]) -> None:
-        began_s = time.monotonic()
-        for part in parts_of(self._read(messages)):
-            self.newest_ms = part.messages[-1].publish_timestamp()
-            found = self._take(part, report=True)
+        if not messages:
+            self._pause_s = 0.0
+            return
+        took_s, parts = 0.0, self._state.parts(messages, report=True)
+        while (evaluated := self._next_evaluated(parts)) is not None:
+            self.newest_ms = evaluated.part.messages[-1].publish_timestamp()
             now_ms = round(time.time() * 1000)
-            alerts = [alert_of(one, self._settings.region, now_ms) for one in found]
+            alerts = [alert_of(one, self._state.settings.region, now_ms) for one in evaluated.found]
             # also without alerts: it is acknowledged in its order
-            self._sender.add(alerts, self._order.take(part.messages[-1].message_id(), len(alerts)))
+            self._sender.add(alerts, self._order.take(evaluated.part.messages[-1].message_id(), len(alerts)))
+            # a producer that is opened may wait for the cluster: other partitions go on meanwhile
             self._acknowledge()
-        self._pause_s = pause_s(time.monotonic() - began_s, len(messages), MANY) if messages else 0.0
+            took_s += evaluated.took_s
+        self._pause_s = pause_s(took_s, len(messages), MANY)
 
-    def _take(self, part: EvaluationPart, *, report: bool) -> Sequence[FoundEvent]:
-        if not part.batches:
-            return ()
-        began_s = time.monotonic()
+    def _next_evaluated(self, parts: Iterator[EvaluationPart]) -> _EvaluatedPart | None:
+        """The next part, once it is this partition's turn; None: there is none, or the turn did not come before the
+        end, and then what is left comes again to whoever reads on."""
+        while not self._evaluating.acquire(timeout=_TURN_WAIT_S):
+            # who waits is not stuck; whoever makes it wait shows by itself whether it is
+            self.turned_s = time.monotonic()
+            if self._stop.is_set():
+                return None
         try:
-            fixes = FixColumns.of(part.batches)
-            found: Sequence[FoundEvent] = self._live.take(fixes, round(time.time() * 1000), report=report)
-            count = len(fixes)
-        except Exception as error:  # noqa: BLE001 - of whatever kind: one batch must not end the alerts of all
-            _LOG.error("an evaluation failed; its batches are evaluated one by one", problem=last_line(error))
-            found = [event for one in part.batches for event in self._evaluated_alone(one, report=report)]
-            count = 0
-        if report:
-            self._metrics.on_evaluated(count, time.monotonic() - began_s)
-            before, self._passed_over = self._passed_over, asdict(self._live.passed_over)
-            self._metrics.on_fixes_passed_over(
-                {reason: number - before.get(reason, 0) for reason, number in self._passed_over.items()}
-            )
-        return found
-
-    def _evaluated_alone(self, batch: ReadBatch, *, report: bool) -> Sequence[FoundEvent]:
-        try:
-            return self._live.take(FixColumns.of([batch]), round(time.time() * 1000), report=report)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._metrics.on_passed_over("internal-error")
-            name = f"{batch[0]}/{batch[1].header.device}"
-            _LOG.error("a batch is passed over", partition=self.name, device=name, problem=last_line(error))
-            return ()
-
-    def _read(self, messages: Iterable[Any]) -> Iterator[tuple[Any, ReadBatch | None]]:
-        """Each message, and what is in it; None where it is passed over."""
-        settings = self._settings
-        for message in messages:
-            try:
-                tenant, columns = read_batch(
-                    message.data(), _properties(message), tenants=settings.tenants, unsealer=settings.unsealer
-                )
-                yield message, (tenant, columns, message.publish_timestamp())
-            except UnusableBatch as passed:
-                if self.is_rebuilt:
-                    self._metrics.on_passed_over(passed.reason)
-                    _LOG.warning("a message is passed over", partition=self.name, problem=str(passed))
-                yield message, None
+            self.turned_s = began_s = time.monotonic()
+            part = next(parts, None)
+            if part is None:
+                return None
+            return _EvaluatedPart(part, self._state.take(part, report=True), time.monotonic() - began_s)
+        finally:
+            self._evaluating.release()
 
     def _acknowledge(self) -> None:
         for sent in self._sender.pump():
@@ -257,6 +282,7 @@ class OwnedPartition:
         position = self._order.pop_done()
         if position is not None:
             self._consumer.acknowledge_cumulative(position)
+            self.acknowledged = position_of(position).of_entry
 
     def _finish(self, finish_s: float) -> None:
         ends_s = time.monotonic() + finish_s
@@ -276,18 +302,3 @@ class OwnedPartition:
             return False
         self.lost_reason = "the subscription is not connected"
         return True
-
-
-def _properties(message: Any) -> dict[str, str]:
-    try:
-        return dict(message.properties())
-    except UnicodeDecodeError:
-        # Of nobody: it is passed over as that.
-        return {}
-
-
-def _close(consumer: Any) -> None:
-    try:
-        consumer.close()
-    except pulsar.PulsarException:
-        return

@@ -9,12 +9,19 @@ import pulsar
 
 from gateway.errors import PulsarUnreachable
 
-__all__ = ["MessagePosition", "RewindEnd", "position_of", "rewound"]
+__all__ = ["EntryPosition", "MessagePosition", "RewindEnd", "position_of", "rewound"]
 
 _WAIT_MS: Final = 1000
 _MAX_SILENCES: Final = 10
 """A reader that gives nothing for so many seconds, while the cluster says there is more, has failed."""
 _RECEIVER_QUEUE: Final = 2000
+
+
+class EntryPosition(NamedTuple):
+    """Where an entry stands in its partition: a message, or several that were sent together."""
+
+    ledger: int
+    entry: int
 
 
 class MessagePosition(NamedTuple):
@@ -23,6 +30,11 @@ class MessagePosition(NamedTuple):
     ledger: int
     entry: int
     batch_index: int
+
+    @property
+    def of_entry(self) -> EntryPosition:
+        """Where the entry stands that has the message."""
+        return EntryPosition(self.ledger, self.entry)
 
 
 class RewindEnd(NamedTuple):
@@ -45,17 +57,21 @@ def position_of(message_id: Any) -> MessagePosition:
     return MessagePosition(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
 
 
-def rewound(client: Any, partition: str, since_ms: int, end: RewindEnd) -> Iterator[Any]:
-    """The messages of a partition that were published since a moment (ms since 1970), up to an end.
+def rewound(client: Any, partition: str, start: int | Any, end: RewindEnd) -> Iterator[Any]:
+    """The messages of a partition from `start` up to an end.
 
-    By a reader of its own, which leaves nothing behind: the position of the subscription stays where it is. Raises
-    PulsarUnreachable, and what the client raises.
+    `start`: the moment from which on they were published (ms since 1970), or the id of the message behind which they
+    come. By a reader of its own, which leaves nothing behind: the position of the subscription stays where it is.
+    Raises PulsarUnreachable, and what the client raises.
     """
-    reader = client.create_reader(partition, pulsar.MessageId.earliest, receiver_queue_size=_RECEIVER_QUEUE)
+    since_ms = start if isinstance(start, int) else None
+    begin = start if since_ms is None else pulsar.MessageId.earliest
+    reader = client.create_reader(partition, begin, receiver_queue_size=_RECEIVER_QUEUE)
     try:
-        reader.seek(since_ms)
-        # seek is by when a message was published, and inclusive: too much is read rather than too little
-        # after such a seek the client asks the broker each time whether there is more: so it is asked at the beginning
+        if since_ms is not None:
+            # by when a message was published, and inclusive: too much is read rather than too little
+            reader.seek(since_ms)
+        # after a seek the client asks the broker each time whether there is more: so it is asked at the beginning
         # and after a silence, and the end is known by its place
         silences, may_come = 0, reader.has_message_available()
         while may_come:

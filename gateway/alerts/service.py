@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from gateway.alerts.claims import ClaimState
 from gateway.alerts.config import AlertEndpoint, AlertSettings
 from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.fence_follower import FenceFollower
+from gateway.alerts.lag import Lag, lag_of
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.owner import PartitionOwner
 from gateway.alerts.rules import AlertRules
@@ -24,6 +26,7 @@ from gateway.errors import AddressTaken, ThreadEnded
 from geo.spatial import Fence, FenceSet, Gate, GateSet
 from runtime.signals import handle_signals
 from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from runtime.token_watch import TokenWatch
 
 __all__ = ["AlertService"]
 
@@ -32,6 +35,9 @@ STUCK_AFTER_S = 60.0
 # so late a signal is heard at most
 _TURN_S = 0.2
 _STATUS_S = 1.0
+# Unpacking a batch lets go of the interpreter, and waits this long to have it back from a thread that computes; as
+# Python has it (5 ms), that is more than all else a batch costs.
+_SWITCH_S = 0.0005
 _LOG = structlog.get_logger("alerts")
 
 
@@ -42,7 +48,7 @@ class AlertService:
         """Raises SettingsError, SealingKeyError, PulsarAccessError."""
         self._settings, self._log_suppressed = settings, log_suppressed
         source = settings.pulsar
-        self._metrics = AlertMetrics()
+        self._metrics = AlertMetrics(settings.max_lag_s)
         make = partial(_rules, settings)
         self._fences: FenceFollower[AlertRules] = FenceFollower(
             source.service_url, source.access, settings.fences, make
@@ -50,6 +56,7 @@ class AlertService:
         self._owner = PartitionOwner(
             settings, lambda: self._fences.rules, partial(_evaluation, settings), self._metrics
         )
+        self._tokens = TokenWatch([source.access])
         self._stop = threading.Event()
         self._ended_thread = ""
         self._began_s = time.monotonic()
@@ -66,6 +73,7 @@ class AlertService:
         """Serve until SIGTERM or SIGINT, then give the partitions back within the stop time-out."""
         # By itself a thread that raises ends without a consequence for the process.
         threading.excepthook = self._on_thread_ended
+        sys.setswitchinterval(_SWITCH_S)
         stop = self._stop
         with (
             _serve(self._settings.status, self._metrics, lambda: self._status, self._is_alive) as server,
@@ -99,18 +107,25 @@ class AlertService:
     def _update(self, now_s: float) -> None:
         held, facts, counts = self._owner.held, self._fences.facts, self._metrics.counts
         unowned = self._owner.of_state(ClaimState.UNKNOWN)
-        problem = self._problem(now_s, facts.problem, unowned)
+        # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
+        standbys = self._owner.standbys
+        lag = lag_of((one.name, one.lag_s(time.time())) for one in held)
+        problem = self._tokens.ended or self._problem(now_s, facts.problem, unowned, lag) or self._tokens.ending
         before_s, before = self._counted
         self._counted = now_s, self._metrics.fixes
         known: dict[str, object] = {
             "state": self._state(bool(held)),
-            "healthy": False if problem else (True if held else None),
-            "last_error": problem,
+            "healthy": False if problem else (True if held and not lag.unknown else None),
+            "last_error": problem or lag.doubt,
             "processes": self._owner.processes,
             "partitions_held": tuple(sorted(one.name for one in held)),
-            "partitions_taken": self._owner.of_state(ClaimState.TAKEN),
+            "partitions_of_others": self._owner.of_state(ClaimState.TAKEN),
             "partitions_unowned": unowned,
-            "lag_s": max((round(one.lag_s(time.time()), 3) for one in held), default=None),
+            "partitions_standby": tuple(standbys.names),
+            "partitions_ready": tuple(standbys.ready),
+            "standby_behind_s": None if standbys.behind_s is None else round(standbys.behind_s, 1),
+            "standby_problem": standbys.problem or self._owner.hearing_problem,
+            "lag_s": lag.said_s(self._settings.max_lag_s),
             "fixes_per_s": round((self._metrics.fixes - before) / max(now_s - before_s, 0.001), 1),
             "devices_known": sum(one.device_count for one in held),
             "alerts_waiting": sum(one.unreceipted for one in held),
@@ -131,7 +146,7 @@ class AlertService:
             return "waiting for fences"
         return "running" if holds else "standby"
 
-    def _problem(self, now_s: float, fences: str, unowned: tuple[str, ...]) -> str:
+    def _problem(self, now_s: float, fences: str, unowned: tuple[str, ...], lag: Lag) -> str:
         """Why alerts may not come, or may be wrong; empty when nothing is known to be wrong."""
         if self._fences.rules is None:
             waited_s = now_s - self._began_s
@@ -142,6 +157,8 @@ class AlertService:
             return problem
         if unowned:
             return f"of {len(unowned)} partitions no owner is known, of {unowned[0]} for instance"
+        if problem := lag.problem(self._settings.max_lag_s):
+            return problem
         return f"fences: {fences}" if fences else ""
 
     def _is_alive(self) -> bool:

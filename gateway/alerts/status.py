@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from gateway.alerts.config import AlertEndpoint
-from gateway.status_answer import facts_table, read_answer
+from gateway.status_answer import facts_table, moment_text, read_answer
 
 __all__ = ["AlertsStatus", "alerts_table", "read_alerts_status"]
 
@@ -14,12 +16,17 @@ __all__ = ["AlertsStatus", "alerts_table", "read_alerts_status"]
 class AlertsStatus(BaseModel):
     """One moment of an alert process. Counts are since `started_at` (ISO 8601).
 
-    `healthy`: the fences are known to their end, every partition has an owner, those of this process move and their
-    alerts are published. None: it holds no partition, and whether those that do are well, it does not know.
-    `last_error`: why it is not. `processes`: those of the region that are
-    heard, with this one. `partitions_taken`: of other processes, when they were asked for last;
-    `partitions_unowned`: of which nobody is known. `lag_s`: the age of the newest batch that was read, of the partition
-    that is furthest behind; 0 where nothing was left to read, None without a partition.
+    `healthy`: the fences are known to their end, every partition has an owner, those of this process move, are no later
+    than `max_lag_s`, and their alerts are published. None: it holds no partition, and whether those that do are well,
+    it does not know; or how late it is is not known.
+    `last_error`: why it is not. `processes`: those of the region that are heard, with this one. `partitions_of_others`:
+    of other processes, when they were asked for last; `partitions_unowned`: of which nobody is known.
+    `partitions_standby`: of other processes, whose state this one keeps; `partitions_ready`: those of them with which
+    it could go on now. `standby_behind_s`: for how long the one that is furthest behind has not had all that its owner
+    acknowledged, None without one; `standby_problem`: why one does not get on, or the others are not heard.
+    `lag_s`: the age of the newest batch that was read, of the partition that is furthest behind; while its state is
+    made, of the first batch that waits for that. 0 where nothing was left to read. None without a partition, and while
+    it is not known of one, unless that of another is too large already.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -33,8 +40,12 @@ class AlertsStatus(BaseModel):
     last_error: str = "starting"
     processes: int = 1
     partitions_held: tuple[str, ...] = ()
-    partitions_taken: tuple[str, ...] = ()
+    partitions_of_others: tuple[str, ...] = ()
     partitions_unowned: tuple[str, ...] = ()
+    partitions_standby: tuple[str, ...] = ()
+    partitions_ready: tuple[str, ...] = ()
+    standby_behind_s: float | None = None
+    standby_problem: str = ""
     partitions_lost: int = 0
     lag_s: float | None = None
     fixes_per_s: float = 0.0
@@ -62,5 +73,19 @@ def read_alerts_status(endpoint: AlertEndpoint) -> AlertsStatus:
 
 def alerts_table(status: AlertsStatus) -> Table:
     """The status for the terminal."""
-    facts = status.model_dump(exclude={"process"}).items()
-    return facts_table(f"alert process {status.process}", ((name.replace("_", " "), value) for name, value in facts))
+    return facts_table(f"alert process {status.process}", _facts(status))
+
+
+def _facts(status: AlertsStatus) -> Iterator[tuple[str, object]]:
+    """Each fact with its value; what there is none of is not called unknown."""
+    unread = "no, they are read" if status.fences_current else "they were not read yet"
+    for name, value in status.model_dump(exclude={"process"}).items():
+        said = name.replace("_", " ")
+        if name == "fences_unreachable_since_s":
+            yield said.removesuffix(" s"), unread if value is None else moment_text(value)
+        elif name == "lag_s" and not status.partitions_held:
+            yield said, "no partition is held"
+        elif name == "standby_behind_s" and not status.partitions_standby:
+            yield said, "none"
+        else:
+            yield said, value

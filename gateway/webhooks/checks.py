@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 from gateway.source_checks import (
     OPEN_WORD,
     access_secrets,
+    ending_tokens,
     file_problems,
     open_cluster,
     open_secrets,
+    open_status,
     travels_in_plain_text,
 )
 from gateway.webhooks.config import NotifierSettings
@@ -29,9 +31,9 @@ def problems(settings: NotifierSettings) -> list[str]:
     return [*_file_problems(settings), *([] if settings.insecure else _open(settings))]
 
 
-def warnings(settings: NotifierSettings, config: Path) -> list[str]:
+def warnings(settings: NotifierSettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
-    return [*_plain_text(settings), *_open_secrets(settings, config)]
+    return [*_plain_text(settings), *_open_secrets(settings, config), *ending_tokens(settings.pulsar, now_s)]
 
 
 def _file_problems(settings: NotifierSettings) -> Iterator[str]:
@@ -66,8 +68,7 @@ def _plain_text(settings: NotifierSettings) -> Iterator[str]:
         server = urlsplit(webhook.url)
         if server.scheme == "http" and not is_this_machine(server.hostname or ""):
             yield f"webhooks.{name}.url: messages travel to {server.hostname} in plain text; use https://"
-    if not is_this_machine(settings.status.host):
-        yield f"status.host: everybody who reaches {settings.status.host} reads the status"
+    yield from open_status(settings.status.host)
 
 
 def _open_secrets(settings: NotifierSettings, config: Path) -> Iterator[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from gateway.command_errors import alert_errors_as_messages
 from gateway.errors import GatewayError, last_line
 from gateway.webhooks.undelivered_cli import app as undelivered
 from identity import IdentityError
+from identity.nearest import did_you_mean
 from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
 from settings import SettingsError, load
 
@@ -44,7 +47,7 @@ def deliver(*, config: ConfigOption) -> None:
         settings = _checked_settings(config)
         limit = start_logging(settings.log)
         log = structlog.get_logger("webhooks")
-        for problem in warnings(settings, config):
+        for problem in warnings(settings, config, time.time()):
             log.warning("configuration", problem=problem)
         from gateway.webhooks.service import NotifierService
 
@@ -63,13 +66,15 @@ def deliver(*, config: ConfigOption) -> None:
 def check_config(*, config: ConfigOption) -> None:
     """Say whether the file can be used on this machine, and list every mistake if not.
 
+    Exit status: 0 it can; 78 it cannot.
+
     Example: waybill alerts check-config --config notifier.toml
     """
     from gateway.webhooks.checks import warnings
 
     with alert_errors_as_messages("waybill alerts"):
         settings = _checked_settings(config)
-    for problem in warnings(settings, config):
+    for problem in warnings(settings, config, time.time()):
         typer.echo(f"{config}: warning: {problem}", err=True)
     typer.echo(f"{config}: right. Webhooks: {', '.join(sorted(settings.webhooks)) or 'none'}")
 
@@ -78,17 +83,24 @@ def check_config(*, config: ConfigOption) -> None:
 def status(
     *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show what the process that runs with this file is doing; exit status 1 when it is not, or not known, healthy.
+    """Show what the process that runs with this file is doing.
+
+    Exit status: 0 it is healthy; 1 it is not, or that is not known, or it does not answer; 78 for wrong settings.
 
     Example: waybill alerts status --config notifier.toml
     """
     from rich.console import Console
 
+    from gateway.status_answer import check_answering
     from gateway.webhooks.config import NotifierSettings
     from gateway.webhooks.status import notifier_table, read_notifier_status
 
     with alert_errors_as_messages("waybill alerts"):
-        answer = read_notifier_status(load(NotifierSettings, config).status)
+        settings = load(NotifierSettings, config)
+        answer = read_notifier_status(settings.status)
+        # of several, each has tenants of its own
+        answering, asked = (f"a notifier of {', '.join(sorted(one))}" for one in (answer.tenants, settings.tenants))
+        check_answering(settings.status, answering, asked)
     if as_json:
         sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
     else:
@@ -108,16 +120,19 @@ def tail(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
 ) -> None:
-    """Show alerts and verdicts as they come, until Ctrl-C: when it happened by the device, and how long it took.
+    """Show alerts and verdicts as they come, until Ctrl-C: when it happened by the device (UTC), and how long it took.
 
-    It reads beside whoever delivers them, and leaves nothing behind. Colours are for terminals alone.
+    What is published from the header on is shown. It reads beside whoever delivers them, and leaves nothing behind.
+    Colours are for terminals alone.
 
-    Exit status: 0 after Ctrl-C or SIGTERM; 1 when the cluster does not let us read; 78 for wrong settings.
+    Exit status: 0 after Ctrl-C or SIGTERM; 1 when the cluster does not let us read; 2 for a tenant that the settings do
+    not have, or no kind; 78 for wrong settings.
 
     Example: waybill alerts tail --config notifier.toml --device bus-17 --kind enter
     """
     from rich.console import Console
 
+    from gateway.cluster_faults import cluster_fault
     from gateway.webhooks.config import NotifierSettings
     from gateway.webhooks.service import alert_topics
     from gateway.webhooks.tail import TailFilter
@@ -133,13 +148,16 @@ def tail(
         settings = load(NotifierSettings, config)
         for name in tenant or ():
             if name not in settings.tenants:
-                raise typer.BadParameter(f"the settings have no tenant {name!r}: {', '.join(settings.tenants)}")
+                near = did_you_mean(name, settings.tenants)
+                raise typer.BadParameter(f"the settings have no tenant {name!r}: {near}{', '.join(settings.tenants)}")
         topics = [one for one in alert_topics(settings) if not tenant or one.tenant in tenant]
         wanted, console = TailFilter(device or (), kind or ()), Console(soft_wrap=True, highlight=False)
         with _client(settings) as client, stop_on_signals() as stop:
+            found = come(client, topics, wanted, lambda: not stop.is_set(), partial(cluster_fault, settings.pulsar))
+            # only now: what is published from here on is shown
             if not as_json:
                 console.print(HEADER)
-            for seen in come(client, topics, wanted, lambda: not stop.is_set()):
+            for seen in found:
                 if as_json:
                     sys.stdout.write(json_line(seen) + "\n")
                     sys.stdout.flush()
@@ -151,12 +169,14 @@ def tail(
 def _client(settings: NotifierSettings) -> Iterator[object]:
     import pulsar
 
+    from gateway.cluster_faults import cluster_fault
+
     source = settings.pulsar
     client = open_pulsar_client(source.service_url, source.access, timeout_s=source.operation_timeout_s)
     try:
         yield client
     except pulsar.PulsarException as error:
-        raise GatewayError(f"{source.service_url}: {type(error).__name__}: {error}") from error
+        raise GatewayError(cluster_fault(source, error)) from error
     finally:
         client.close()
 

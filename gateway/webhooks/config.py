@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, model_validator
 
-from gateway.source_settings import ClusterSource, ReferenceSource, Word
+from gateway.source_settings import ClusterSource, ReferenceSource, Word, Words
 from gateway.webhooks.reachable import is_address, is_reachable
 from geo.alerts.rule import WebhookName
 from runtime.broker_settings import Port
@@ -26,9 +26,8 @@ __all__ = [
 ]
 
 AccountPattern = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,63}\*?$", min_length=1)]
-# each has a thread and a consumer for each of its topics
-MAX_TENANTS = 64
-MAX_REGIONS = 64
+# each has a client with its threads
+MAX_TOPICS = 520
 # each has its own threads
 MAX_WEBHOOKS = 200
 MAX_NETWORKS = 100
@@ -52,18 +51,24 @@ def _url(text: str) -> str:
 class PostTimes(Settings):
     """How long one attempt may take: to connect, with TLS; between two pieces of the answer; and in all."""
 
-    connect_s: float = Field(default=5, gt=0, le=60)
-    read_s: float = Field(default=10, gt=0, le=120)
-    total_s: float = Field(default=15, gt=0, le=300)
+    connect_s: float = Field(default=5, ge=0.1, le=60)
+    read_s: float = Field(default=10, ge=0.1, le=120)
+    total_s: float = Field(default=15, ge=0.1, le=300)
 
 
 class RetrySettings(Settings):
     """How often a delivery is tried. `max_age_s`: since it was read."""
 
-    backoff_first_s: float = Field(default=1, gt=0, le=3600)
-    backoff_max_s: float = Field(default=300, gt=0, le=3600)
+    backoff_first_s: float = Field(default=1, ge=0.01, le=3600)
+    backoff_max_s: float = Field(default=300, ge=0.01, le=3600)
     max_attempts: int = Field(default=20, ge=1, le=1000)
-    max_age_s: float = Field(default=3600, gt=0, le=604_800)
+    max_age_s: float = Field(default=3600, ge=1, le=604_800)
+
+    @model_validator(mode="after")
+    def _grows(self) -> Self:
+        if self.backoff_first_s > self.backoff_max_s:
+            raise ValueError(f"backoff_first_s: the first wait is no longer than backoff_max_s, {self.backoff_max_s:g}")
+        return self
 
 
 class WebhookSettings(Settings):
@@ -119,19 +124,31 @@ class NotifierEndpoint(Settings):
 class NotifierSettings(Settings):
     """Whoever delivers alerts, or shows them. `state_file`: what was held back and how much was sent, in SQLite.
 
+    `late_max_age_s`: a verdict `late` of what happened longer before it was said is delivered to nobody.
     `insecure`: it may run without TLS, authentication and signed rules; without this word it does not start so.
     """
 
-    tenants: tuple[Word, ...] = Field(min_length=1, max_length=MAX_TENANTS)
-    regions: tuple[Word, ...] = Field(min_length=1, max_length=MAX_REGIONS)
+    tenants: Words
+    regions: Words
     insecure: bool = False
     pulsar: NotifierSource
     rules: ReferenceSource
     state_file: Path
     webhooks: dict[WebhookName, WebhookSettings] = Field(default_factory=dict, max_length=MAX_WEBHOOKS)
+    late_max_age_s: float = Field(default=86_400, gt=0, le=315_360_000)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)
     status: NotifierEndpoint = NotifierEndpoint()
     log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _has_few_topics(self) -> Self:
+        count = len(self.tenants) * (len(self.regions) + 1)
+        if count > MAX_TOPICS:
+            raise ValueError(
+                f"{len(self.tenants)} tenants and {len(self.regions)} regions are {count} topics, of at most "
+                f"{MAX_TOPICS}: share the tenants between notifiers, each with a subscription of its own"
+            )
+        return self
 
     def alerts_topic(self, tenant: str, region: str) -> str:
         """Where a region's alerts are."""

@@ -25,7 +25,8 @@ class PassDecision(StrEnum):
 
 
 class RuleHistory:
-    """The messages that passed one rule within the last hour, by their keys, each with when (ms since 1970)."""
+    """The messages that passed one rule, by their keys: those of the last hour, each with when (ms since 1970), and
+    those that may come again, for as long as they may."""
 
     def __init__(self, passed: Iterable[tuple[str, int]] = ()) -> None:
         self._in_order = deque(sorted(passed, key=lambda one: one[1]))
@@ -33,6 +34,15 @@ class RuleHistory:
 
     def __contains__(self, key: str) -> bool:
         return key in self._keys
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of it."""
+        return not self._keys
+
+    def forget(self, key: str) -> None:
+        """A message does not come again."""
+        self._keys.discard(key)
 
     def note(self, key: str, now_ms: int) -> None:
         """A message passed now, for the first time."""
@@ -45,7 +55,8 @@ class RuleHistory:
         self._set_back(now_ms)
         # any 60 minutes, not those of the clock: at a full hour twice as much could pass at once
         while self._in_order and self._in_order[0][1] <= now_ms - HOUR_MS:
-            self._keys.discard(self._in_order.popleft()[0])
+            # one that may come again is still known
+            self._in_order.popleft()
         return len(self._in_order)
 
     def _set_back(self, now_ms: int) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.webhooks.deciding import HOUR_MS, PassDecision
 from geo.alerts import AlertRule
 
-__all__ = ["MAX_HELD", "Digest", "HeldBack", "digest_of", "is_digest_due"]
+__all__ = ["MAX_HELD", "Digest", "HeldBack", "digests_of", "is_digest_due"]
 
 MAX_HELD: Final = 1000
-"""Of a rule so many held messages are remembered one by one; the others are counted."""
+"""Of a rule and a tenant so many held messages are remembered one by one; the others are counted."""
 # a summary stays a message that a person reads; the rest is counted
 MAX_LISTED: Final = 100
 # of the counts by place: as many as fit a screen
@@ -34,7 +35,7 @@ class HeldBack(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """A summary that is to be delivered. `tenant`: of the first message in it."""
+    """A summary that is to be delivered. `tenant`: of all messages in it; where no webhook takes it, it is theirs."""
 
     key: str
     rule: str
@@ -45,7 +46,7 @@ class Digest(NamedTuple):
 
 def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> bool:
     """Whether what was held back is summarised now: when it is not quiet, and an hour after the first that the limit
-    held back: at most one summary an hour."""
+    held back: at most one summary of each tenant an hour."""
     if not held or rule.is_quiet_at(now_ms):
         return False
     limited = [one.at_ms for one in held if one.decision == PassDecision.LIMIT]
@@ -53,11 +54,22 @@ def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> boo
     return not limited or not min(limited) <= now_ms < min(limited) + HOUR_MS
 
 
-def digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
-    """The summary of what was held back; `more`: messages that were only counted."""
-    # the key follows from what is summarised, so a summary that is made again after a crash is the same
+def digests_of(rule: AlertRule, held: Iterable[HeldBack], more: Mapping[str, int]) -> list[Digest]:
+    """The summaries of what was held back, one for each tenant: an account may have devices of several, and what one
+    of them has is not for another to read. `more`: of each, messages that were only counted."""
+    by_tenant: dict[str, list[HeldBack]] = {}
+    for one in held:
+        by_tenant.setdefault(one.tenant, []).append(one)
+    return [_digest_of(rule, mine, more.get(tenant, 0)) for tenant, mine in sorted(by_tenant.items())]
+
+
+def _digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
+    # the key follows from what is summarised, so a summary that is made again after a crash is the same, and not from
+    # the time alone: a clock that is set back comes to the same moment again, with other messages
     first = min(held, key=lambda one: (one.at_ms, one.key))
-    key = f"digest/{rule.id}/{first.at_ms}"
+    what = "".join(f"{one}\n" for one in sorted(one.key for one in held))
+    mark = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+    key = f"digest/{rule.id}/{first.tenant}/{first.at_ms}-{mark}"
     content: dict[str, Any] = {
         "type": "digest",
         "key": key,

@@ -1,6 +1,7 @@
 """What can go wrong where alerts are delivered.
 
 GatewayError
+├── AlertsUnread          a topic of alerts or verdicts cannot be read by whoever shows them
 ├── StateUnusable         what was held back, and how much was sent, cannot be read or written
 ├── AccountUnusable       a text is no account whose devices are known
 ├── AddressForbidden      the name of a webhook's server stands for addresses that may not be reached
@@ -12,7 +13,18 @@ from __future__ import annotations
 
 from gateway.errors import GatewayError
 
-__all__ = ["AccountUnusable", "AddressForbidden", "SecretUnusable", "StateUnusable", "UndeliveredUnread"]
+__all__ = [
+    "AccountUnusable",
+    "AddressForbidden",
+    "AlertsUnread",
+    "SecretUnusable",
+    "StateUnusable",
+    "UndeliveredUnread",
+]
+
+
+class AlertsUnread(GatewayError):
+    """The message names the topic, and what the cluster says."""
 
 
 class StateUnusable(GatewayError):

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from gateway.webhooks.config import PostTimes
 from gateway.webhooks.errors import AddressForbidden
 from gateway.webhooks.http_outcome import HttpOutcome, outcome_of_status
+from gateway.webhooks.name_lookup import addresses_of
 from gateway.webhooks.reachable import Network, is_reachable
 from settings import one_line
 
@@ -86,7 +87,7 @@ def _connected(
 
 def _tcp(host: str, port: int, until_s: float, networks: Iterable[Network]) -> socket.socket:
     """A connection to the first address of a host that may be reached and takes one, all of it until a moment."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = addresses_of(host, port, _left_s(until_s))
     reachable = [one for one in found if is_reachable(str(one[4][0]), networks)]
     # not final: what a name stands for changes, and may be wrong for a moment
     if found and not reachable:

@@ -17,7 +17,7 @@ import pulsar
 import structlog
 
 from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccessError
+from runtime.pulsar_client import PulsarAccessError, close_quietly
 
 __all__ = ["AlertIntake", "AlertTopic", "TakenMessage"]
 
@@ -31,6 +31,9 @@ _WAIT_MS: Final = 500
 _PUT_S: Final = 0.2
 # the client's own time-out ends what hangs for longer
 _CLOSE_S: Final = 3.0
+LOST_AFTER_S: Final = 10.0
+"""A subscription that is not connected for so long is given up: another process may have it, and the client, which
+tries again by itself, does not say so."""
 _LOG = structlog.get_logger("webhooks")
 
 
@@ -66,7 +69,7 @@ class AlertIntake:
         self.taken: queue.Queue[TakenMessage] = queue.Queue(MAX_TAKEN)
         self._stop = threading.Event()
         self._has_first = threading.Event()
-        self._is_closing = False
+        self._is_others = self._is_closing = False
         self._problems: dict[str, str] = {one.name: "not subscribed yet" for one in self.topics}
         self._turned_s = {one.name: time.monotonic() for one in self.topics}
         self._threads = [
@@ -81,8 +84,8 @@ class AlertIntake:
 
     @property
     def is_standby(self) -> bool:
-        """Whether another process has the alerts."""
-        return not self._has_first.is_set()
+        """Whether another process has the alerts; one that is refused them, or cannot reach them, is none."""
+        return self._is_others and not self._has_first.is_set()
 
     @property
     def turned_s(self) -> float:
@@ -132,23 +135,35 @@ class AlertIntake:
                 backoff.reset()
                 self._note(topic, "")
                 self._follow(topic, consumer)
+                self._on_ended(is_first=is_first, is_busy=False)
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
-                if is_first:
-                    # whoever has it now has the others, too
-                    self._has_first.clear()
+                self._on_ended(is_first=is_first, is_busy=isinstance(error, pulsar.ConsumerBusy))
                 self._note(topic, f"{type(error).__name__}: {error}")
                 self._stop.wait(backoff.take_delay_s())
             finally:
-                _close(client)
+                close_quietly(client)
+
+    def _on_ended(self, *, is_first: bool, is_busy: bool) -> None:
+        if is_first:
+            # whoever has it now has the others, too
+            self._is_others = is_busy
+            self._has_first.clear()
 
     def _follow(self, topic: AlertTopic, consumer: Any) -> None:
+        """Until the end, or until it is lost."""
+        connected_s = time.monotonic()
         while not self._is_closing and self._has_first.is_set():
             self._turned_s[topic.name] = time.monotonic()
             if self._stop.is_set() or not self._may_read():
                 # its acknowledgements still go through this consumer
+                connected_s = time.monotonic()
                 time.sleep(_PUT_S)
                 continue
-            self._note(topic, "" if consumer.is_connected() else "the connection to the cluster is lost")
+            is_connected = consumer.is_connected()
+            self._note(topic, "" if is_connected else "the connection to the cluster is lost")
+            connected_s = time.monotonic() if is_connected else connected_s
+            if time.monotonic() - connected_s >= LOST_AFTER_S:
+                return
             try:
                 message = consumer.receive(_WAIT_MS)
             except pulsar.Timeout:
@@ -181,11 +196,3 @@ def _taken(topic: AlertTopic, consumer: Any, message: Any) -> TakenMessage:
             _LOG.warning("an acknowledgement failed", topic=topic.name, problem=str(error))
 
     return TakenMessage(topic, f"{topic.name} {place}", message.data(), acknowledge)
-
-
-def _close(client: Any) -> None:
-    if client is not None:
-        try:
-            client.close()
-        except pulsar.PulsarException:
-            return

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from geo.alerts import AlertVerdict, decode_alert, decode_verdict
+from gateway.webhooks.exact_json import with_exact_ids
+from geo.alerts import AlertVerdict, VerdictKind, decode_alert, decode_verdict
 
 __all__ = ["Notification", "alert_notification", "body_of", "verdict_notification"]
 
@@ -30,6 +31,12 @@ class Notification(NamedTuple):
     is_verdict: bool
     content: dict[str, Any]
 
+    def is_stale(self, max_age_s: float) -> bool:
+        """Whether it is a verdict `late` of what happened longer before it was said: nobody heard of that, and it is
+        no news. The same whenever it comes again."""
+        is_late = self.is_verdict and self.content["verdict"] == VerdictKind.LATE
+        return is_late and self.said_ms - self.t_ms > 1000 * max_age_s
+
 
 def alert_notification(data: bytes) -> Notification:
     """What a region says at once. Raises MalformedAlert, and nothing else for any bytes."""
@@ -43,7 +50,7 @@ def alert_notification(data: bytes) -> Notification:
         t_ms=alert.t_ms,
         said_ms=alert.raised_ms,
         is_verdict=False,
-        content=alert.model_dump(mode="json", exclude_none=True),
+        content=with_exact_ids(alert.model_dump(mode="json", exclude_none=True)),
     )
 
 
@@ -61,7 +68,7 @@ def verdict_notification(data: bytes) -> Notification:
         t_ms=verdict.decided_ms if about is None else about.t_ms,
         said_ms=verdict.decided_ms,
         is_verdict=True,
-        content=verdict.model_dump(mode="json", exclude_none=True),
+        content=with_exact_ids(verdict.model_dump(mode="json", exclude_none=True)),
     )
 
 

@@ -6,7 +6,7 @@ One thread calls everything here. What queues and the writer hear comes as event
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Final, NamedTuple
@@ -17,7 +17,7 @@ from gateway.webhooks.account_devices import AccountDevices
 from gateway.webhooks.config import WebhookSettings
 from gateway.webhooks.deciding import PassDecision, decide
 from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
-from gateway.webhooks.digest import Digest, HeldBack, digest_of, is_digest_due
+from gateway.webhooks.digest import Digest, HeldBack, digests_of, is_digest_due
 from gateway.webhooks.intake import TakenMessage
 from gateway.webhooks.metrics import UNKNOWN_WEBHOOK, WebhookMetrics
 from gateway.webhooks.notebook import NotificationBook
@@ -43,7 +43,10 @@ class GoingBy(NamedTuple):
 
 
 class Notifier:
-    """`queues`: the webhooks of the settings. `clock`: seconds since 1970; `monotonic`: of ages."""
+    """`queues`: the webhooks of the settings. `late_max_age_s`: see Notification.is_stale.
+
+    `clock`: seconds since 1970; `monotonic`: of ages.
+    """
 
     def __init__(
         self,
@@ -53,19 +56,28 @@ class Notifier:
         book: NotificationBook,
         metrics: WebhookMetrics,
         *,
+        late_max_age_s: float,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._late_max_age_s = late_max_age_s
         self._webhooks, self._queues, self._writer, self._book = webhooks, queues, writer, book
         self._metrics, self._clock, self._monotonic = metrics, clock, monotonic
         self.open = OpenMessages()
         self._numbers = count()
         self._on_way: set[str] = set()
+        self._open_keys = Counter[str]()
         self.ended: deque[EndedDelivery] = deque()
         """What queues say that ended; `append` is their only use of it."""
         self.written: deque[EndedDelivery] = deque()
         """What the writer says that Pulsar has."""
         self._forget_s = 0.0
+        self._began_s = clock() - monotonic()
+
+    @property
+    def _steady_ms(self) -> int:
+        """The time by which is forgotten: that of the clock at the start, and from there on of no clock that steps."""
+        return round((self._began_s + self._monotonic()) * 1000)
 
     def take(self, messages: Iterable[TakenMessage], by: GoingBy) -> None:
         """Decides on messages, all noted in one transaction before any of them is sent or acknowledged."""
@@ -98,15 +110,19 @@ class Notifier:
             with self._book.transaction():
                 for key in digests:
                     self._book.forget_digest(key)
+        acknowledged = list[str]()
         for one in done:
             self._on_way.discard(one.delivery.key)
-            self.open.end(one.delivery.number)
+            if self.open.end(one.delivery.number):
+                acknowledged.append(one.delivery.key)
+        self._open_keys -= Counter(acknowledged)
+        self._book.note_ended(acknowledged, self._steady_ms)
 
     def tick(self, by: GoingBy) -> None:
         """Summarises what may be summarised now, and sends what summaries there are."""
         now_ms = round(self._clock() * 1000)
         for name in self._book.rules_with_held():
-            self._summarise(name, by.rules.at(name, now_ms), now_ms)
+            self._summarise(name, by.rules.summarising(name, now_ms), now_ms)
         for digest in [*self._book.digests.values()]:
             # after a start all that were on their way go again
             if digest.key not in self._on_way:
@@ -114,11 +130,14 @@ class Notifier:
         if self._monotonic() >= self._forget_s:
             self._forget_s = self._monotonic() + FORGET_S
             with self._book.transaction():
-                self._book.forget_before(now_ms)
+                self._book.forget_before(now_ms, self._steady_ms, self._open_keys)
 
     def _decided(self, message: TakenMessage, by: GoingBy, now_ms: int) -> list[WebhookDelivery]:
         notification = self._read(message)
         if notification is None:
+            return []
+        if notification.is_stale(self._late_max_age_s):
+            self._metrics.on_passed_over("stale")
             return []
         found = routes(notification, by.rules, by.accounts)
         if not found:
@@ -157,7 +176,11 @@ class Notifier:
         return notification
 
     def _passes(self, rule: AlertRule, notification: Notification, now_ms: int) -> bool:
-        key, decision = notification.key, decide(rule, self._book.history(rule.id), notification.key, now_ms)
+        key = notification.key
+        # it comes again because its acknowledgement was lost: it is in a summary, or will be
+        if self._book.is_held(rule.id, key):
+            return False
+        decision = decide(rule, self._book.history(rule.id), key, now_ms)
         if decision is PassDecision.SEND:
             # a rule without either needs no memory, and no write for each message
             if rule.max_per_hour is not None or rule.quiet is not None:
@@ -166,13 +189,15 @@ class Notifier:
         self._metrics.on_held_back(decision)
         if rule.digest:
             about = (notification.tenant, notification.device, notification.kind, notification.place)
-            self._book.note_held(rule.id, HeldBack(key, now_ms, decision, *about, notification.t_ms))
+            self._book.note_held(rule.id, HeldBack(key, now_ms, decision, *about, notification.t_ms), self._steady_ms)
         return False
 
     def _begin(self, message: TakenMessage, deliveries: list[WebhookDelivery]) -> None:
         for one in deliveries:
             one.number = next(self._numbers)
         self.open.begin(message, [one.number for one in deliveries])
+        # of one message, which may come twice
+        self._open_keys.update({one.key for one in deliveries})
         for one in deliveries:
             self._send(one)
 
@@ -206,14 +231,13 @@ class Notifier:
 
     def _summarise(self, name: str, rule: AlertRule | None, now_ms: int) -> None:
         held, more = self._book.held(name)
-        if rule is not None and rule.digest:
-            if is_digest_due(rule, held, now_ms):
-                with self._book.transaction():
-                    self._book.forget_held(name, digest_of(rule, held, more))
-            return
-        # by the rule as it is now nobody wants to hear of it
-        with self._book.transaction():
-            self._book.forget_held(name, None)
+        if rule is None:
+            # gone, or said anew without a summary: nobody wants to hear of it
+            with self._book.transaction():
+                self._book.forget_held(name, (), self._steady_ms)
+        elif is_digest_due(rule, held, now_ms):
+            with self._book.transaction():
+                self._book.forget_held(name, digests_of(rule, held, more), self._steady_ms)
 
     def _send_digest(self, digest: Digest) -> None:
         self._on_way.add(digest.key)

@@ -42,13 +42,14 @@ class OpenMessages:
         self._open[message.place] = _Open(message, len(deliveries))
         self._by_delivery.update(dict.fromkeys(deliveries, message.place))
 
-    def end(self, delivery: int) -> None:
-        """A delivery has ended. One of no message, as a digest, is passed over."""
+    def end(self, delivery: int) -> bool:
+        """A delivery has ended; whether its message is acknowledged. One of no message, as a digest, is passed over."""
         place = self._by_delivery.pop(delivery, None)
         if place is None:
-            return
+            return False
         found = self._open[place]
         found.left -= 1
         if not found.left:
             del self._open[place]
             found.message.acknowledge()
+        return not found.left

@@ -43,15 +43,21 @@ class RuleBook:
         found = versions[at - 1].rule if at else None
         return found if found is not None and found.enabled else None
 
+    def summarising(self, name: str, now_ms: int) -> AlertRule | None:
+        """The version of a rule by which what it held back is summarised; None: none wants that.
+
+        The one in force, or else the last before it that wants it, or the first one after it. What was held back was
+        promised to be summarised, so neither a later version nor a clock that steps takes that back.
+        """
+        wanting = [one for one in self._versions.get(name, ()) if one.rule.enabled and one.rule.digest]
+        before = [one.rule for one in wanting if one.begin_ms <= now_ms]
+        return before[-1] if before else next((one.rule for one in wanting), None)
+
     def of_accounts(self, accounts: Iterable[str], t_ms: int) -> Iterator[AlertRule]:
         """The rules of some accounts that are in force at a moment, by their ids."""
         for name in sorted(name for account in accounts for name in self._of_account.get(account, ())):
             if (rule := self.at(name, t_ms)) is not None:
                 yield rule
-
-    def webhooks(self) -> set[str]:
-        """The webhooks that any version names."""
-        return {one.rule.webhook for versions in self._versions.values() for one in versions}
 
 
 def routes(notification: Notification, rules: RuleBook, accounts: AccountDevices) -> dict[str, list[AlertRule]]:

@@ -35,6 +35,7 @@ from identity.followed_operators import FollowedOperators
 from runtime.pulsar_client import open_pulsar_client
 from runtime.signals import handle_signals
 from runtime.status_server import HttpAnswer, StatusServer, json_answer, metrics_answer
+from runtime.token_watch import TokenWatch
 
 __all__ = ["NotifierService", "alert_topics"]
 
@@ -60,10 +61,11 @@ class _Part(Protocol):
 
 
 def alert_topics(settings: NotifierSettings) -> list[AlertTopic]:
-    """The topics of all tenants: who has the first one has them all."""
+    """The topics of all tenants: who has the first one has them all. Whose is first does not depend on how the settings
+    of a notifier and those of its standby order them."""
     return [
         topic
-        for tenant in settings.tenants
+        for tenant in sorted(settings.tenants)
         for topic in (
             AlertTopic(settings.verdicts_topic(tenant), tenant, is_verdicts=True),
             *(
@@ -104,10 +106,22 @@ class NotifierService:
         }
         self._intake = AlertIntake(open_client, source.subscription, alert_topics(settings), self._may_read)
         self._book = NotificationBook(settings.state_file)
-        self._notifier = Notifier(settings.webhooks, self._queues, self._writer, self._book, self._metrics)
+        self._notifier = Notifier(
+            settings.webhooks,
+            self._queues,
+            self._writer,
+            self._book,
+            self._metrics,
+            late_max_age_s=settings.late_max_age_s,
+        )
+        self._tokens = TokenWatch([source.access])
         self._stop, self._ended_thread = threading.Event(), ""
         self._began_s = self._turned_s = time.monotonic()
-        self._first = NotifierStatus(pid=os.getpid(), started_at=datetime.now(UTC).isoformat(timespec="seconds"))
+        self._first = NotifierStatus(
+            pid=os.getpid(),
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            tenants=settings.tenants,
+        )
         self._status = self._first
 
     def _on_ended(self, ended: Any) -> None:
@@ -202,7 +216,8 @@ class NotifierService:
         rules, accounts = self._rules.reference_facts, self._accounts.reference_facts
         unread, is_standby = self._intake.problems, self._intake.is_standby
         webhooks = tuple(self._webhook_status(name) for name in sorted(self._queues))
-        problem = self._problem(now_s, rules.problem or accounts.problem)
+        # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
+        problem = self._tokens.ended or self._problem(now_s, rules.problem or accounts.problem) or self._tokens.ending
         by = self._going_by()
         known: dict[str, object] = {
             "state": "waiting for rules" if by is None else ("standby" if is_standby else "running"),

@@ -29,7 +29,8 @@ class NotifierStatus(BaseModel):
     `healthy`: rules and accounts are known to their end, every topic is read, and what no webhook took is in Pulsar; a
     webhook that takes nothing is shown beside its name. None: it is a standby, and whether the other process is well,
     it does not know.
-    `last_error`: why it is not. `unwritten`: messages that were given up and are not in Pulsar yet.
+    `last_error`: why it is not. `tenants`: whose alerts it delivers. `unwritten`: messages that were given up and are
+    not in Pulsar yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,6 +55,7 @@ class NotifierStatus(BaseModel):
     rule_messages_refused: dict[str, int] = {}
     rule_last_refused: str = ""
     devices: int = 0
+    tenants: tuple[str, ...] = ()
     webhooks: tuple[WebhookStatus, ...] = ()
 
 

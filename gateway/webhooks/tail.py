@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pulsar
 
+from gateway.webhooks.errors import AlertsUnread
 from gateway.webhooks.intake import AlertTopic
 from geo.alerts import Alert, AlertVerdict, MalformedAlert, decode_alert, decode_verdict
 
@@ -56,11 +57,16 @@ class TailFilter(NamedTuple):
 
 
 def tail(
-    client: Any, topics: Sequence[AlertTopic], wanted: TailFilter, goes_on: Callable[[], bool]
+    client: Any,
+    topics: Sequence[AlertTopic],
+    wanted: TailFilter,
+    goes_on: Callable[[], bool],
+    said_of: Callable[[Exception], str] = lambda error: f"{error}",
 ) -> Iterator[SeenAlert]:
-    """What comes from now on, while `goes_on`. Raises PulsarException.
+    """What comes while `goes_on`, from when this returns: then each topic is read. Raises AlertsUnread.
 
-    Whoever reads too slowly sees all of it, later. Messages that are none are passed over.
+    `said_of` names what is wrong. Whoever reads too slowly sees all of it, later. Messages that are none are passed
+    over.
     """
     came: queue.Queue[tuple[AlertTopic, bytes, int]] = queue.Queue(MAX_READ_AHEAD)
 
@@ -78,8 +84,17 @@ def tail(
         return put
 
     for topic in topics:
-        # a reader, not a subscription: whoever only looks must not keep messages from being deleted
-        client.create_reader(topic.name, pulsar.MessageId.latest, reader_listener=listener(topic))
+        try:
+            # a reader, not a subscription: whoever only looks must not keep messages from being deleted
+            client.create_reader(topic.name, pulsar.MessageId.latest, reader_listener=listener(topic))
+        except pulsar.PulsarException as error:
+            raise AlertsUnread(f"{topic.name}: {said_of(error)}") from error
+    return _shown(came, wanted, goes_on)
+
+
+def _shown(
+    came: queue.Queue[tuple[AlertTopic, bytes, int]], wanted: TailFilter, goes_on: Callable[[], bool]
+) -> Iterator[SeenAlert]:
     while goes_on():
         try:
             topic, data, read_ms = came.get(timeout=_TURN_S)

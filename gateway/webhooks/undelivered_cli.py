@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.command_errors import alert_errors_as_messages
+from identity.nearest import did_you_mean
 from settings import load, one_line
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ MAX_ENTRIES: Final = 100_000
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that no webhook took.")
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 WebhookOption = Annotated[str | None, typer.Option("--webhook", help="Only of this webhook.")]
+MalformedOption = Annotated[
+    bool, typer.Option("--malformed", help="What is in the topic and is no such message, listed as malformed.")
+]
 KeyOption = Annotated[str | None, typer.Option("--key", help="Only this one, by its idempotency key.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -38,13 +42,16 @@ def list_(
 ) -> None:
     """Show the messages that no webhook took and that were not sent again since: when, to whom, and why not.
 
-    Exit status: 0; 1 when the cluster does not give them, or another command has them; 78 for wrong settings.
+    Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 for a webhook that neither the
+    settings nor a message names; 78 for wrong settings.
 
     Example: waybill alerts undelivered list --config notifier.toml --webhook acme-ops
     """
     with alert_errors_as_messages("waybill alerts"):
         settings = _settings(config)
         found = [entry for _, entry in _entries(settings, webhook, key)]
+        if not found:
+            _check_webhook(settings, webhook)
     if as_json:
         shown = [{"fault": one.fault} if one.message is None else one.message.model_dump() for one in found]
         sys.stdout.write(json.dumps({"undelivered": shown}, indent=2, ensure_ascii=False) + "\n")
@@ -63,7 +70,8 @@ def retry(
 
     Run it where the secrets of the webhooks are. What is not taken stays on the list.
 
-    Exit status: 0 if each was taken, or there was none; 1 if one was not; 78 for wrong settings.
+    Exit status: 0 if each was taken, or there was none; 1 if one was not; 2 for a webhook that the settings do not
+    have; 78 for wrong settings.
 
     Example: waybill alerts undelivered retry --config notifier.toml --webhook acme-ops
     """
@@ -72,6 +80,8 @@ def retry(
     results: list[dict[str, Any]] = []
     with alert_errors_as_messages("waybill alerts"):
         settings = _settings(config)
+        # to a webhook that is not there nothing can be sent
+        _check_webhook(settings, webhook)
         posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
         for message, entry in _entries(settings, webhook, key):
             if message is None:
@@ -94,26 +104,37 @@ def retry(
 
 @app.command()
 def discard(
-    *, config: ConfigOption, webhook: WebhookOption = None, key: KeyOption = None, as_json: AsJson = False
+    *,
+    config: ConfigOption,
+    webhook: WebhookOption = None,
+    key: KeyOption = None,
+    malformed: MalformedOption = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Take messages off the list that are never to be sent, all of a webhook or one by its key. They are gone for good.
+    """Take messages off the list that are never to be sent: all of a webhook, one by its key, or what is malformed.
 
-    Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 without `--webhook` and
-    `--key`; 78 for wrong settings.
+    They are gone for good.
+
+    Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 without `--webhook`, `--key`
+    and `--malformed`, and for a webhook that neither the settings nor a message names; 78 for wrong settings.
 
     Example: waybill alerts undelivered discard --config notifier.toml --webhook acme-former
     """
-    if webhook is None and key is None:
-        raise typer.BadParameter("say which: --webhook or --key")
+    if malformed == (webhook is not None or key is not None):
+        raise typer.BadParameter("say which: --webhook or --key, or --malformed alone")
     gone: list[dict[str, str]] = []
     with alert_errors_as_messages("waybill alerts"):
-        for message, entry in _entries(_settings(config), webhook, key):
-            if message is None:
+        settings = _settings(config)
+        for message, entry in _entries(settings, webhook, key):
+            if malformed == (message is not None):
                 continue
             entry.remove()
-            gone.append({"key": message.key, "webhook": message.webhook})
+            gone.append({"fault": entry.fault} if message is None else {"key": message.key, "webhook": message.webhook})
             if not as_json:
-                typer.echo(one_line(f"{message.webhook} {message.key}: discarded"))
+                what = _line(entry) if message is None else f"{message.webhook} {message.key}"
+                typer.echo(one_line(f"{what}: discarded"))
+        if not gone:
+            _check_webhook(settings, webhook)
     if as_json:
         sys.stdout.write(json.dumps({"discarded": gone}, indent=2, ensure_ascii=False) + "\n")
     elif not gone:
@@ -134,6 +155,15 @@ def posted(
     return outcome.is_delivered, outcome.detail
 
 
+def _check_webhook(settings: NotifierSettings, webhook: str | None) -> None:
+    """Raises BadParameter for a webhook that the settings do not have: messages of a former one may still be there."""
+    if webhook is not None and webhook not in settings.webhooks:
+        known = ", ".join(sorted(settings.webhooks)) or "none"
+        raise typer.BadParameter(
+            f"the settings have no webhook {webhook!r}: {did_you_mean(webhook, settings.webhooks)}There are: {known}"
+        )
+
+
 def _settings(config: Path) -> NotifierSettings:
     from gateway.webhooks.config import NotifierSettings
 
@@ -144,6 +174,7 @@ def _entries(
     settings: NotifierSettings, webhook: str | None, key: str | None
 ) -> Iterator[tuple[UndeliveredMessage | None, UndeliveredEntry]]:
     """Of each tenant what there is, as long as its subscription is open."""
+    from gateway.cluster_faults import cluster_fault
     from gateway.webhooks.undelivered_queue import open_undelivered, undelivered_entries
     from runtime.pulsar_client import open_pulsar_client
 
@@ -151,15 +182,15 @@ def _entries(
     opening = partial(open_pulsar_client, source.service_url, source.access, timeout_s=source.operation_timeout_s)
     for tenant in settings.tenants:
         with ExitStack() as stack:
-            consumer = stack.enter_context(open_undelivered(opening, settings.undelivered_topic(tenant)))
-            for entry in undelivered_entries(consumer, MAX_ENTRIES):
+            topic = settings.undelivered_topic(tenant)
+            consumer = stack.enter_context(open_undelivered(opening, topic, partial(cluster_fault, source)))
+            for found in undelivered_entries(consumer, MAX_ENTRIES):
+                entry = found.in_topic_of(tenant)
                 message = entry.message
                 # what cannot be read is nobody's: it is listed only where all are
                 if message is None and (webhook or key):
                     continue
-                if message is not None and (
-                    webhook not in {None, message.webhook} or key not in {None, message.key} or message.tenant != tenant
-                ):
+                if message is not None and (webhook not in {None, message.webhook} or key not in {None, message.key}):
                     continue
                 yield message, entry
 

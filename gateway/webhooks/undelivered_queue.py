@@ -33,10 +33,18 @@ class UndeliveredEntry(NamedTuple):
     fault: str
     remove: Callable[[], None]
 
+    def in_topic_of(self, tenant: str) -> UndeliveredEntry:
+        """The same; none where it says that it is another tenant's: nobody may put that here."""
+        if self.message is None or self.message.tenant == tenant:
+            return self
+        return UndeliveredEntry(None, f"of tenant {self.message.tenant} in the topic of {tenant}", self.remove)
+
 
 @contextmanager
-def open_undelivered(open_client: Callable[[], Any], topic: str) -> Iterator[Any]:
-    """The subscription, for one command at a time. Raises UndeliveredUnread."""
+def open_undelivered(
+    open_client: Callable[[], Any], topic: str, said_of: Callable[[Exception], str] = lambda error: f"{error}"
+) -> Iterator[Any]:
+    """The subscription, for one command at a time; `said_of` names what is wrong. Raises UndeliveredUnread."""
     client: Any = None
     try:
         client = open_client()
@@ -49,7 +57,7 @@ def open_undelivered(open_client: Callable[[], Any], topic: str) -> Iterator[Any
     except pulsar.ConsumerBusy as error:
         raise UndeliveredUnread(f"{topic}: another command reads it now; ask again when it has ended") from error
     except (pulsar.PulsarException, ValueError, RuntimeError) as error:
-        raise UndeliveredUnread(f"{topic}: {type(error).__name__}: {error}") from error
+        raise UndeliveredUnread(f"{topic}: {said_of(error)}") from error
     finally:
         if client is not None:
             client.close()

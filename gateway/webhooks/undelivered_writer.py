@@ -16,7 +16,7 @@ from gateway.webhooks.delivery import EndedDelivery
 from gateway.webhooks.undelivered_message import undelivered_of
 from gateway.webhooks.undelivered_queue import ensure_subscription
 from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccessError
+from runtime.pulsar_client import PulsarAccessError, close_quietly
 
 __all__ = ["MAX_WAITING", "UndeliveredWriter"]
 
@@ -86,12 +86,12 @@ class UndeliveredWriter:
                 self._write_first(client, producers)
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
                 self._note_failed(f"{type(error).__name__}: {error}")
-                _close(client)
+                close_quietly(client)
                 client, producers = None, {}
                 # at the end what is left is given up here: its message was not acknowledged
                 if self._stop.wait(self._backoff.take_delay_s()):
                     break
-        _close(client)
+        close_quietly(client)
 
     def _write_first(self, client: Any, producers: dict[str, Any]) -> None:
         ended = self._waiting[0]
@@ -116,11 +116,3 @@ class UndeliveredWriter:
         if not self.problem:
             _LOG.warning("undelivered messages are not written, and tried again", problem=problem)
         self.problem = problem
-
-
-def _close(client: Any) -> None:
-    if client is not None:
-        try:
-            client.close()
-        except pulsar.PulsarException:
-            return

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from geo.alerts.messages import AlertMessage, DeviceName, Id, Milliseconds, Name, Whole, decoded
 from geo.spatial.event_ids import DayEvent, Kind
 
-__all__ = ["Alert", "decode_alert", "encode_alert"]
+__all__ = ["MAX_EPOCHS", "Alert", "decode_alert", "encode_alert"]
+
+# a device begins an epoch with a new buffer: a few fixes are of one, or of two
+MAX_EPOCHS: Final = 16
 
 
 class Alert(AlertMessage):
@@ -15,8 +20,10 @@ class Alert(AlertMessage):
 
     `id`, `kind`, `place` and `value` are those of the event (`geo.spatial`), which has the same id at the centre:
     `epoch` and `seq` name the fix at its time or the first one after it. `t_ms`: device time, since 1970.
-    `received_ms`: when the region's cluster had the batch of the fix by which it was seen; `raised_ms`: when the alert
-    left, both by the region's clocks.
+    `received_ms`: when the region's cluster had the batch of the fix by which it was seen; `raised_ms`: when it was
+    raised, before it is sent; both by the region's clocks. `seen_until`: of each epoch of which it had fixes for this,
+    the seq of the newest one; so the centre knows which records it must have before it says that the event did not
+    happen. Empty: not said.
     """
 
     id: Id
@@ -31,6 +38,7 @@ class Alert(AlertMessage):
     value: float = Field(0.0, ge=0)
     received_ms: Milliseconds
     raised_ms: Milliseconds
+    seen_until: tuple[tuple[Whole, Whole], ...] = Field((), max_length=MAX_EPOCHS)
 
     # what is the centre's, too, apart from the region's own times: only that is compared
     @property

@@ -6,6 +6,7 @@ The form of a correction is that of EPCIS 2.0 (`errorDeclaration` with a reason 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
@@ -29,14 +30,21 @@ class VerdictKind(StrEnum):
 
 
 class ErrorReason(StrEnum):
-    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and two of ours."""
+    """Why an alert was wrong, in the words of EPCIS 2.0 (`did_not_occur`, `incorrect_data`) and three of ours."""
 
     DID_NOT_OCCUR = "did_not_occur"
     INCORRECT_DATA = "incorrect_data"
     NOT_RECEIVED = "not_received"
-    """The centre had not the record that the alert names for as long as an alert may be provisional."""
+    """The centre had not the record that the alert names for as long as an alert may be provisional, or its device
+    declares it lost. This and the next two say what was not known then: a later revision may say what is so."""
     NOT_COMPUTED = "not_computed"
     """The centre had the record, and for so long had not computed its events."""
+    INCOMPLETE = "incomplete"
+    """Events are computed with the record, and other records are missing by which the region may have seen it."""
+
+
+Reason = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+"""An `ErrorReason`; or what a newer centre says, of which is known that it is a reason."""
 
 
 class FinalEvent(AlertMessage):
@@ -51,9 +59,11 @@ class FinalEvent(AlertMessage):
 
 
 class AlertVerdict(AlertMessage):
-    """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it.
+    """A verdict. Of each `id` the one with the highest `revision` is in force: late records may change it, also after
+    the alert was withdrawn because they were missing.
 
-    `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn.
+    `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn, an
+    `ErrorReason`, or a word that a newer centre says.
     `alerted`: what the region had said, as in EPCIS a declaration of an error repeats the event; None: nothing, or it
     is not said. `corrective_ids`: events that stand in the place of a withdrawn one. `decided_ms`: by the centre's
     clock.
@@ -65,7 +75,7 @@ class AlertVerdict(AlertMessage):
     tenant: DeviceName
     device: DeviceName
     event: FinalEvent | None = None
-    reason: ErrorReason | None = None
+    reason: Reason | None = None
     corrective_ids: tuple[Id, ...] = Field((), max_length=16)
     alerted: FinalEvent | None = None
     decided_ms: Milliseconds

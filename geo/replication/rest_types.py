@@ -228,6 +228,14 @@ def _position(text: str) -> str:
 _Position = Annotated[str, AfterValidator(_position)]
 
 
+def _position_if_any(value: object) -> object:
+    """A cursor that is being opened, a reader's above all, has none: Pulsar says it in more than one way."""
+    return None if isinstance(value, str) and not _POSITION.fullmatch(value) else value
+
+
+_ReadPosition = Annotated[str | None, BeforeValidator(_position_if_any)]
+
+
 # These are plain dicts: they are asked for many times a second, of many partitions.
 @_STRICT
 class _Ledger(TypedDict):
@@ -239,7 +247,7 @@ class _Ledger(TypedDict):
 @_STRICT
 class _Cursor(TypedDict):
     markDeletePosition: _Position
-    readPosition: NotRequired[_Position]
+    readPosition: NotRequired[_ReadPosition]
     lastLedgerSwitchTimestamp: NotRequired[str]
 
 

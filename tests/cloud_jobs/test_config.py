@@ -146,3 +146,26 @@ def test_a_token_that_has_ended_is_named_by_the_check_and_read_again_by_the_jobs
     done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
     assert (done.exit_code, f"access.token_file: token of jobs in {token} ended at" in done.stderr) == (78, True)
     assert load_checked_settings(file).access.token_file == token
+
+
+BATCHES = ["persistent://{tenant}/telemetry-north/batches", "persistent://beta/telemetry-south.2/batches"]
+
+
+def test_the_topics_of_alerts_are_those_of_the_regions_whose_batches_are_read() -> None:
+    made = CloudSettings.model_validate(FACTS | {"tenants": ["acme", "beta"], "ingest": {"topics": BATCHES}})
+    assert made.alert_topics == {
+        "persistent://beta/alerts-south.2/alerts": None,
+        "persistent://acme/alerts-north/alerts": "acme",
+        "persistent://beta/alerts-north/alerts": "beta",
+    }
+    named = {"verdicts": {"alerts": ["persistent://{tenant}/x/y"]}}
+    made = CloudSettings.model_validate(FACTS | named | {"ingest": {"topics": [*BATCHES, "persistent://a/b/c"]}})
+    assert (list(made.alert_topics), made.regions_without_alerts) == (["persistent://fleet/x/y"], [])
+
+
+def test_where_no_topic_of_alerts_follows_from_those_of_batches_they_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "cloud.toml"
+    file.write_text(LEAST + '[ingest]\ntopics = ["persistent://a/b/c"]\n')
+    done = CliRunner().invoke(app, ["verdicts", "--config", str(file)])
+    assert done.exit_code == 78
+    assert "verdicts.alerts: name the topics of alerts: none follows from persistent://a/b/c" in done.stderr

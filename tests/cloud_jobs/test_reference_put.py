@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cloud_jobs import reference_publisher
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.reference_cli import app
+from cloud_jobs.reference_cli import _who_goes_by, app
 from identity.operator_files import NewOperator
 from runtime import cluster_clock
 from runtime.cluster_clock import ClockDiffers
@@ -75,6 +75,22 @@ def test_the_first_contracts_are_published_where_no_lake_is_yet(tmp_path: Path, 
     assert (done.exit_code, first) == (0, "published: 1 account, 1 legal entity, 1 tariff")
     assert "`cloud-jobs usage` takes them over" in rest
     assert len(published.keys) == 3
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ({"fence"}, ["alert processes", "cloud-jobs usage"]),
+        ({"alert_rule"}, ["alerts deliver"]),
+        ({"account", "alert_rule"}, ["alerts deliver", "cloud-jobs usage"]),
+        (set(), []),
+    ],
+)
+def test_it_says_of_each_kind_who_goes_by_it_at_once_and_what_a_job_takes_over(
+    kinds: set[str], said: list[str]
+) -> None:
+    found = _who_goes_by(kinds)
+    assert [word in line for word, line in zip(said, found, strict=True)] == [True] * len(said)
 
 
 def test_what_contradicts_what_the_lake_has_is_named_and_nothing_is_published(

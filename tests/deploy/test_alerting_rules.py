@@ -8,12 +8,14 @@ import pytest
 import typer
 from prometheus_client.registry import CollectorRegistry
 
+from cloud_jobs.metrics.config import MetricsSettings
 from cloud_jobs.metrics.ingest_metrics import IngestMetrics
 from cloud_jobs.metrics.run_metrics import RunMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.webhooks.metrics import WebhookMetrics
 from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, AlertingRule, faults, rules, samples
 from tests.deploy.promql import named_in, promtool, template_labels
+from tests.structure.metric_registries import REGISTRIES, by_program
 from tests.structure.test_documented import anchors
 from tests.structure.test_help import APPS, commands
 
@@ -45,6 +47,34 @@ def test_each_rule_names_metrics_and_labels_that_exist(rule: AlertingRule) -> No
     grouped = named_in(rule.expr).labels
     kept = grouped if re.search(r"\b(?:sum|max) by", rule.expr) else known | written
     assert set(template_labels(rule.summary)) - {"value"} <= kept
+
+
+# What `cloud-jobs` runs is one job: each command with a port of its own. Vehicles send what they export by themselves.
+JOB_OF = dict.fromkeys(("ingest", "jobs", "maintain", "verdicts"), "waybill-jobs")
+SENT_BY_ITSELF = {"agent": "`job: waybill-agent`"}
+# How a run of the maintenance ended is in the lake: who reads it there knows also of one that never began.
+SAID_BY_ANOTHER = {
+    "maintain": {"waybill_centre_maintenance_errors", "waybill_centre_maintenance_end_timestamp_seconds"}
+}
+
+
+@pytest.mark.parametrize("program", REGISTRIES)
+def test_each_program_is_read_and_has_a_rule(program: str) -> None:
+    text = SCRAPE.read_text(encoding="utf-8")
+    job = SENT_BY_ITSELF.get(program) or f"job_name: {JOB_OF.get(program, f'waybill-{program}')}\n"
+    assert job in text, "Prometheus does not read it: add a job to deploy/prometheus/prometheus.yml"
+    exported = {name for metric in by_program()[program] for name in metric.sample_names}
+    exported |= SAID_BY_ANOTHER.get(program, set())
+    named = {metric for rule in rules() for metric in named_in(rule.expr).metrics}
+    assert exported & named, "nobody is called when something is wrong with it: add a rule to waybill-rules.yml"
+
+
+def test_each_command_of_the_centre_has_a_target_and_is_named() -> None:
+    ports = {name.removesuffix("_port") for name in MetricsSettings.model_fields if name.endswith("_port")} - {"status"}
+    comment, _, job = SCRAPE.read_text(encoding="utf-8").partition("  - job_name: waybill-jobs\n")
+    last = comment.rstrip().splitlines()[-1]
+    assert {name for name in ports if not re.search(rf"`(?:cloud-jobs )?{name}\b", last)} == set()
+    assert len(re.findall(r"^ +- [\w.-]+:\d+$", job, re.MULTILINE)) == len(ports)
 
 
 @EACH

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.deploy.alerting_rules import ROOT, faults, labels_of
+from tests.deploy.alerting_rules import ROOT, faults, labels_of, samples
 from tests.deploy.promql import named_in, promtool, template_labels
 
 FOLDER = ROOT / "deploy" / "grafana"
@@ -54,10 +54,22 @@ def plain(expr: str, dashboard: dict[str, Any]) -> str:
 
 
 def test_there_is_a_dashboard_for_each_place() -> None:
-    places = ("alerts", "centre", "fleet", "region", "replication", "webhooks")
+    places = ("alerts", "canaries", "centre", "fleet", "region", "replication", "webhooks")
     assert sorted(DASHBOARDS) == [f"waybill-{place}" for place in places]
     titles = [dashboard["title"] for dashboard in DASHBOARDS.values()]
     assert len(set(titles)) == len(titles)
+
+
+def test_what_watches_and_what_stands_by_is_shown() -> None:
+    """Each metric of canaries, and what says whether a process that ends is replaced at once."""
+    dashboards = ("waybill-canaries", "waybill-alerts")
+    shown = {
+        samples()[one][0].name for name in dashboards for query in queries(name) for one in named_in(query.expr).metrics
+    }
+    canaries = {metric.name for metric, _ in samples().values() if metric.name.startswith("waybill_canary_")}
+    assert canaries - shown == {"waybill_canary_started_timestamp_seconds"}, "which a rule needs"
+    standby = {f"waybill_alerts_{name}_partitions" for name in ("held", "standby", "ready")}
+    assert standby - shown == set()
 
 
 @EACH

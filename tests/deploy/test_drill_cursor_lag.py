@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.drill.environment import cursor_follows
+from deploy.drill import environment
 from geo.replication.observe import CursorState, LinkState, Observation
 
 TOPIC = "fleet/telemetry-eu/batches-partition-0"
@@ -18,6 +18,10 @@ def link(source: str, *, connected: bool = True, backlog: int = 0) -> LinkState:
     return LinkState(
         namespace="fleet/telemetry-eu", source=source, target="hq", connected=connected, backlog=backlog, delay_s=0
     )
+
+
+def cursor_follows(seen: Observation, cluster: str, read: str, close_s: float) -> bool:
+    return environment.cursor_follows(seen, cluster, read, close_s, ["fleet/telemetry-eu/batches"])
 
 
 def seen(*cursors: CursorState, links: tuple[LinkState, ...] = ()) -> Observation:
@@ -60,3 +64,8 @@ def test_a_cluster_that_lacks_messages_is_not_close_although_nothing_waits_there
 def test_cursors_of_other_topics_say_nothing() -> None:
     other = cursor("hq", 9000, "fleet/events/events-partition-0")
     assert cursor_follows(seen(cursor("hq", 0), cursor("dr", 0), other), "hq", "dr", close_s=0)
+
+
+def test_a_cursor_of_a_silent_tenant_that_shows_in_one_cluster_alone_says_nothing() -> None:
+    silent = cursor("dr", 0, "canary/telemetry-eu/batches-partition-0")
+    assert cursor_follows(seen(cursor("hq", 0), cursor("dr", 0), silent), "hq", "dr", close_s=0)

@@ -53,6 +53,30 @@ def test_files_that_cannot_be_used_are_named_with_their_keys(tmp_path: Path) -> 
     assert checked(tmp_path, f'{MINIMAL}{pair}key = "{own.key}"\n')[0] == 0
 
 
+def test_a_claim_that_cannot_be_shown_is_named_until_it_has_given_a_certificate(tmp_path: Path) -> None:
+    own = LocalAuthority(tmp_path / "authority").client("fleet/eu-0001")
+    (tmp_path / "empty").write_text("\nsecret")
+    begin = (
+        f'{MINIMAL}[uplinks.tls]\nca = "{own.ca}"\n[buffer]\npath = "{tmp_path}/buffer"\n'
+        f'[enrolment]\nhost = "127.0.0.1"\nca = "{own.ca}"\n'
+    )
+    cases = {
+        f'token_file = "{tmp_path}/none"\n': "enrolment.token_file: cannot be read",
+        f'token_file = "{tmp_path}/empty"\n': "enrolment.token_file: cannot be read",
+        f'certificate = "{tmp_path}/none"\nkey = "{own.key}"\n': "enrolment.certificate: cannot be read",
+        f'certificate = "{own.certificate}"\nkey = "{tmp_path}/none"\n': "enrolment.key: cannot be read",
+    }
+    for claim, expected in cases.items():
+        code, said = checked(tmp_path, begin + claim)
+        assert (code, expected in said) == (78, True), (claim, said)
+    held = tmp_path / "buffer" / "certificates" / "default" / "eu-0001"
+    held.mkdir(parents=True)
+    (held / "current.pem").write_bytes(own.key.read_bytes() + own.certificate.read_bytes())
+    for claim in cases:
+        code, said = checked(tmp_path, begin + claim)
+        assert code == 0, said
+
+
 def test_a_name_that_fits_into_no_certificate_is_refused(tmp_path: Path) -> None:
     tenant = "t" * 40
     text = f'[device]\nid = "{"d" * 24}"\ntenant = "{tenant}"\n[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n'

@@ -12,13 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 import identity.registry_session
+from identity.change_outcome import Became, ChangeOutcome, DeviceOutcome
 from identity.command_session import shows_progress
 from identity.device_cli import app
 from identity.errors import SignatureRefused
 from identity.operator_keys import OperatorKeys
 from identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
 from identity.registry_messages import DevicePublication, read_entry
-from identity.registry_session import ChangeOutcome, RegistrySession
+from identity.registry_session import RegistrySession
 from identity.registry_signing import check_by
 from tests.identity.registry_strategies import CHANGE, CLAIM, active, expected
 from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
@@ -65,11 +66,14 @@ class InMemory:
     def refusal(self, _: DeviceEntry) -> SignatureRefused | None:
         return None
 
+    def not_taken(self, _: str) -> str:
+        return ""
+
     def nearest(self, _: str) -> str:
         return "acme/bus-2"
 
-    def history(self, name: str) -> list[DevicePublication]:
-        return [one for one in self.publications() if one.entry.name == name]
+    def history(self, name: str) -> list[tuple[DevicePublication, bool]]:
+        return [(one, False) for one in self.publications() if one.entry.name == name]
 
 
 @pytest.fixture
@@ -146,8 +150,10 @@ def test_a_signature_that_nobody_looked_at_names_nobody(config: Path, monkeypatc
 
 def publishing(monkeypatch: pytest.MonkeyPatch, *, holds: bool = True, missing: tuple[str, ...] | None = None) -> None:
     made = tuple(read_entry(*message, None) for message in MESSAGES[:1])
-    outcome = ChangeOutcome(made, holds, missing, "us refuses it: unknown-key" if missing else "")
-    monkeypatch.setattr(InMemory, "publish", lambda *_: outcome)
+    became = Became.CONFIRMED if holds else Became.OUTRANKED
+    devices = {one.entry.name: DeviceOutcome(became, "" if holds else "another holds") for one in made}
+    outcome = ChangeOutcome(made, devices, missing, "us refuses it: unknown-key" if missing else "")
+    monkeypatch.setattr(InMemory, "publish", lambda *_, **__: outcome)
 
 
 CHANGES = {
@@ -236,8 +242,8 @@ def test_while_a_region_is_missing_nothing_is_called_confirmed_and_one_that_the_
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tuple(read_entry(*message, None) for message in MESSAGES[:1])
-    outcome = ChangeOutcome(made, True, ("asia",), "asia has not confirmed it", ("eu", "us"), ("asia",))
-    monkeypatch.setattr(InMemory, "publish", lambda *_: outcome)
+    outcome = ChangeOutcome(made, {}, ("asia",), "asia has not confirmed it", ("eu", "us"), ("asia",))
+    monkeypatch.setattr(InMemory, "publish", lambda *_, **__: outcome)
     command = ["revoke", "acme/bus-1", "--reason", "stolen", "--config", str(config)]
     done = CliRunner().invoke(app, command)
     assert (done.exit_code, "confirmed:" in done.stdout) == (5, False)
@@ -254,7 +260,7 @@ def test_a_device_that_was_never_enrolled_is_listed_so_and_resume_names_the_way_
     monkeypatch.setattr(InMemory, "publications", lambda _: [resumed])
     assert "  active (never enrolled)  " in run(config, "list")
     assert [one["never_enrolled"] for one in json.loads(run(config, "list", "--json"))] == [True]
-    monkeypatch.setattr(InMemory, "publish", lambda *_: ChangeOutcome((resumed,), True, None))
+    monkeypatch.setattr(InMemory, "publish", lambda *_, **__: ChangeOutcome((resumed,)))
     monkeypatch.setattr(InMemory, "get", lambda *_: suspend(expected(), CHANGE))
     assert "expect acme/bus-1 --region eu --again" in run(config, "resume", "acme/bus-1", "--reason", "x")
 
@@ -266,9 +272,9 @@ def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_
     held = {"zeta/bus-1": begun, "acme/bus-1": revoke(active(), CHANGE)}
     made: list[DeviceEntry] = []
 
-    def published(_: object, entries: Iterable[DeviceEntry], *__: object) -> ChangeOutcome:
+    def published(_: object, entries: Iterable[DeviceEntry], *__: object, **___: object) -> ChangeOutcome:
         made.extend(entries)
-        return ChangeOutcome((), True, None)
+        return ChangeOutcome(())
 
     monkeypatch.setattr(InMemory, "get", lambda _, name: held.get(name))
     monkeypatch.setattr(InMemory, "publish", published)
@@ -308,8 +314,8 @@ def test_what_is_wrong_is_said_with_the_value_and_what_to_write(
 def test_a_device_by_hand_is_said_to_be_let_in_at_once(
     config: Path, monkeypatch: pytest.MonkeyPatch, claim: str, is_said: bool
 ) -> None:
-    def published(_: object, entries: Iterable[DeviceEntry], *__: object) -> ChangeOutcome:
-        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries), True, None)
+    def published(_: object, entries: Iterable[DeviceEntry], *__: object, **___: object) -> ChangeOutcome:
+        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries))
 
     monkeypatch.setattr(InMemory, "publish", published)
     options = [claim, *(["SN-1"] if claim == "--factory" else []), "--region", "eu", "--reason", "new"]

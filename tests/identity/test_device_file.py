@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from identity.device_file import (
     MAX_DEVICES,
+    MAX_FILE_FAULTS,
     FileFault,
     PlacedDevice,
     StatedDevice,
@@ -18,6 +20,7 @@ from identity.device_file import (
     given_twice,
 )
 from identity.device_file_changes import FileChangeRefused, PlannedChange, made_entry, planned
+from identity.judged_devices import Beginnings, entries_of, judged
 from identity.registry import (
     ENDED,
     Beginning,
@@ -33,6 +36,7 @@ from identity.registry import (
     revoke,
     suspend,
 )
+from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, CLAIM, active, change, expected
 
 CHANGES: list[Callable[[DeviceEntry], DeviceEntry]] = [
@@ -59,16 +63,17 @@ def entries(draw: st.DrawFn, name: str = "bus-1") -> DeviceEntry:
 
 
 @st.composite
-def stated_devices(draw: st.DrawFn) -> StatedDevice:
+def stated_devices(draw: st.DrawFn, name: str = "bus-1") -> StatedDevice:
     """What a file may say of that device."""
     state = draw(st.sampled_from(DeviceState))
     return StatedDevice(
         tenant="acme",
-        device="bus-1",
+        device=name,
         state=state,
         region=draw(st.sampled_from([None, "eu", "us"])),
         factory=draw(st.sampled_from([None, "SN-1", "SN-2"])) if state is DeviceState.EXPECTED else None,
         by_hand=draw(st.booleans()) if state is DeviceState.ACTIVE else False,
+        resumes=draw(st.none() | st.integers(1, 4)) if state is DeviceState.ACTIVE else None,
     )
 
 
@@ -107,6 +112,61 @@ def test_no_file_brings_back_what_has_ended_nor_moves_nor_replaces(stated: State
         assert (stated.state, held.state) == (DeviceState.REVOKED, DeviceState.REVOKED)
 
 
+NAMES = st.lists(st.sampled_from("abcdef"), unique=True, min_size=1)
+
+
+@given(NAMES.flatmap(lambda names: st.tuples(*map(stated_devices, names))), st.data(), st.integers(1, 6))
+def test_each_device_of_a_file_has_its_change_or_its_fault_however_many_stand_on_a_line(
+    stated: tuple[StatedDevice, ...], data: st.DataObject, on_a_line: int
+) -> None:
+    held = [data.draw(entries(one.device)) for one in stated if data.draw(st.booleans())]
+    registry = HeldDevices(held)
+    placed, faults = devices_of_toml(on_lines(stated, on_a_line), "f.toml")
+    assert (faults, [one.stated for one in placed]) == ([], [*stated])
+    changes, faults = judged(placed, registry, OPERATOR)
+    assert len(changes) + len(faults) == len(stated)
+    asked = [one for one in changes if one.change.what is not PlannedChange.NOTHING]
+    made, _ = entries_of(asked, registry, change(1), Beginnings(None, timedelta(days=7)))
+    without_token = [one for one in asked if not one.change.needs_token]
+    assert [one.name for one in made] == [one.change.stated.name for one in without_token]
+    assert [one.state for one in made] == [one.change.stated.state for one in without_token]
+
+
+@given(st.integers(1, 3), st.none() | st.integers(1, 8))
+def test_a_file_lets_in_who_was_locked_out_only_by_the_version_of_that(times: int, resumes: int | None) -> None:
+    held = suspend(active(), CHANGE)
+    for _ in range(times - 1):
+        held = suspend(resume(held, CHANGE), CHANGE)
+    stated = StatedDevice.model_validate(_facts(resumes=resumes))
+    if resumes == held.version:
+        resumed = made_entry(planned(stated, held), CHANGE)
+        assert planned(stated, resumed).what is PlannedChange.NOTHING
+        held = suspend(resumed, CHANGE)
+    with pytest.raises(FileChangeRefused) as refused:
+        planned(stated, held)
+    assert refused.value.fault is FileFault.LOCKED_OUT
+    assert f"resumes = {held.version}" in str(refused.value)
+
+
+def test_a_file_that_was_written_before_a_device_was_suspended_does_not_let_it_in() -> None:
+    fleet = device_file_text([active()])
+    stolen = suspend(active(), CHANGE)
+    changes, faults = judged(devices_of_toml(fleet, "f.toml")[0], HeldDevices([stolen]), OPERATOR)
+    assert (changes, [one.fault for one in faults]) == ([], [FileFault.LOCKED_OUT])
+    assert "acme/bus-1: it is suspended, version 2 by anna" in str(faults[0])
+
+
+def test_of_very_many_devices_that_are_not_known_the_first_hundred_are_named() -> None:
+    stated = [StatedDevice.model_validate(_facts(device=f"bus-{number}")) for number in range(5000)]
+    registry = HeldDevices()
+    faults = judged([PlacedDevice("f.toml:1", one) for one in stated], registry, OPERATOR)[1]
+    assert (len(faults), registry.asked) == (MAX_FILE_FAULTS, MAX_FILE_FAULTS)
+    new = [StatedDevice.model_validate(_facts(device=f"bus-{n}", state="expected", region="eu")) for n in range(500)]
+    asked = judged([PlacedDevice("f.toml:1", one) for one in new], registry, OPERATOR)[0]
+    beginnings = Beginnings(None, timedelta(days=7))
+    assert len(entries_of(asked, registry, CHANGE, beginnings)[1]) == MAX_FILE_FAULTS
+
+
 @given(st.lists(st.sampled_from("abcdef"), unique=True).flatmap(lambda names: st.tuples(*map(entries, names))))
 def test_a_registry_written_as_a_file_changes_nothing_of_it(held: tuple[DeviceEntry, ...]) -> None:
     by_name = {entry.name: entry for entry in held}
@@ -134,7 +194,7 @@ def test_each_device_is_placed_at_the_line_where_it_begins(between: list[str]) -
 
 def device(**keys: object) -> str:
     facts = {"tenant": "acme", "device": "bus-1", "state": "expected"} | keys
-    written = {name: str(value).lower() if isinstance(value, bool) else f'"{value}"' for name, value in facts.items()}
+    written = {name: str(value).lower() if isinstance(value, int) else f'"{value}"' for name, value in facts.items()}
     return "[[device]]\n" + "".join(f"{name} = {value}\n" for name, value in written.items())
 
 
@@ -156,9 +216,14 @@ def device(**keys: object) -> str:
         (device(factory="token-0123456789abcdef"), FileFault.WRONG_ENTRY, "what a token is called"),
         (device(state="active", factory="SN-1"), FileFault.WRONG_ENTRY, '`factory` goes with state = "expected"'),
         (device(by_hand=True), FileFault.WRONG_ENTRY, '`by_hand` goes with state = "active"'),
+        (device(state="active", by_hand="yes"), FileFault.WRONG_ENTRY, "by_hand: Input should be a valid boolean"),
+        (device(state="suspended", resumes=2), FileFault.WRONG_ENTRY, '`resumes` goes with state = "active"'),
+        (device(state="active", resumes=True), FileFault.WRONG_ENTRY, "resumes: it is a whole number"),
+        (device(**{f"k{n}": 1 for n in range(21)}), FileFault.WRONG_ENTRY, "at most 20 keys, and this one 24"),
+        ("".join(f"[x{n}.a.b.c.d]\n" for n in range(50_000)), FileFault.UNREADABLE, "200,000 are allowed"),
         (device() * (MAX_DEVICES + 1), FileFault.TOO_MANY, "at most 10,000 devices"),
     ],
-    ids=range(12),
+    ids=range(17),
 )
 def test_what_is_wrong_with_a_file_is_named_with_its_line(text: str, fault: FileFault, said: str) -> None:
     _, faults = devices_of_toml(text, "f.toml")
@@ -181,7 +246,9 @@ def _facts(**keys: object) -> dict[str, object]:
         (_facts(), None, FileFault.NOT_KNOWN, "the registry has no such device"),
         (_facts(state="expected"), None, FileFault.NOT_KNOWN, "say by its `region` who enrols it"),
         (_facts(), expected(), FileFault.NO_WAY, "it is expected, and cannot be active by a file: it enrols"),
-        (_facts(state="expected"), suspend(active(), CHANGE), FileFault.NO_WAY, 'write state = "active" to resume it'),
+        (_facts(state="expected"), suspend(active(), CHANGE), FileFault.NO_WAY, "`resumes = 2` to resume it"),
+        (_facts(), suspend(active(), CHANGE), FileFault.LOCKED_OUT, "or `resumes = 2` to let it in"),
+        (_facts(resumes=1), suspend(active(), CHANGE), FileFault.LOCKED_OUT, "ends the suspension of version 1"),
         (_facts(), revoke(active(), CHANGE), FileFault.NO_WAY, "a name is used once"),
         (_facts(state="revoked"), move(active(), "zeta", Beginning(CLAIM), CHANGE)[0], FileFault.NO_WAY, "zeta/bus-1"),
         (_facts(state="moved"), active(), FileFault.NOT_BY_FILE, "`waybill device move`"),

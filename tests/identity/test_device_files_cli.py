@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
@@ -12,12 +13,12 @@ from typer.testing import CliRunner, Result
 
 import identity.registry_session
 from cloud_jobs.reference_cli import app
-from identity.claims import read_token
+from identity.change_outcome import Became, ChangeCutShort, ChangeOutcome, DeviceOutcome
+from identity.claims import make_token, read_token
+from identity.device_file import MAX_DEVICES_FILE_BYTES
 from identity.errors import SignatureFault, SignatureRefused
-from identity.registry import DeviceEntry, DeviceState, revoke, suspend
+from identity.registry import Claim, DeviceEntry, DeviceState, expect, revoke, suspend
 from identity.registry_messages import DevicePublication
-from identity.registry_publisher import RegistryUnreachable
-from identity.registry_session import ChangeOutcome
 from tests.identity.registry_strategies import CHANGE, active
 from tests.identity.test_device_cli import InMemory
 
@@ -38,12 +39,12 @@ class Registry(InMemory):
     def publications(self) -> list[DevicePublication]:
         return [DevicePublication(one, "019e") for one in self.held.values()]
 
-    def publish(self, *given: object) -> ChangeOutcome:
+    def publish(self, *given: object, **_: object) -> ChangeOutcome:
         entries, wait_s = cast("tuple[Iterable[DeviceEntry], float]", given)
         made = tuple(entries)
         self.held.update({one.name: one for one in made})
         type(self).wait_s = wait_s
-        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in made), True, None)
+        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in made))
 
 
 @pytest.fixture
@@ -64,16 +65,17 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def table(device: str, state: str, **more: str) -> str:
+def table(device: str, state: str, **more: str | int) -> str:
     keys = {"tenant": "acme", "device": device, "state": state} | more
-    return "[[device]]\n" + "".join(f'{name} = "{value}"\n' for name, value in keys.items())
+    written = {name: value if isinstance(value, int) else f'"{value}"' for name, value in keys.items()}
+    return "[[device]]\n" + "".join(f"{name} = {value}\n" for name, value in written.items())
 
 
 GOOD = (
     table("new", "expected", region="eu")
     + table("serial", "expected", region="eu", factory="SN-1")
     + table("active", "suspended")
-    + table("suspended", "active")
+    + table("suspended", "active", resumes=2)
     + table("revoked", "revoked")
 )
 
@@ -99,7 +101,7 @@ def test_a_file_is_published_whole_and_then_asks_for_nothing(
         "6: acme/serial: new, expected, region eu (expect)",
         "12: acme/active: active -> suspended (version 1 by anna)",
         "16: acme/suspended: suspended -> active (version 2 by anna)",
-        "20: acme/revoked: same, revoked (version 2 by anna)",
+        "21: acme/revoked: same, revoked (version 2 by anna)",
     ]
     done = run("put", "devices", file, "-c", config, "-m", "fleet of 2027", "--tokens", tokens)
     assert done.exit_code == 0, done.output
@@ -142,11 +144,11 @@ def test_of_a_file_with_a_fault_nothing_is_published_and_all_faults_are_named(
     ):
         done = run(*command)
         assert (done.exit_code, "4 faults; nothing can be published" in done.stderr) == (1, True), done.output
-        assert f"{file}:24: acme/nobody: the registry has no such device" in done.stderr
+        assert f"{file}:25: acme/nobody: the registry has no such device" in done.stderr
         assert "did you mean acme/bus-2?" in done.stderr
-        assert f"{file}:28: acme/far: there is no region 'mars'" in done.stderr
-        assert f"{file}:33: acne/other: there is no tenant 'acne': did you mean acme?" in done.stderr
-        assert f"{file}:38: acme/active-2: a file has no such change: `waybill device move`" in done.stderr
+        assert f"{file}:29: acme/far: there is no region 'mars'" in done.stderr
+        assert f"{file}:34: acne/other: there is no tenant 'acne': did you mean acme?" in done.stderr
+        assert f"{file}:39: acme/active-2: a file has no such change: `waybill device move`" in done.stderr
         said = json.loads(run(*command, "--json").stdout)
         kinds = [one["fault"] for one in said["faults"]]
         assert kinds == ["not-known", "not-in-settings", "not-in-settings", "not-by-file"]
@@ -175,15 +177,19 @@ def test_a_put_that_was_cut_short_is_given_again_with_the_same_tokens(
     file = file_of(tmp_path, "".join(table(name, "expected", region="eu") for name in names))
     tokens = tmp_path / "tokens"
 
-    def breaks(self: Registry, entries: Iterable[DeviceEntry], *_: object) -> ChangeOutcome:
-        first = next(iter(entries))
+    def breaks(self: Registry, entries: Iterable[DeviceEntry], *_: object, **__: object) -> ChangeOutcome:
+        first, *left = entries
         self.held[first.name] = first
-        raise RegistryUnreachable("published: acme/new-0, and no more: the link is cut")
+        devices = {one.name: DeviceOutcome(Became.NOT_PUBLISHED, "its turn did not come") for one in left}
+        cut = "cut short: the link is cut"
+        raise ChangeCutShort(ChangeOutcome((DevicePublication(first, "019e"),), devices, cut_short=cut))
 
     with monkeypatch.context() as cut:
         cut.setattr(Registry, "publish", breaks)
         done = run("put", "devices", file, "-c", config, "-m", "x", "--tokens", tokens)
-    assert (done.exit_code, "published: acme/new-0, and no more" in done.stderr) == (75, True), done.output
+    assert (done.exit_code, "cut short: the link is cut" in done.stderr) == (75, True), done.output
+    assert "acme/new-0: expected, version 1" in done.stdout
+    assert "acme/new-3:  NOT PUBLISHED: its turn did not come" in done.stdout
     before = {one.name: one.read_text() for one in tokens.rglob("*.token")}
     assert len(before) == 4
     assert run("put", "devices", file, "-c", config, "-m", "x", "--tokens", tokens).exit_code == 0
@@ -200,9 +206,112 @@ def test_a_file_where_a_token_belongs_that_is_none_is_left_alone_and_named(
     file, other = file_of(tmp_path, table("new", "expected", region="eu")), tmp_path / "tokens" / "acme" / "new.token"
     other.parent.mkdir(parents=True)
     other.write_text("my notes")
+    other.chmod(0o600)
     done = run("put", "devices", file, "-c", config, "-m", "x", "--tokens", tmp_path / "tokens")
-    assert (done.exit_code, "is there already, and cannot be used" in done.stderr) == (1, True), done.output
+    assert (done.exit_code, "this is no enrolment token" in done.stderr) == (1, True), done.output
     assert (other.read_text(), len(held)) == ("my notes", len(HELD))
+
+
+def spoil(kind: str, file: Path) -> None:
+    """What somebody may have put where a token belongs."""
+    token = make_token().text.get_secret_value() + "\n"
+    if kind == "link":
+        (file.parent / "other").write_text(token)
+        (file.parent / "other").chmod(0o600)
+        file.symlink_to("other")
+    elif kind == "pipe":
+        os.mkfifo(file, 0o600)
+    else:
+        file.write_text(token)
+        file.chmod(0o666 if kind == "others may write it" else 0o600)
+    if kind == "folder":
+        file.parent.chmod(0o777)
+    if kind == "another token twice":
+        (file.parent / "new-2.token").write_text(token)
+        (file.parent / "new-2.token").chmod(0o600)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "others may write it", "folder", "another token twice"])
+def test_a_token_that_another_may_have_put_there_is_not_published(
+    tmp_path: Path, config: Path, held: dict[str, DeviceEntry], kind: str
+) -> None:
+    text = table("new", "expected", region="eu") + table("new-2", "expected", region="eu")
+    tokens = tmp_path / "tokens"
+    (tokens / "acme").mkdir(parents=True, mode=0o700)
+    spoil(kind, tokens / "acme" / "new.token")
+    done = run("put", "devices", file_of(tmp_path, text), "-c", config, "-m", "x", "--tokens", tokens)
+    assert (done.exit_code, "no token can be" in done.stderr or "cannot be written" in done.stderr) == (1, True), done
+    assert held == {one.name: one for one in HELD}
+
+
+def test_the_folder_of_tokens_is_this_users_alone(tmp_path: Path, config: Path, held: dict[str, DeviceEntry]) -> None:
+    file, tokens = file_of(tmp_path, table("new", "expected", region="eu")), tmp_path / "a" / "tokens"
+    assert run("put", "devices", file, "-c", config, "-m", "x", "--tokens", tokens).exit_code == 0
+    assert [one.stat().st_mode & 0o777 for one in (tokens, tokens / "acme")] == [0o700, 0o700]
+    assert "acme/new" in held
+
+
+def test_one_factory_serial_is_not_given_to_several_devices(
+    tmp_path: Path, config: Path, held: dict[str, DeviceEntry]
+) -> None:
+    serials = {"region": "eu", "factory": "SN-1"}
+    file = file_of(tmp_path, table("s1", "expected", **serials) + table("s2", "expected", **serials))
+    for command in (("check", "devices", file), ("check", "devices", file, "-c", config)):
+        done = run(*command)
+        assert (done.exit_code, done.stderr.splitlines()[0]) == (
+            1,
+            f"{file}:7: acme/s2: the factory serial SN-1 is that of acme/s1 ({file}:1)",
+        )
+    held["acme/s0"] = expect("acme", "s0", region="eu", claim=Claim(id="SN-1"), change=CHANGE)
+    file = file_of(tmp_path, table("s1", "expected", **serials) + table("s0", "expected"))
+    done = run("put", "devices", file, "-c", config, "-m", "x")
+    assert (done.exit_code, "serial SN-1 is that of acme/s0" in done.stderr) == (1, True), done.output
+
+
+def test_a_list_that_no_command_takes_as_a_file_says_so(
+    config: Path, held: dict[str, DeviceEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("identity.device_file.MAX_DEVICES", len(held) - 1)
+    done = run("list", "devices", "--toml", "-c", config)
+    assert (done.exit_code, "3 devices, and a command takes 2" in done.stderr) == (0, True), done.output
+
+
+def test_a_file_without_a_device_is_none(tmp_path: Path) -> None:
+    done = run("check", "devices", file_of(tmp_path, "# later\n"), "--json")
+    said = json.loads(done.stdout)
+    assert (done.exit_code, said["result"], said["faults"][0]["reason"]) == (1, "fault", "no device is in it")
+
+
+def test_a_file_without_a_device_is_none_beside_another_one_either(tmp_path: Path) -> None:
+    file, empty = file_of(tmp_path, GOOD), tmp_path / "empty.toml"
+    empty.write_text("")
+    done = run("check", "devices", empty, file)
+    assert (done.exit_code, f"{empty}: cannot" in done.stderr, f"{empty}: no device is in it" in done.stderr) == (
+        1,
+        False,
+        True,
+    ), done.output
+
+
+def test_what_a_file_says_moves_no_cursor_where_its_faults_are_named(tmp_path: Path) -> None:
+    wrong = table("a\\u001b[2Jb", "expected") + '["\\u001b[2J"]\n[[device]]\n"\\u202e" = 1\n'
+    file = tmp_path / "x\x1b[2J.toml"
+    file.write_text(wrong)
+    done = CliRunner().invoke(app, ["check", "devices", str(file)], color=True)
+    assert done.exit_code == 1
+    assert [line for line in done.stderr.splitlines() if not line.isprintable()] == []
+    assert "\\x1b[2J: no such table" in done.stderr
+
+
+def test_the_files_of_a_command_are_bounded_together(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.toml" for number in range(3)]
+    for number, file in enumerate(files):
+        file.write_text("".join(table(f"b-{number}-{one}", "revoked") for one in range(4000)))
+    done = run("check", "devices", *files)
+    assert (done.exit_code, f"{files[2]}:8001: the files of a command have at most 10,000" in done.stderr) == (1, True)
+    for file in files:
+        file.write_text("#" * (MAX_DEVICES_FILE_BYTES // 2))
+    assert f"{files[2]}: cannot be read: it has more than" in run("check", "devices", *files).stderr
 
 
 def test_a_check_without_settings_judges_the_file_alone(tmp_path: Path) -> None:
@@ -210,6 +319,9 @@ def test_a_check_without_settings_judges_the_file_alone(tmp_path: Path) -> None:
     done = run("check", "devices", file)
     assert (done.exit_code, done.stdout) == (0, "right by themselves, not held against the registry: 5 devices\n")
     assert run("devices", "check", file).stdout == done.stdout, "the words may stand in either order"
+    assert run("check", "--json", "devices", file).stdout == run("devices", "check", "--json", file).stdout
+    assert run("check", "-c", tmp_path / "none.toml", "devices", file).stdout == ""
+    assert run("check", "-c", tmp_path / "none.toml", "devices", file).exit_code == 78
     assert run("check", "devices", tmp_path / "none.toml").exit_code == 1
     assert run("check", "devices", file, "-c", tmp_path / "none.toml").exit_code == 78
 

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import identity.registry_session
+from identity.change_outcome import ChangeOutcome
 from identity.device_cli import app
 from identity.errors import SignatureFault, SignatureRefused
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication
-from identity.registry_session import ChangeOutcome
 from tests.identity.test_device_cli import InMemory, publishing
 
 
@@ -32,10 +32,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def publishes(monkeypatch: pytest.MonkeyPatch) -> list[DeviceEntry]:
     made: list[DeviceEntry] = []
 
-    def published(_: object, entries: Iterable[DeviceEntry], *__: object) -> ChangeOutcome:
+    def published(_: object, entries: Iterable[DeviceEntry], *__: object, **___: object) -> ChangeOutcome:
         entries = tuple(entries)
         made.extend(entries)
-        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries), True, None)
+        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries))
 
     monkeypatch.setattr(InMemory, "publish", published)
     return made
@@ -69,6 +69,21 @@ def test_where_each_device_is_refused_nothing_is_published_and_each_is_named(
     assert (done.exit_code, done.stderr.count("waybill device: ")) == (3, 2), done.output
     said = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert (said["result"], len(said["refused"])) == ("refused", 2)
+
+
+def test_of_very_many_names_that_are_not_known_the_nearest_is_looked_for_of_the_first(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def nearest(_: object, name: str) -> str:
+        looked.append(name)
+        return ""
+
+    monkeypatch.setattr(InMemory, "nearest", nearest)
+    names = [f"acme/nobody-{number}" for number in range(300)]
+    done = CliRunner().invoke(app, ["revoke", *names, "--reason", "x", "--config", str(config)])
+    assert (done.exit_code, done.stderr.count("no device acme/nobody"), len(looked)) == (3, 300, 20)
 
 
 def test_a_region_that_did_not_confirm_comes_before_a_device_that_was_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -22,6 +23,7 @@ from identity.operator_settings import OperatorSettings
 from telemetry import RefusalReason
 from tests.structure.metric_registries import REGISTRIES, every_metric
 from tests.structure.test_help import APPS, commands
+from tests.structure.test_structure import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -38,6 +40,8 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     CloudSettings: ("alerts.md", "centre.md", "ingest.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
+# As `pip install` is given them.
+EXTRAS = re.compile(r"\bwaybill\[([\w, -]+)\]")
 METRIC = re.compile(r"\bwaybill_(?:" + "|".join(REGISTRIES) + r")_\w+")
 # Every page that a reader finds from the README, itself or through one of these.
 LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)")
@@ -148,3 +152,19 @@ def test_each_link_into_a_page_names_one_of_its_headings() -> None:
             if anchor not in anchors(pages[page]):
                 broken.append(f"{path.name}: {target}#{anchor}")
     assert broken == []
+
+
+def test_each_extra_that_is_named_can_be_installed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"]
+    files += [
+        path for folder in PACKAGES for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md", ".toml"}
+    ]
+    named = {
+        (str(path.relative_to(ROOT)), extra.strip())
+        for path in files
+        for listed in EXTRAS.findall(path.read_text(encoding="utf-8"))
+        for extra in listed.split(",")
+    }
+    assert {extra for _, extra in named} >= {"edge", "gateway", "cloud"}, "they are found"
+    assert sorted(one for one in named if one[1] not in extras) == []

@@ -10,6 +10,7 @@ import pytest
 from cloud_jobs.config import CloudSettings
 from edge_agent.config import AgentSettings
 from gateway.access import AccessSettings
+from gateway.alerts.config import AlertSettings
 from gateway.config import GatewaySettings
 from settings import Settings, SettingsError, validate
 
@@ -21,6 +22,7 @@ RENAMED: list[tuple[type[Settings], str, str]] = [
     (GatewaySettings, "pulsar.authority", "pulsar.tls.ca"),
     (GatewaySettings, "pulsar.ca", "pulsar.tls.ca"),
     (GatewaySettings, "observe", "status"),
+    (AlertSettings, "window_ms", "batching_delay_ms"),
     (AgentSettings, "intake.backoff_most_s", "intake.backoff_max_s"),
     (AgentSettings, "intake.max_message_bytes", "intake.max_packet_bytes"),
     (AgentSettings, "buffer.settle_delay_s", "buffer.prune_delay_s"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -126,9 +128,46 @@ def test_a_killed_process_is_replaced_within_five_seconds_and_nothing_is_missed_
     assert held(second, again) == [1, 1]
 
 
+def test_a_standby_goes_on_with_the_partition_of_a_killed_process_without_reading_all_again(
+    region: AlertRegion, processes: Callable[..., AlertProcess]
+) -> None:
+    first, second = processes("ready-1"), processes("ready-2")
+    wait_until(lambda: held(first, second) == [1, 1], 60)
+    (lost,) = first.status().partitions_held
+    drives = [Drive(f"ready-{number}", ROUNDS) for number in range(20)]
+    with region.sender() as sender:
+        for number in range(ROUNDS - 2):
+            sender.send_round(drives, number)
+        sent_s = time.monotonic()
+        wait_until(lambda: second.status().partitions_ready == (lost,), 30)
+        metrics = httpx.get(f"http://127.0.0.1:{second.endpoint.port}/metrics").text
+        assert "waybill_alerts_standby_partitions 1.0" in metrics
+        assert "waybill_alerts_ready_partitions 1.0" in metrics
+        # what the owner acknowledged is taken after a turn of each
+        wait_until(lambda: time.monotonic() > sent_s + 6, 10)
+        before = len(_logged(second, "partition taken"))
+        first.process.kill()
+        killed_s = time.monotonic()
+        for number in range(ROUNDS - 2, ROUNDS):
+            sender.send_round(drives, number)
+    wait_until(lambda: held(second) == [2], 10)
+    assert time.monotonic() - killed_s < 5
+    wait_until(lambda: region.ids(drives) >= truth(drives), 20)
+    assert region.ids(drives) == truth(drives)
+    taken = _logged(second, "partition taken")[before:]
+    assert {(line["partition"], line["standby"]) for line in taken} == {(lost, True)}
+    assert sum(line["messages"] for line in taken) < 20, f"of hundreds: {taken}"
+
+
+def _logged(process: AlertProcess, event: str) -> list[dict[str, Any]]:
+    lines = process.process.log.read_text(encoding="utf-8").splitlines()
+    said = [json.loads(line) for line in lines if line.startswith("{")]
+    return [line for line in said if line["event"] == event]
+
+
 def _standby(process: AlertProcess) -> bool:
     try:
-        return process.status().state == "standby" and len(process.status().partitions_taken) == 2
+        return process.status().state == "standby" and len(process.status().partitions_of_others) == 2
     except NoAnswer:
         return False
 

@@ -36,11 +36,11 @@ def metrics_of(environment: CanaryEnvironment) -> str:
         return str(answer.read().decode())
 
 
-def test_each_watched_hop_becomes_green_and_the_others_are_unknown(environment: CanaryEnvironment) -> None:
+def test_each_watched_hop_becomes_green_and_the_others_are_not_watched(environment: CanaryEnvironment) -> None:
     environment.wait_for("all hops are green", all_green, 180)
     status = environment.status()
     assert status is not None
-    assert set(status.of(HopColour.UNKNOWN)) == set(Hop) - set(WATCHED)
+    assert set(status.of(HopColour.NOT_WATCHED)) == set(Hop) - set(WATCHED)
     table = next(one for one in status.hops if one.hop is Hop.TABLE)
     assert (table.doubled, table.wrong) == (0, 0)
     assert table.p50_s is not None

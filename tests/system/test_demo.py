@@ -47,6 +47,11 @@ def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_proce
     assert {one["currency"] for one in found["posted"].values()} == {"EUR", "JPY"}
     assert all(one["gross_minor"] == one["truth_minor"] > 0 for one in found["posted"].values())
     assert (found["reconciled"], found["explained"]) == ("equal", True)
+    # the canary drove beside them, and none of what was counted above is its own
+    hops = {one["hop"]: one for one in found["canary"]["status"]["hops"]}
+    assert {name for name, one in hops.items() if one["colour"] != "green"} == {"event"}
+    assert found["canary"]["green"]
+    assert hops["rated"]["consumed"] > 0
     accounts = tomllib.loads((folder / "scenario" / "contracts.toml").read_text())["account"]
     owned = {(one["tenant"], one["device"]) for account in accounts for one in account["devices"]}
     assert owned == {(tenant, device) for tenant in ("fleet", "kaze") for device in ("eu-0001", "us-0001")}

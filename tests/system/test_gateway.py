@@ -251,6 +251,8 @@ def test_a_batch_that_the_gateway_refuses_is_dead_lettered_on_the_vehicle_and_th
             vehicle.position()
             time.sleep(0.03)
         wait_until(lambda: agent.status()["dead_letter_records"] == 1, 20)
+        # a depth of one is there before the last positions came out of the vehicle's broker, too
+        wait_until(lambda: region.persisted("poison").get(DEVICE, IntervalSet()).count >= 40, 20, every_s=0.3)
         wait_until(lambda: agent.status()["depth_records"] == 1, 10)
         wait_until(lambda: gateway.status().batches_refused == 3, 5)  # the status is made once a second
         (answer,) = [properties for _, properties in region.messages("refused") if properties["tenant"] == "poison"][:1]

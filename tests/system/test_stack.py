@@ -18,6 +18,7 @@ import pytest
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
+from cloud_jobs.config import CloudSettings
 from deploy.local import (
     DaemonProcess,
     LocalAuthority,
@@ -30,6 +31,7 @@ from deploy.local import (
     StackNotRunning,
     StackState,
 )
+from settings import load
 from tests.pulsar_clients import open_client
 from tests.waiting import wait_until
 
@@ -143,6 +145,8 @@ def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> N
         where = next(server["addresses"] for server in shown["servers"] if server["name"] == "s3")
         assert where["bucket"] == "s3://lake"
         assert where["endpoint"].startswith("http://127.0.0.1:")
+        jobs = load(CloudSettings, tmp_path / "stack/cloud.toml")
+        assert (jobs.lake, jobs.object_store.endpoint) == ("s3://lake/lake", where["endpoint"])
         assert 0 < sum(shown["memory_bytes"].values()) < 3.5 * GB
         hq = next(server["process"]["pid"] for server in shown["servers"] if server["name"] == "pulsar-hq")
         os.kill(hq, signal.SIGSTOP)

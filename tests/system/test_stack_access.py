@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import ssl
 import subprocess
 import sys
@@ -13,12 +15,21 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from cloud_jobs.config import CloudSettings
+from deploy.canary.checks import problems as canary_problems
+from deploy.canary.config import CanarySettings
 from deploy.demo.guarding import lock_out, open_session
 from deploy.local import LocalStack, TlsFiles
+from deploy.local.stack_settings import settings_files
+from deploy.local.view import settings_line
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
+from gateway.alerts.checks import problems as alert_problems
+from gateway.alerts.config import AlertSettings
 from gateway.checks import problems
 from gateway.config import GatewaySettings
+from gateway.webhooks.checks import problems as notifier_problems
+from gateway.webhooks.config import NotifierSettings
 from identity.device_cli import app
 from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
 from identity.registry_session import RegistrySession
@@ -172,6 +183,72 @@ def test_the_demos_thief_loses_the_session_and_is_refused_in_both_regions(
     files = TlsFiles(ca=stack.folder / "access/authority.pem", certificate=held.path, key=held.path)
     found = lock_out(stack, f"{TENANT}/taken", "eu", files)
     assert found.holds, found.found
+
+
+def test_the_stack_has_settings_of_a_notifier_and_for_each_region_of_an_alert_process_and_a_canary(
+    stack: LocalStack, device: Command
+) -> None:
+    names = [file.name for file in settings_files(stack.folder)]
+    assert names == [
+        "operator.toml",
+        *(f"{name}-{region}.toml" for name in ("gateway", "alerts", "agent", "canary") for region in ("eu", "us")),
+        "notifier.toml",
+        "cloud.toml",
+        "publisher.toml",
+    ]
+    for name, role in (("cloud", "jobs"), ("publisher", "publisher")):
+        centre = load(CloudSettings, stack.folder / f"{name}.toml")
+        assert centre.access.token_file == stack.folder / f"access/tokens/{role}.token"
+        assert (centre.reference.operators, "fleet" in centre.tenants) == (stack.folder / "operators.toml", True)
+    assert all(name in settings_line(stack.folder) for name in names)
+    for region in ("eu", "us"):
+        alerts = load(AlertSettings, stack.folder / f"alerts-{region}.toml")
+        assert (alert_problems(alerts), alerts.insecure, alerts.region) == ([], False, region)
+        canary = load(CanarySettings, stack.folder / f"canary-{region}.toml")
+        text = (stack.folder / f"canary-{region}.toml").read_text()
+        commands = [shlex.split(line) for line in re.findall(r"^#   waybill (.*)", text, re.MULTILINE)]
+        assert [" ".join(command[:2]) for command in commands] == [
+            "device expect",
+            "canary setup",
+            "reference put",
+            "canary run",
+        ]
+        assert canary.agent.enrolment is not None
+        token = canary.agent.enrolment.token_file
+        assert token is not None
+        [missing] = canary_problems(canary)
+        assert str(token) in missing, "its token comes with the first command"
+        # as the file says it, but of another device: this one may be in use
+        code, said = device(
+            *(one.replace(canary.device, f"tried-{region}") for one in commands[0][1:3]), *commands[0][3:]
+        )
+        assert code == 0, said
+        try:
+            assert (canary_problems(canary), canary.region) == ([], region)
+        finally:
+            token.unlink()
+        assert (canary.agent.uplinks[0].port, canary.agent.enrolment.port) == (
+            stack.links[region].port,
+            stack.enrolment[region].port,
+        )
+    notifier = load(NotifierSettings, stack.folder / "notifier.toml")
+    assert (notifier_problems(notifier), notifier.insecure) == ([], False)
+    assert (notifier.regions, "canary" in notifier.tenants) == (("eu", "us"), False)
+    ports = [load(AlertSettings, stack.folder / f"alerts-{region}.toml").status.port for region in ("eu", "us")]
+    ports += [load(CanarySettings, stack.folder / f"canary-{region}.toml").status.port for region in ("eu", "us")]
+    assert len({*ports, notifier.status.port}) == 5
+
+
+def test_what_shows_alerts_reads_them_with_the_settings_of_the_stack(stack: LocalStack) -> None:
+    command = [sys.executable, "-m", "waybill", "alerts", "tail", "--config", str(stack.folder / "notifier.toml")]
+    tailing = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert tailing.stdout is not None
+        assert tailing.stdout.readline().split()[:3] == ["device", "time", "state"]
+    finally:
+        tailing.terminate()
+        _, said = tailing.communicate(timeout=30)
+    assert "cannot" not in said
 
 
 def test_the_stack_has_settings_of_a_gateway_and_of_an_agent_for_each_region(stack: LocalStack) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def test_killed_in_mid_flight_nothing_is_lost_and_repeats_have_the_same_key(
 
     def behave(connection: Any, request: Request) -> None:
         seen[request.key] += 1
-        time.sleep(0.02)
+        time.sleep(0.05)
         # each third message is refused at first, so that some wait for their next attempt when the process dies
         answer = "503 Busy" if seen[request.key] == 1 and int(request.key[:24], 16) % 3 == 0 else "200 OK"
         answers(answer)(connection, request)
@@ -117,11 +118,17 @@ def test_killed_in_mid_flight_nothing_is_lost_and_repeats_have_the_same_key(
     server.behave = behave
     process = notifier({"ops": f"{server.url}/hook"})
     process.begin()
-    alerts = numbered(100 * kills)
+    # 80 a second are taken, also while a process that was started anew is waited for: enough for each kill, and fewer
+    # than a queue holds
+    alerts = numbered(150 * kills)
     centre.send(*alerts)
     for _ in range(kills):
         before = len(server.requests)
-        wait_until(lambda before=before: len(server.requests) > before + 10, 30)  # type: ignore[misc]
+        wait_until(
+            lambda before=before: len(server.requests) > before + 10,  # type: ignore[misc]
+            30,
+            said=lambda: f"{len(server.requests)} requests, {centre.unacknowledged()} wait, {process.status()}",
+        )
         process.kill()
         process.begin()
     wait_until(lambda: centre.unacknowledged() == 0, 60)
@@ -181,7 +188,6 @@ def test_a_rule_that_changes_holds_at_once_and_another_process_takes_over(
     wait_until(lambda: second.state == "standby", 60)
     assert second.status().healthy is None
     centre.publish_rules({"id": "acme/all", "kinds": ["exit"]})
-    wait_until(lambda: first.status().rules == 3, 20)
     time.sleep(2)  # the new rules stand in the place of the old ones half a second after they came
     enters, exits = numbered(5), numbered(5, kind="exit")
     centre.send(*enters, *exits)
@@ -210,7 +216,8 @@ def test_the_tail_shows_what_comes_with_its_times_until_it_is_ended(
         )
     ]
     try:
-        # it shows what comes from when it began: something is sent until it is seen
+        # it shows what comes after its header; JSON has none, so something is sent until it is seen there, too
+        wait_until(lambda: "device time" in out.read_text(), 60)
         shown: list[Any] = []
 
         def is_seen() -> bool:
@@ -219,6 +226,8 @@ def test_the_tail_shows_what_comes_with_its_times_until_it_is_ended(
             return "confirmed" in out.read_text() and (tmp_path / "j").read_text() != ""
 
         wait_until(is_seen, 60, every_s=1)
+        first = next(line for line in out.read_text().splitlines() if "provisional" in line)
+        assert first.startswith(f"{datetime.fromtimestamp(shown[0].t_ms / 1000, UTC):%H:%M:%S.%f}"[:12])
     finally:
         for one in tails:
             one.send_signal(signal.SIGTERM)

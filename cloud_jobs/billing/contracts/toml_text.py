@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
 from geo.alerts import AlertRule
-from settings import TextFault, TomlLines, TomlPath, parse_toml, problem_text, toml_fault
+from settings import TextFault, TomlLines, TomlPath, one_line, parse_toml, problem_text, toml_fault
 from settings.text_fault import MAX_REASON_CHARACTERS
 
 TABLES: Final[dict[str, type[BaseModel]]] = {**MODEL_OF, "alert_rule": AlertRule}
@@ -82,7 +82,7 @@ def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
             advice = (
                 f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
             )
-            yield kind, None, f"{kind}: no such table; {advice}"
+            yield kind, None, f"{one_line(kind, 80)}: no such table; {advice}"
         elif not isinstance(given, list):
             yield kind, None, f"{kind}: is one table, and a list of them is needed: write [[{kind}]]"
         else:

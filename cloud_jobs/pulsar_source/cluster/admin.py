@@ -112,11 +112,13 @@ class SourceAdmin:
         return PartitionState.from_stats(self._stats(TopicName.parse(partition)), subscription)
 
     def read_positions(self, partition: str) -> dict[str, LedgerPosition]:
-        """Each cursor of a topic partition, those of readers too -> the next entry that the broker reads for it."""
+        """Each cursor of a topic partition, those of readers too -> the next entry that the broker reads for it.
+
+        One that has no such entry, as while it is opened, is left out.
+        """
         cursors = self._stats(TopicName.parse(partition))["cursors"]
-        return {
-            name: LedgerPosition.parse(row["readPosition"]) for name, row in cursors.items() if "readPosition" in row
-        }
+        read = {name: row.get("readPosition") for name, row in cursors.items()}
+        return {name: LedgerPosition.parse(position) for name, position in read.items() if position is not None}
 
     def entry_headers(self, partition: str, position: LedgerPosition) -> Mapping[str, str] | None:
         """The headers of a stored entry, long content left where it is; none at all where the broker cannot unpack it.

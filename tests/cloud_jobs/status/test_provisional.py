@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.transactions import newest_number
@@ -16,6 +20,7 @@ from cloud_jobs.outbox import Outbox, progress_file
 from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus
 from cloud_jobs.status.judging import problems
 from cloud_jobs.status.provisional import provisional_alerts
+from cloud_jobs.status.tables import status_tables
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, Reply, address, document, page
@@ -26,6 +31,7 @@ from tests.cloud_jobs.verdicts.centre import VerdictCentre, alert_of
 PUBLISHED_MS = 1_728_046_000_000
 PUBLISHED = datetime.fromtimestamp(PUBLISHED_MS / 1000, UTC)
 BOUND_S = 600.0
+OLDEST = ("waybill_centre_oldest_provisional_seconds",)
 
 
 @pytest.fixture
@@ -61,7 +67,7 @@ def settings(centre: VerdictCentre, *admin_urls: str) -> CloudSettings:
     return CloudSettings.model_validate({**places, "clusters": clusters, "verdicts": alerts})
 
 
-def found(centre: VerdictCentre, *clusters: FakeAdmin) -> ProvisionalStatus | None:
+def found(centre: VerdictCentre, *clusters: FakeAdmin) -> ProvisionalStatus:
     return provisional_alerts(settings(centre, *(one.url for one in clusters)))
 
 
@@ -78,9 +84,17 @@ def decide(centre: VerdictCentre, hq: FakeAdmin) -> None:
     Outbox(centre.lake, "verdicts", note).flush(lambda rows: [*rows].clear())
 
 
-def test_where_no_alert_ever_came_nothing_is_asked(centre: VerdictCentre, hq: FakeAdmin) -> None:
+def test_where_no_alert_ever_came_nothing_is_asked_and_how_long_one_waits_is_unknown(
+    centre: VerdictCentre, hq: FakeAdmin
+) -> None:
     hq.says = lambda _: page(503)
-    assert found(centre, hq) is None
+    none = found(centre, hq)
+    assert none == ProvisionalStatus(BOUND_S, was_collected=False)
+    samples = shown(CentreStatus(centre.now, provisional=none))
+    assert math.isnan(samples[OLDEST])
+    assert samples[("waybill_centre_max_provisional_seconds",)] == BOUND_S
+    assert not any("verdict" in one for one in problems(CentreStatus(centre.now, provisional=none), LIMITS))
+    assert math.isnan(shown(CentreStatus(centre.now))[OLDEST])
 
 
 def test_an_alert_waits_in_the_topic_in_the_table_and_until_its_verdict_is_published(
@@ -119,15 +133,44 @@ def test_what_one_cluster_has_acknowledged_waits_in_none(centre: VerdictCentre, 
         assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S, PUBLISHED)
 
 
+def test_what_waits_in_one_partition_waits_though_another_has_none(centre: VerdictCentre, hq: FakeAdmin) -> None:
+    centre.collect(*alerts())
+    centre.ingest(THROUGH)
+    centre.compute_events()
+    decide(centre, hq)
+
+    def partitioned(*backlogs: int | None) -> Any:
+        def reply(path: str) -> Reply:
+            if path.endswith("/partitions"):
+                return document({"partitions": len(backlogs)})
+            number = int(path.partition("-partition-")[2].partition("/")[0])
+            found: Reply = waits(backlogs[number])(path)
+            return found
+
+        return reply
+
+    hq.says = partitioned(0, 3)
+    assert found(centre, hq) == ProvisionalStatus(BOUND_S, PUBLISHED)
+    hq.says = partitioned(0, None)
+    assert "alerts-partition-1 is unknown" in found(centre, hq).error
+    hq.says = partitioned(0, 0)
+    assert found(centre, hq) == ProvisionalStatus(BOUND_S)
+    with address() as dr:
+        dr.says = partitioned(0, 3)
+        hq.says = partitioned(3, 0)
+        assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S), "each is taken in one cluster"
+        hq.says = lambda _: page(503)
+        assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S, PUBLISHED)
+
+
 def test_who_gets_no_answer_does_not_say_that_each_alert_has_its_verdict(centre: VerdictCentre, hq: FakeAdmin) -> None:
     centre.collect(*alerts())
     hq.says = waits(None)
     silent = found(centre, hq)
-    assert silent is not None
     assert "what waits in persistent://acme/alerts-eu/alerts is unknown" in silent.error
     status = CentreStatus(centre.now, provisional=silent)
     assert any(one.startswith("it is unknown whether each alert has its verdict") for one in problems(status, LIMITS))
-    assert ("waybill_centre_oldest_provisional_seconds",) not in shown(status)
+    assert math.isnan(shown(status)[OLDEST])
 
 
 @pytest.mark.parametrize(("age_s", "is_said"), [(BOUND_S + 59, False), (BOUND_S + 61, True)])
@@ -142,3 +185,26 @@ def test_the_bound_is_said_and_what_waits_longer_is_a_problem(age_s: float, *, i
         shown(replace(status, provisional=ProvisionalStatus(BOUND_S)))[("waybill_centre_oldest_provisional_seconds",)]
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        (None, "alerts unknown"),
+        (ProvisionalStatus(3600, error="nobody said"), "alerts unknown: nobody said"),
+        (ProvisionalStatus(3600, was_collected=False), "alerts none was ever collected; one may"),
+        (ProvisionalStatus(3600), "alerts none waits; one may wait for its verdict for 1:00:00"),
+        (ProvisionalStatus(3600, PUBLISHED), "alerts the oldest that waits came 0:01:30 ago; one may"),
+    ],
+)
+def test_the_terminal_says_what_waits_and_how_long_it_may(known: ProvisionalStatus | None, line: str) -> None:
+    status = CentreStatus(PUBLISHED + timedelta(seconds=90), provisional=known)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(status_tables(status, ()))
+    assert line in re.sub(r" +", " ", console.export_text())
+
+
+@pytest.mark.parametrize(("age_s", "said"), [(-30 * 3600.0, math.nan), (-10.0, 0.0), (10.0, 10.0)])
+def test_how_long_an_alert_waits_that_came_by_a_clock_ahead_is_unknown(age_s: float, said: float) -> None:
+    status = CentreStatus(PUBLISHED + timedelta(seconds=age_s), provisional=ProvisionalStatus(BOUND_S, PUBLISHED))
+    assert shown(status)[OLDEST] == pytest.approx(said, nan_ok=True)

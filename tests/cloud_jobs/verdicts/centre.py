@@ -18,9 +18,9 @@ from cloud_jobs.lake.tables import COVERS, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from cloud_jobs.verdicts.collecting import CollectedAlerts, TopicAlert, collect_alerts
 from cloud_jobs.verdicts.config import VerdictSettings
-from cloud_jobs.verdicts.job import VerdictRun, give_verdicts
+from cloud_jobs.verdicts.job import VerdictRun, give_verdicts, open_alerts_file
 from geo.alerts import Alert, encode_alert
-from telemetry import Batch, Position, Record, encode
+from telemetry import Batch, Position, Record, Tombstone, encode
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, latest
 from tests.cloud_jobs.ingest.centre import new_ingest, new_lake, take_in
 
@@ -44,6 +44,16 @@ class VerdictCentre:
         self._ingest = new_ingest(self.lake)
         self.geofence = GeofenceCentre(self.rules)
         self._ingested: set[GeofenceFix] = set()
+
+    @property
+    def open_file(self) -> Path:
+        """What a run leaves for the next one."""
+        return open_alerts_file(self.folder.parent / "checkpoints")
+
+    def lose(self, first: int, last: int, device: str = "d") -> None:
+        """The device declares that it lost records."""
+        batch = Batch(device, 7, last + 1, (), (Tombstone(first, last, "evicted"),))
+        take_in(self.lake, self._ingest, [("acme", encode(batch))])
 
     def ingest(self, fixes: Iterable[GeofenceFix]) -> None:
         """Takes the records of fixes in."""
@@ -72,7 +82,7 @@ class VerdictCentre:
     def decide(self) -> VerdictRun:
         """One run of the verdicts."""
         self._tick()
-        return give_verdicts(self.lake, self.settings, self.now)
+        return give_verdicts(self.lake, self.settings, self.now, self.open_file)
 
     def in_force(self) -> dict[str, dict[str, Any]]:
         """The verdict in force of each id."""
@@ -90,10 +100,11 @@ class VerdictCentre:
 
 
 def alert_of(row: dict[str, Any], **changes: Any) -> Alert:
-    """The alert of a region that saw the event of a row of the geofence centre."""
+    """The alert of a region that saw the event of a row of the geofence centre, by no later fix than the one named."""
     t_ms = row["time"] // 1000
     content = {name: row[name] for name in ("id", "tenant", "device", "epoch", "seq", "kind", "place", "value")}
     times = {"t_ms": t_ms, "received_ms": t_ms + 200, "raised_ms": t_ms + 300}
+    times["seen_until"] = ((row["epoch"], row["seq"]),)
     return Alert(**(content | times | {"region": "eu"} | changes))
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from cloud_jobs.__main__ import app
 from cloud_jobs.errors import CommitConflict
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.verdicts import job
 from cloud_jobs.verdicts.config import VerdictSettings
 from cloud_jobs.verdicts.job import give_verdicts, provisional_since
+from cloud_jobs.verdicts.lookups import OpenedTable
 from cloud_jobs.verdicts.run import verdict_message
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.geofence.test_event_revisions import MINUTE, NOON, THROUGH
@@ -140,7 +143,7 @@ def test_of_two_runs_at_once_one_gives_the_verdicts(centre: VerdictCentre, monke
 
     def beside(*args: Any, **options: Any) -> list[DataFile]:
         monkeypatch.setattr(job, "write_data_files", made)
-        assert give_verdicts(centre.lake, centre.settings, centre.now).confirmed == 3
+        assert give_verdicts(centre.lake, centre.settings, centre.now, centre.open_file).confirmed == 3
         return made(*args, **options)
 
     monkeypatch.setattr(job, "write_data_files", beside)
@@ -186,30 +189,185 @@ def test_since_when_something_waits_is_known_without_anybody_who_decides(centre:
     assert provisional_since(centre.lake) == began + timedelta(seconds=2)
 
 
-def test_an_alert_is_not_withdrawn_before_the_fixes_are_there_by_which_the_region_saw_it(tmp_path: Path) -> None:
+def drained(*, seen_until: int = 3) -> tuple[Any, list[GeofenceFix]]:
+    """An alert that names the second fix and was seen by a later one, and what the centre has, which says otherwise."""
+    enter, *_ = seen(*THROUGH)
+    return alert_of(enter, seen_until=((7, seen_until),)), [fix._replace(longitude=-0.01) for fix in THROUGH]
+
+
+def test_an_alert_is_not_withdrawn_before_the_records_are_there_by_which_the_region_saw_it(tmp_path: Path) -> None:
     centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None))
-    # the centre has the fix that the alert names, and not yet the others
-    enter, *_ = seen(*THROUGH)
-    now_ms = round(datetime.now(UTC).timestamp() * 1000)
-    centre.ingest([THROUGH[0]._replace(seq=enter["seq"])])
+    alert, there = drained()
+    centre.collect(alert)
+    # a backlog drains for an hour, with what the alert names in it, and time decides nothing
+    for at, fixes in enumerate((there[1:2], there[2:3], there[3:4]), 1):
+        centre.now += timedelta(minutes=20 * (at > 1))
+        centre.ingest(fixes)
+        centre.compute_events()
+        run = centre.decide()
+        assert (run.provisional, bool(run)) == (1, False)
+        assert run.oldest_provisional_s >= 1200 * (at - 1)
+    centre.ingest(there[:1])
     centre.compute_events()
-    centre.collect(alert_of(enter, received_ms=now_ms, raised_ms=now_ms))
-    assert centre.decide().provisional == 1, "the record is there, and what was committed is no later than the alert"
-    centre.ingest(fix for fix in THROUGH if fix.seq != enter["seq"])
+    assert centre.decide().withdrawn == 1
+    assert said(centre)[alert.id] == ("withdrawn", "did_not_occur", 0)
+
+
+def test_events_that_are_not_computed_with_the_last_record_by_which_it_was_seen_withdraw_nothing(
+    centre: VerdictCentre,
+) -> None:
+    alert, there = drained()
+    centre.collect(alert)
+    centre.ingest(there[:2])
     centre.compute_events()
-    assert centre.decide().withdrawn == 0
-    centre.settings = VerdictSettings(settle_s=0)
+    centre.ingest(there[2:])
+    assert centre.decide().provisional == 1, "the records are there, and the events do not have them"
+    centre.compute_events()
+    assert centre.decide().withdrawn == 1
+
+
+def test_what_the_device_lost_is_not_waited_for(centre: VerdictCentre) -> None:
+    alert, there = drained()
+    centre.collect(alert)
+    centre.ingest([there[1], there[2]])
+    centre.compute_events()
+    assert centre.decide().provisional == 1
+    centre.lose(1, 1)
+    centre.compute_events()
     centre.decide()
-    assert enter["id"] in centre.in_force()
+    assert said(centre)[alert.id] == ("withdrawn", "did_not_occur", 0)
 
 
-def test_an_alert_that_nothing_comes_after_is_withdrawn_at_the_bound(tmp_path: Path) -> None:
-    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=3.0))
-    enter, *_ = seen(*THROUGH)
-    now_ms = round(datetime.now(UTC).timestamp() * 1000)
-    centre.ingest([fix._replace(longitude=-0.01) for fix in THROUGH])
+def test_an_alert_whose_record_the_device_lost_is_withdrawn_as_not_received(centre: VerdictCentre) -> None:
+    alert, _ = drained()
+    centre.collect(alert)
+    centre.lose(alert.seq, alert.seq)
     centre.compute_events()
-    centre.collect(alert_of(enter, received_ms=now_ms, raised_ms=now_ms))
+    centre.decide()
+    assert said(centre)[alert.id] == ("withdrawn", "not_received", 0)
+
+
+@pytest.mark.parametrize("seen_until", [((7, 3),), ((7, 2), (8, 1)), ()])
+def test_at_the_bound_it_is_said_that_records_are_missing_not_that_it_did_not_happen(
+    tmp_path: Path, seen_until: tuple[tuple[int, int], ...]
+) -> None:
+    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=3.0))
+    alert, there = drained()
+    centre.collect(alert.model_copy(update={"seen_until": seen_until}))
+    # of the other epoch nothing ever comes; an alert that does not say by what it was seen is not known to be whole
+    centre.ingest(there[1:2] if seen_until == ((7, 3),) else there)
+    centre.compute_events()
     assert [centre.decide().provisional for _ in range(2)] == [1, 1]
     assert centre.decide().withdrawn == 1
-    assert said(centre)[enter["id"]] == ("withdrawn", "did_not_occur", 0)
+    assert said(centre)[alert.id] == ("withdrawn", "incomplete", 0)
+
+
+def test_what_was_confirmed_and_is_taken_back_while_records_are_missing_does_not_become_provisional_again(
+    centre: VerdictCentre,
+) -> None:
+    enter, *_ = seen(THROUGH[0], THROUGH[2])
+    centre.collect(alert_of(enter, seen_until=((7, 9),)))
+    centre.ingest([THROUGH[0], THROUGH[2]])
+    centre.compute_events()
+    centre.decide()
+    centre.ingest([THROUGH[1]])
+    centre.compute_events()
+    assert centre.decide().provisional == 0
+    assert said(centre)[enter["id"]] == ("withdrawn", "incomplete", 1)
+
+
+def looked_up(centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int]:
+    """Of which devices the next run reads rows, and how many new alerts it reads."""
+    devices, rows = set[str](), [0]
+    of_devices, since = OpenedTable.of_devices, OpenedTable.since
+
+    def of(table: OpenedTable, days: Any, asked: Any) -> Any:
+        devices.update(one.device for one in asked)
+        return of_devices(table, days, asked)
+
+    def read(table: OpenedTable, commit: int, until: int) -> Any:
+        found = since(table, commit, until)
+        rows[0] += found.num_rows if table.name == "alerts" else 0
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenedTable, "of_devices", of)
+        patched.setattr(OpenedTable, "since", read)
+        centre.decide()
+    return devices, rows[0]
+
+
+def one_that_waits_and_many_that_do_not(centre: VerdictCentre) -> list[GeofenceFix]:
+    waiting = [fix._replace(device="waits") for fix in THROUGH]
+    centre.collect(alert_of(seen(*waiting)[0]))
+    for name in "abc":
+        fixes = [fix._replace(device=name) for fix in THROUGH]
+        centre.collect(*map(alert_of, seen(*fixes)))
+        centre.ingest(fixes)
+        centre.compute_events()
+        centre.decide()
+    return waiting
+
+
+def test_one_alert_that_waits_does_not_have_later_ones_looked_at_again(
+    centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = one_that_waits_and_many_that_do_not(centre)
+    assert looked_up(centre, monkeypatch) == (set(), 0), "nothing is new"
+    centre.ingest([fix._replace(device="other") for fix in THROUGH[:1]])
+    centre.compute_events()
+    assert looked_up(centre, monkeypatch) == ({"waits"}, 0), "more is known"
+    centre.collect(*map(alert_of, seen(*(fix._replace(device="new") for fix in THROUGH))))
+    assert looked_up(centre, monkeypatch) == ({"new"}, 3)
+    centre.ingest([*waiting, *(fix._replace(device="new") for fix in THROUGH)])
+    centre.compute_events()
+    assert looked_up(centre, monkeypatch) == ({"waits", "new"}, 0)
+    assert centre.decide().provisional == 0
+    assert {verdict for verdict, *_ in said(centre).values()} == {"confirmed", "late"}
+
+
+@pytest.mark.parametrize("content", [None, b"PAR1 no more"])
+def test_without_the_note_of_what_waits_all_later_ones_are_looked_at_once_and_said_as_before(
+    centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    one_that_waits_and_many_that_do_not(centre)
+    before = said(centre)
+    centre.open_file.unlink() if content is None else centre.open_file.write_bytes(content)
+    assert looked_up(centre, monkeypatch) == ({"waits", *"abc"}, 10)
+    assert looked_up(centre, monkeypatch) == (set(), 0)
+    assert said(centre) == before
+
+
+def test_a_note_of_another_commit_is_of_no_use(centre: VerdictCentre, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = one_that_waits_and_many_that_do_not(centre)
+    old = centre.open_file.read_bytes()
+    centre.ingest(waiting[:1])
+    more = [fix._replace(device="d") for fix in THROUGH]
+    centre.collect(*map(alert_of, seen(*more)))
+    centre.ingest(more)
+    centre.compute_events()
+    centre.decide()
+    # the run was killed before it wrote its own
+    centre.open_file.write_bytes(old)
+    assert looked_up(centre, monkeypatch)[1] == 13
+    assert centre.decide().provisional == 1
+
+
+def test_an_alert_that_waits_is_withdrawn_at_the_bound_though_nothing_else_happens(tmp_path: Path) -> None:
+    centre = VerdictCentre(tmp_path / "lake", rules(dwell_s=None), VerdictSettings(max_provisional_s=60.0))
+    centre.collect(alert_of(seen(*THROUGH)[0]))
+    assert (centre.decide().provisional, centre.decide().oldest_provisional_s) == (1, 2)
+    centre.now += timedelta(minutes=2)
+    assert centre.decide().withdrawn == 1
+    assert centre.decide().provisional == 0
+
+
+def test_without_a_lake_the_command_says_who_makes_one(tmp_path: Path) -> None:
+    config = tmp_path / "cloud.toml"
+    config.write_text(
+        f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'
+        '[[clusters]]\nname = "hq"\nservice_url = "pulsar://127.0.0.1:1"\nadmin_url = "http://127.0.0.1:1"\n'
+        '[ingest]\ntopics = ["persistent://fleet/telemetry-eu/batches"]\n'
+    )
+    result = CliRunner().invoke(app, ["verdicts", "--config", str(config)])
+    assert (result.exit_code, "`cloud-jobs ingest` makes it" in result.stderr) == (1, True), result.stderr

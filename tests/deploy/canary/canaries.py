@@ -8,7 +8,21 @@ from typing import Any
 from deploy.canary.config import CanarySettings
 from settings import validate
 
-__all__ = ["canary_settings"]
+__all__ = ["CANARY_FILE", "canary_settings"]
+
+CANARY_FILE = """region = "eu"
+device = "canary-eu"
+watched = ["region", "acknowledged"]
+[regional]
+service_url = "pulsar://127.0.0.1:6650"
+[script]
+latitude = 54.6
+longitude = 4.2
+[[agent.uplinks]]
+region = "eu"
+host = "127.0.0.1"
+"""
+"""The shortest settings that a command takes."""
 
 
 def canary_settings(folder: Path, **more: Any) -> CanarySettings:

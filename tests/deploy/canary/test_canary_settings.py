@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
+from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.reference_files import read_reference
+from deploy.canary import topic_observers
 from deploy.canary.agent_file import agent_settings, settings_toml
-from deploy.canary.checks import problems
+from deploy.canary.checks import problems, warnings
+from deploy.canary.errors import NotLookedAt
 from deploy.canary.hops import Hop
-from deploy.canary.reference_texts import contracts_text, fence_text
+from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
+from deploy.canary.topic_observers import TopicReaders
 from edge_agent.config import AgentSettings
 from settings import SettingsError, validate
 from tests.deploy.canary.canaries import canary_settings
+from tests.tokens import token_file
 
 
 def test_a_hop_can_be_watched_where_it_can_be_looked_at(tmp_path: Path) -> None:
@@ -31,6 +38,10 @@ def test_a_hop_can_be_watched_where_it_can_be_looked_at(tmp_path: Path) -> None:
         ({"lake": None}, "lake: is needed to look at table, coverage, event, usage, rated"),
         ({"script": {"latitude": 0, "longitude": 0, "period_s": 35}}, "period_s"),
         ({"hops": []}, "hops"),
+        # its account, its topics and its alerts are known by the tenant that is reserved
+        ({"tenant": "acme"}, "tenant"),
+        ({"tenant": "canary"}, "tenant"),
+        ({"watched": ["acknowledged", "alert"]}, "acknowledged is seen by record ids that show elsewhere"),
         ({"object_store": {"endpoint": "http://127.0.0.1:1"}}, "object_store is for a lake at s3://"),
     ],
 )
@@ -52,16 +63,64 @@ def test_the_fence_and_the_contracts_can_be_published(tmp_path: Path) -> None:
     assert len(read_reference([tmp_path / "fences.geojson", tmp_path / "contracts.toml"])) == 4
 
 
+@pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])
+def test_a_token_that_ended_or_ends_soon_is_a_warning_and_no_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_in_s: float, said: str
+) -> None:
+    access = {"token_file": str(token_file(tmp_path, "canary-eu", ends_in_s=ends_in_s))}
+    made = canary_settings(tmp_path, regional={"service_url": "pulsar://127.0.0.1:6650", "access": access})
+    (found,) = warnings(made, time.time())
+    assert found.startswith("regional.access.token_file: token of canary-eu")
+    assert said in found
+
+    def opened(*_: object, **__: object) -> None:
+        raise pulsar.Timeout("TimeOut")
+
+    monkeypatch.setattr(topic_observers, "open_pulsar_client", opened)
+    assert made.regional is not None
+    with pytest.raises(NotLookedAt, match="ended at" if ends_in_s < 0 else "TimeOut"):
+        [*TopicReaders(made.regional, made.batches_topic).read()]
+
+
 def test_what_is_named_and_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     there = canary_settings(tmp_path, lake=str(tmp_path / "lake"))
     assert problems(there) == []
     enrolment = {"host": "broker.eu.example", "ca": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "token")}
+    secured = {"region": "eu", "host": "127.0.0.1", "tls": {"ca": str(tmp_path / "ca.pem")}}
     absent = canary_settings(
         tmp_path,
         lake=str(tmp_path / "nowhere"),
-        agent={"uplinks": [{"region": "eu", "host": "127.0.0.1"}], "enrolment": enrolment},
+        agent={"uplinks": [secured], "enrolment": enrolment},
     )
     found = "\n".join(problems(absent))
     assert "agent.enrolment.ca: cannot be read" in found
+    assert "agent.enrolment.token_file: cannot be read" in found
     assert f"lake: there is no folder {tmp_path / 'nowhere'}" in found
+
+
+def test_what_its_agent_would_refuse_is_said(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    enrolment = {"host": "broker.eu.example", "ca": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "token")}
+    plain = {"uplinks": [{"region": "eu", "host": "127.0.0.1"}], "enrolment": enrolment}
+    (said,) = problems(canary_settings(tmp_path, agent=plain))
+    assert said.startswith("agent: enrolment: no uplink shows the certificate")
+
+
+def test_two_canaries_of_a_region_have_each_its_own_fence_contracts_and_numbers(tmp_path: Path) -> None:
+    since = datetime(2026, 3, 1, tzinfo=UTC)
+    names = ["canary-eu", "canary-eu-2", "Canary-EU.3", "probe_one", "c" * 55 + "-1", "c" * 55 + "-2"]
+    found: dict[str, set[str]] = {}
+    for at, device in enumerate(names):
+        one, folder = canary_settings(tmp_path, device=device), tmp_path / str(at)
+        write_reference(folder, fence_text(one), contracts_text(one, since), replace=False)
+        versions = read_reference([folder])
+        assert {version.kind for version in versions} == {"fence", "tariff", "legal_entity", "account"}
+        assert is_canary(one.name)
+        for version in versions:
+            found.setdefault(version.kind, set()).add(version.id)
+        found.setdefault("numbers", set()).add(
+            tomllib.loads(contracts_text(one, since))["legal_entity"][0]["number_prefix"]
+        )
+    assert {kind: len(ids) for kind, ids in found.items()} == dict.fromkeys(found, len(names))
+    assert canary_settings(tmp_path).name == "canary-eu", "one that is named as its region keeps its account"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deploy.canary.hops import PARENT, Hop, ProbeItem
 from deploy.canary.ledger import RECENT, CanaryLedger
@@ -43,6 +41,25 @@ def test_a_probe_that_is_not_due_yet_says_nothing() -> None:
     one = Ledger()
     one.begin(1, 0.0)
     assert set(colours(one, 9.0).values()) == {HopColour.UNKNOWN}
+
+
+def test_what_has_come_through_the_hop_before_and_is_not_due_is_said_so() -> None:
+    one = Ledger([hop for hop in Hop if hop is not Hop.COVERAGE])
+    one.begin(1, 0.0)
+    assert reason(one, Hop.TABLE, 1.0) == "no probe has come whole through centre yet"
+    one.see(1, Hop.CENTRE, [A], 1.0)
+    assert reason(one, Hop.TABLE, 1.0) == "no probe has come whole through centre yet"
+    one.see(1, Hop.CENTRE, [B], 2.0)
+    assert reason(one, Hop.TABLE, 2.0) == "nothing is due yet"
+    assert reason(one, Hop.USAGE, 2.0) == "no probe has come whole through table yet"
+
+
+def test_a_hop_waits_for_the_nearest_one_before_it_that_is_watched() -> None:
+    one = Ledger([Hop.CENTRE, Hop.USAGE])
+    one.begin(1, 0.0)
+    assert reason(one, Hop.USAGE, 1.0) == "no probe has come whole through centre yet"
+    one.see(1, Hop.CENTRE, [A, B], 1.0)
+    assert reason(one, Hop.USAGE, 1.0) == "nothing is due yet"
 
 
 def test_a_hop_has_its_time_from_the_end_of_the_drive() -> None:
@@ -192,11 +209,25 @@ def test_what_nobody_can_know_is_unknown_and_counts_for_nothing_and_what_is_behi
     assert colours(one, 42.0)[Hop.RATED] is HopColour.RED
 
 
-def test_a_hop_that_is_not_watched_is_unknown_and_the_one_behind_it_is_judged() -> None:
+def test_a_newer_probe_of_which_nobody_can_say_anything_ends_no_fault() -> None:
+    one = Ledger()
+    for number in (1, 2):
+        one.begin(number, 100.0 * number)
+        for hop in set(Hop) - {Hop.USAGE, Hop.RATED}:
+            one.see(number, hop, ITEMS[hop], 100.0 * number + 1)
+    assert colours(one, 190.0)[Hop.USAGE] is HopColour.RED
+    # metering stands still, and a probe was cut in the next quarter
+    one.cannot_know(2, Hop.USAGE, "a probe was cut")
+    assert colours(one, 250.0)[Hop.USAGE] is HopColour.RED
+    one.see(1, Hop.USAGE, ITEMS[Hop.USAGE], 260.0)
+    assert colours(one, 260.0)[Hop.USAGE] is HopColour.UNKNOWN, "it came, late; of the newer one nobody knows"
+
+
+def test_a_hop_that_is_not_watched_is_said_to_be_so_and_the_one_behind_it_is_judged() -> None:
     one = Ledger(set(Hop) - {Hop.CENTRE})
     one.begin(1, 0.0)
     one.see(1, Hop.REGION, (A, B), 1.0)
-    assert reason(one, Hop.CENTRE, 2.0) == "not watched"
+    assert colours(one, 2.0)[Hop.CENTRE] is HopColour.NOT_WATCHED
     assert colours(one, 12.0)[Hop.TABLE] is HopColour.RED
 
 
@@ -224,6 +255,76 @@ def test_the_service_level_counts_what_is_delayed_and_lost() -> None:
     assert one.counts(Hop.REGION, 10.0, 20.0, 200.0).level is None
 
 
+def behind(hop: Hop) -> set[Hop]:
+    """The hops that come after one."""
+    found = {hop}
+    while more := {one for one in Hop if PARENT[one] in found} - found:
+        found |= more
+    return found - {hop}
+
+
+@pytest.mark.parametrize("broken", list(Hop))
+def test_what_is_lost_at_a_hop_lowers_the_level_of_that_hop_alone(broken: Hop) -> None:
+    one = Ledger()
+    for number in range(10):
+        one.begin(number, float(number))
+        for hop in {*Hop} - (behind(broken) | {broken} if number == 0 else set()):
+            one.see(number, hop, ITEMS[hop], number + 1.0)
+    found = {hop: one.counts(hop, 0.0, 100.0, 400.0) for hop in Hop}
+    assert {hop for hop in Hop if found[hop].level != 1.0} == {broken}
+    assert (found[broken].lost, found[broken].not_reached, found[broken].level) == (2, 0, 0.9)
+    assert all((found[hop].lost, found[hop].not_reached) == (0, 2) for hop in behind(broken))
+
+
+@pytest.mark.parametrize("broken", list(Hop))
+@pytest.mark.parametrize("fault", ["late", "wrong", "double"])
+def test_what_comes_late_wrong_or_twice_and_goes_on_so_is_counted_and_red_at_the_first_hop_alone(
+    broken: Hop, fault: str
+) -> None:
+    one = Ledger()
+    one.begin(0, 0.0)
+    for hop in Hop:
+        is_struck = hop in behind(broken) | {broken}
+        one.see(0, hop, ITEMS[hop], 50.0 if is_struck and fault == "late" else 1.0)
+        if is_struck and fault == "wrong":
+            one.judge(0, hop, "it is wrong")
+        if is_struck and fault == "double":
+            one.note_doubles(0, hop, 2)
+    found = {hop: one.counts(hop, 0.0, 100.0, 60.0) for hop in Hop}
+    assert {hop for hop in Hop if found[hop].delayed + found[hop].wrong + found[hop].doubled} == {broken}
+    assert {state.hop for state in one.states(60.0) if state.colour is HopColour.RED} == {broken}
+    if fault != "late":
+        assert {hop for hop in Hop if reason(one, hop, 60.0) == f"what comes through {broken} is not right"} == behind(
+            broken
+        )
+
+
+def test_what_is_doubled_once_more_at_a_hop_is_its_own() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.note_doubles(1, Hop.REGION, 1)
+    one.note_doubles(1, Hop.CENTRE, 3)
+    assert (one.counts(Hop.CENTRE, 0.0, 1.0, 2.0).doubled, reason(one, Hop.CENTRE, 2.0)) == (
+        2,
+        "probe 1: 2 are there twice",
+    )
+
+
+def test_a_record_that_came_to_the_hop_before_is_lost_here_though_another_one_did_not() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.see(1, Hop.REGION, (A,), 1.0)
+    assert one.counts(Hop.CENTRE, 0.0, 1.0, 200.0) == HopCounts(lost=1, not_reached=1)
+
+
+def test_a_hop_that_was_reached_late_has_its_time_before_anything_is_lost_there() -> None:
+    one = Ledger()
+    one.begin(1, 0.0)
+    one.see(1, Hop.REGION, (A, B), 99.0)
+    assert one.counts(Hop.CENTRE, 0.0, 1.0, 150.0) == HopCounts()
+    assert one.counts(Hop.CENTRE, 0.0, 1.0, 200.0) == HopCounts(lost=2)
+
+
 def test_latencies_are_from_the_device_time_of_each_item() -> None:
     one = Ledger()
     items = (ProbeItem("a", 1_000), ProbeItem("b", 2_000))
@@ -232,65 +333,6 @@ def test_latencies_are_from_the_device_time_of_each_item() -> None:
     assert one.see(1, Hop.REGION, items, 4.0) == [3.0], "what was seen before is not seen again"
     assert one.latencies(Hop.REGION, 0.0) == [0.5, 3.0]
     assert one.latencies(Hop.REGION, 2.0) == []
-
-
-Step = tuple[int, Hop, str]
-STEPS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(list(Hop)), st.sampled_from([*"abx", "double", "wrong", "right"])),
-    max_size=60,
-)
-
-
-def take(one: Ledger, step: Step, now_s: float) -> None:
-    number, hop, what = step
-    match what:
-        case "double":
-            one.note_doubles(number, hop, 1)
-        case "wrong" | "right":
-            one.judge(number, hop, what.removeprefix("right"))
-        case _:
-            one.see(number, hop, [ProbeItem(what, 0)], now_s)
-
-
-@given(STEPS)
-def test_whatever_shows_in_which_order_counts_are_bounded_and_no_hop_is_green_without_a_whole_probe(
-    shown: list[Step],
-) -> None:
-    one = Ledger()
-    for number in range(3):
-        one.begin(number, float(number))
-    for at, step in enumerate(shown):
-        take(one, step, float(at))
-    for state in one.states(400.0):
-        counts = one.counts(state.hop, 0.0, 3.0, 400.0)
-        assert counts.consumed + counts.lost == 6
-        assert 0.0 <= (counts.level or 0.0) <= 1.0
-        if state.colour is HopColour.GREEN:
-            assert counts.consumed >= 2
-
-
-@given(STEPS, st.integers(1, 20))
-def test_totals_only_grow_and_in_the_end_have_all_that_was_ever_counted(shown: list[Step], every: int) -> None:
-    one, totals = Ledger(), dict.fromkeys(Hop, HopCounts())
-
-    def add(now_s: float) -> None:
-        for hop in Hop:
-            totals[hop] += one.take_news(hop, now_s)
-
-    for number in range(3):
-        one.begin(number, float(number))
-    for at, step in enumerate(shown):
-        take(one, step, float(at))
-        if at % every == 0:
-            add(float(at))
-    add(400.0)
-    for hop in Hop:
-        last = one.counts(hop, 0.0, 3.0, 400.0)
-        assert totals[hop].growth(last) == HopCounts(
-            *(getattr(totals[hop], name) - getattr(last, name) for name in HopCounts.__slots__)
-        )
-        assert (totals[hop].consumed, totals[hop].doubled) == (last.consumed, last.doubled)
-        assert one.take_news(hop, 400.0) == HopCounts()
 
 
 def test_only_the_newest_probes_are_kept() -> None:

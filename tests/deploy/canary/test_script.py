@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.canary.script import CanaryScript, ScriptSettings
+from deploy.local.canary_settings import canary_place
 from geo.spatial import (
     FenceSet,
     Fixes,
@@ -76,3 +77,20 @@ def test_probes_are_numbered_by_the_clock_and_lie_in_one_quarter_of_an_hour() ->
 def test_a_period_that_does_not_fit_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="period_s"):
         CanaryScript(ScriptSettings(latitude=0.0, longitude=0.0, **wrong))
+
+
+def test_no_canary_of_a_local_stack_drives_through_the_fence_of_another_region() -> None:
+    regions = ["us", "eu", "ap"]
+    scripts = {
+        region: CanaryScript(ScriptSettings(latitude=latitude, longitude=longitude))
+        for region in regions
+        for latitude, longitude in [canary_place(region, regions)]
+    }
+    for own, script in scripts.items():
+        fixes = [*script.fixes(0)]
+        longitudes, latitudes = (
+            np.array(column) for column in zip(*((f.longitude, f.latitude) for f in fixes), strict=True)
+        )
+        for other, fenced in scripts.items():
+            inside, _ = fences(fenced).holding(longitudes, latitudes, np.zeros(len(fixes), dtype=np.int64))
+            assert bool(len(inside)) == (own == other)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
-from identity.device_file import MAX_FILE_FAULTS, device_file_text, devices_of_toml
-from identity.device_file_changes import FileChangeRefused, made_entry, planned
-from tests.identity.registry_strategies import CHANGE, CLAIM, active, expected
+from identity.device_file import (
+    MAX_FILE_FAULTS,
+    PlacedDevice,
+    StatedDevice,
+    device_file_text,
+    devices_of_toml,
+    given_twice,
+)
+from identity.device_file_changes import PlannedChange
+from identity.judged_devices import Beginnings, entries_of, judged
+from identity.registry import DeviceEntry, DeviceState
+from tests.identity.held_devices import OPERATOR, HeldDevices, on_lines
+from tests.identity.registry_strategies import CHANGE, active, expected
 
 MAX_SECONDS = 0.15
 FUZZED_BYTES = 4096
@@ -20,6 +31,9 @@ def seeds() -> Iterable[bytes]:
     yield b"[[device]]\ntenant = 1\n" * 2000
     yield b"[[devce]]\n[device]\n'a b'.\"c\".d = 1e99\n"
     yield b"device = [" + b"{tenant = 'a'}, " * 3000 + b"]"
+    yield on_lines(
+        [StatedDevice(tenant="acme", device=f"b-{n}", state=DeviceState.REVOKED) for n in range(9)], 3
+    ).encode()
 
 
 def judge(data: bytes) -> None:
@@ -30,14 +44,18 @@ def judge(data: bytes) -> None:
         return
     found, faults = devices_of_toml(text, "f")
     assert len(faults) <= MAX_FILE_FAULTS
-    for one in found:
-        try:
-            asked = planned(one.stated, None)
-        except FileChangeRefused:
-            continue
-        claim = CLAIM if asked.needs_token else None
-        if claim is not None or asked.stated.factory is None:
-            assert made_entry(asked, CHANGE, claim).name == one.stated.name
+    if [*given_twice(found)]:
+        return
+    for registry in (HeldDevices(), HeldDevices(map(_active, found))):
+        changes, faults = judged(found, registry, OPERATOR)
+        assert len(changes) + len(faults) == len(found) or len(faults) == MAX_FILE_FAULTS
+        asked = [one for one in changes if one.change.what is not PlannedChange.NOTHING and not one.change.needs_token]
+        made, faults = entries_of(asked, registry, CHANGE, Beginnings(None, timedelta(days=7)))
+        assert ([one.name for one in made], faults) == ([one.change.stated.name for one in asked], [])
+
+
+def _active(one: PlacedDevice) -> DeviceEntry:
+    return active(one.stated.tenant, one.stated.device)
 
 
 def bounded(data: bytes) -> None:

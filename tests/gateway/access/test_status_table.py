@@ -94,7 +94,7 @@ def test_what_a_refused_sender_wrote_moves_no_cursor_and_makes_no_line() -> None
 
 
 def test_programs_get_json_and_both_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.access.cli.load", lambda *_: type("Settings", (), {"status": None}))
+    monkeypatch.setattr("gateway.access.cli.load", lambda *_: type("Settings", (), {"status": None, "region": "eu"}))
     monkeypatch.setattr(status_module, "read_access_status", lambda _: SAID)
     command = ["status", "--config", str(tmp_path / "access.toml")]
     for_people, for_programs = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--json"]))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.alerts.evaluation import LiveEvents
+from gateway.alerts.evaluation_part import alert_of
 from gateway.alerts.evaluation_settings import EvaluationSettings
+from gateway.alerts.fix_columns import FixSource
 from gateway.alerts.passed_over import PassedOver
 from gateway.alerts.rules import AlertRules
 from geo.spatial import DayEvent
@@ -100,6 +104,16 @@ def test_a_backlog_of_yesterday_raises_nothing_and_the_state_goes_on() -> None:
     ]
 
 
+@pytest.mark.parametrize("began_ms", [-40_000, -62_135_596_800_000])
+def test_what_happened_before_1970_is_not_said_however_old_an_event_may_be(began_ms: int) -> None:
+    live = evaluation(max_age_s=3_153_600_000)
+    never_set = [one._replace(t_ms=began_ms + 1000 * at) for at, one in enumerate(along(range(80), east=-0.002))]
+    found = live.take(columns([*never_set[:80], *along(range(80, 160), east=-0.002)]), NOW, report=True)
+    # each of these can be said
+    assert all(alert_of(one, "eu", NOW).t_ms == one.event.t_ms for one in found)
+    assert live.passed_over.too_old > 0
+
+
 def test_a_fix_of_a_clock_that_is_ahead_does_not_make_the_others_late() -> None:
     live = evaluation()
     ahead = LiveFix("bus-1", NOON + 3_600_000, 99, 0.0, 0.0)
@@ -142,3 +156,27 @@ def test_other_fences_hold_from_the_next_fix_on() -> None:
     live.replace_rules(live_rules())
     found = [(one.event.kind, one.event.place) for one in live.take(columns(drive[30:]), NOW, report=True)]
     assert found == [("forward", "gate"), ("enter", "beside"), ("exit", "depot")]
+
+
+def test_an_alert_says_by_which_records_it_was_seen() -> None:
+    live = evaluation()
+    drive = along(range(30), east=-0.002)
+    live.take(columns(drive[:18]), NOON + 18_000, report=True)
+    (enter,) = live.take(columns(drive[18:26]), NOON + 26_000, report=True)
+    assert (enter.event.kind, enter.seen_until) == ("enter", ((7, 26),))
+    assert enter.event.seq < 26, "it is seen by later fixes than the one that it names"
+    assert alert_of(enter, "eu", NOON + 26_000).seen_until == ((7, 26),)
+
+
+def test_an_alert_that_is_seen_by_fixes_of_two_buffers_says_so_of_each() -> None:
+    live = evaluation()
+    drive = along(range(30), east=-0.002)
+    live.take(columns(drive[:18]), NOON + 18_000, report=True)
+    both = columns([*drive[18:22], *(fix._replace(seq=fix.seq - 22) for fix in drive[22:26])])
+    of_two = replace(
+        both,
+        sources=[*both.sources, FixSource("acme", "bus-1", 8)],
+        source=np.array([0] * 4 + [1] * 4, dtype=np.int64),
+    )
+    (enter,) = live.take(of_two, NOON + 26_000, report=True)
+    assert sorted(enter.seen_until) == [(7, 22), (8, 4)]

@@ -10,10 +10,10 @@ from gateway.webhooks.config import RetrySettings
 from gateway.webhooks.http_outcome import HttpOutcome
 
 FAILED = HttpOutcome(False, "failed", "500")
+WAITS = st.tuples(st.floats(0.01, 100), st.floats(0.01, 3600)).map(sorted)
 RETRIES = st.builds(
-    RetrySettings,
-    backoff_first_s=st.floats(0.01, 100),
-    backoff_max_s=st.floats(0.01, 3600),
+    lambda waits, **more: RetrySettings(backoff_first_s=waits[0], backoff_max_s=waits[1], **more),
+    WAITS,
     max_attempts=st.integers(1, 50),
     max_age_s=st.floats(1, 10_000),
 )

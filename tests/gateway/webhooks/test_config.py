@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from gateway.webhooks.checks import problems, warnings
 from gateway.webhooks.config import NotifierSettings, WebhookSettings
+from gateway.webhooks.service import NotifierService, alert_topics
+from runtime.pulsar_client import PulsarAccess
 from settings import SettingsError, parse
 from tests.gateway.webhooks.hook_server import SECRET_TEXT
+from tests.tokens import token_file
 
 TEXT = """
 tenants = ["acme"]
@@ -84,12 +88,18 @@ def test_files_that_are_not_there_are_named_and_no_secret_is_shown(tmp_path: Pat
     assert "hunter2" not in one
     (tmp_path / "secret").write_text(SECRET_TEXT)
     (tmp_path / "secret").chmod(0o644)
-    assert "chmod 600" in " ".join(warnings(settings(tmp_path, "insecure = true"), tmp_path / "notifier.toml"))
+    assert "chmod 600" in " ".join(warnings(settings(tmp_path, "insecure = true"), tmp_path / "notifier.toml", 0.0))
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [("webhoks = 1", "did you mean"), ("tenants = []", "tenants"), ("regions = ['a b']", "regions")],
+    [
+        ("webhoks = 1", "did you mean"),
+        ("tenants = []", "tenants"),
+        ("regions = ['a b']", "regions"),
+        ("tenants = ['a', 'b', 'a']", "a is named twice"),
+        ("regions = ['eu', 'eu']", "eu is named twice"),
+    ],
 )
 def test_a_mistake_is_named(tmp_path: Path, more: str, said: str) -> None:
     text = TEXT.format(folder=tmp_path, more=more)
@@ -115,3 +125,65 @@ def test_an_address_that_is_not_public_is_refused_unless_its_network_is_named(ur
         WebhookSettings(url=url, secret_file=Path("x"), accounts=("acme",))
     networks = ("169.254.169.254/32", "10.0.0.0/8", "::1/128", "0.0.0.0/32")
     assert WebhookSettings(url=url, secret_file=Path("x"), accounts=("acme",), networks=networks).url == url
+
+
+def test_more_topics_than_a_process_has_threads_for_are_refused(tmp_path: Path) -> None:
+    tenants, regions = ([f"{letter}{number}" for number in range(30)] for letter in "tr")
+    text = TEXT.format(folder=tmp_path, more="").replace('["acme"]', str(tenants)).replace('["eu"]', str(regions))
+    with pytest.raises(SettingsError, match="30 tenants and 30 regions are 930 topics, of at most 520"):
+        parse(NotifierSettings, text, "notifier.toml")
+
+
+def test_a_notifier_and_its_standby_wait_for_one_topic_however_their_settings_order_tenants(tmp_path: Path) -> None:
+    text = TEXT.format(folder=tmp_path, more="")
+    given = [
+        parse(NotifierSettings, text.replace('["acme"]', tenants), "notifier.toml")
+        for tenants in ('["globex", "acme"]', '["acme", "globex"]')
+    ]
+    assert {alert_topics(one)[0].name for one in given} == {"persistent://acme/events/verdicts"}
+    assert {one.name for one in alert_topics(given[0])} == {one.name for one in alert_topics(given[1])}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("retry = { backoff_max_s = 0.5 }", "no longer than backoff_max_s"),
+        ("retry = { backoff_first_s = 0.001 }", "backoff_first_s"),
+        ("times = { connect_s = 0.0001 }", "connect_s"),
+        ("retry = { max_age_s = 0.5 }", "max_age_s"),
+    ],
+)
+def test_a_time_in_which_nothing_can_happen_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse(NotifierSettings, TEXT.format(folder=tmp_path, more="") + line, "notifier.toml")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])
+def test_a_token_that_ended_or_ends_soon_is_a_warning(tmp_path: Path, ends_in_s: float, said: str) -> None:
+    (tmp_path / "secret").write_text(SECRET_TEXT)
+    file = token_file(tmp_path, "notifier", ends_in_s=ends_in_s)
+    text = TEXT.replace(
+        "[rules]", f'access = {{ token_file = "{file}" }}\n\n[rules]'.replace("{", "{{").replace("}", "}}")
+    )
+    made = parse(NotifierSettings, text.format(folder=tmp_path, more="insecure = true"), "notifier.toml")
+    found = [one for one in warnings(made, tmp_path / "notifier.toml", time.time()) if said in one]
+    assert len(found) == 1
+    assert found[0].startswith("pulsar.access.token_file: token of notifier")
+
+
+@pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])
+def test_a_notifier_says_that_its_token_ended_before_what_follows_from_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_in_s: float, said: str
+) -> None:
+    (tmp_path / "secret").write_text(SECRET_TEXT)
+    file = token_file(tmp_path, "notifier", ends_in_s=ends_in_s)
+    made = settings(tmp_path, "insecure = true")
+    access = PulsarAccess(token_file=file)
+    service = NotifierService(made.model_copy(update={"pulsar": made.pulsar.model_copy(update={"access": access})}))
+    for other in ("", "rules and accounts are not known"):
+        monkeypatch.setattr(NotifierService, "_problem", lambda *_, said=other: said)
+        service._update(time.monotonic())
+        assert not service._status.healthy
+        # what is wrong anyhow comes before a token that is good for a while
+        assert (said in service._status.last_error) == (not other or ends_in_s < 0)

@@ -3,110 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from gateway.webhooks.account_devices import AccountDevices
-from gateway.webhooks.config import WebhookSettings
-from gateway.webhooks.delivery import EndedDelivery
 from gateway.webhooks.intake import AlertTopic, TakenMessage
-from gateway.webhooks.metrics import WebhookMetrics
-from gateway.webhooks.notebook import NotificationBook
-from gateway.webhooks.notifier import GoingBy, Notifier
-from gateway.webhooks.signed_post import SignedPost
+from gateway.webhooks.notifier import GoingBy
 from gateway.webhooks.undelivered_message import decode_undelivered, undelivered_of
-from gateway.webhooks.undelivered_writer import UndeliveredWriter
-from gateway.webhooks.webhook_queue import WebhookQueue
-from geo.alerts import encode_alert
+from geo.alerts import AlertVerdict, VerdictKind, encode_alert, encode_verdict
 from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
-from tests.gateway.webhooks.test_routes import EVERYBODY, account, alert, rules
+from tests.gateway.webhooks.notifier_world import NIGHT, TOPIC, World, at
+from tests.gateway.webhooks.test_routes import EVERYBODY, account, alert, event, rules
 from tests.waiting import wait_until
-
-TOPIC = AlertTopic("persistent://acme/alerts-eu/alerts", "acme", is_verdicts=False)
-NIGHT = {
-    "timezone": "UTC",
-    "windows": [{"days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], "from": "22:00", "until": "06:00"}],
-}
-
-
-def at(clock: str) -> float:
-    return datetime.fromisoformat(f"2026-12-01T{clock}+00:00").replace(tzinfo=UTC).timestamp()
-
-
-class Written(list[EndedDelivery]):
-    """In the place of the topic of undelivered messages."""
-
-    is_full = False
-
-    def add(self, ended: EndedDelivery) -> None:
-        self.append(ended)
-
-    @property
-    def reasons(self) -> list[str]:
-        return [one.reason for one in self]
-
-
-class World:
-    """A notifier, its webhooks, and what was acknowledged; `restart` is a kill and a new start."""
-
-    def __init__(self, folder: Path, webhooks: dict[str, WebhookSettings]) -> None:
-        self.folder, self.webhooks = folder, webhooks
-        self.now_s = at("12:00:00")
-        self.acknowledged: list[str] = []
-        self.stack = ExitStack()
-        self.start()
-
-    def start(self) -> None:
-        self.written, self.metrics = Written(), WebhookMetrics(self.webhooks)
-        self.book = self.stack.enter_context(NotificationBook(self.folder / "state.sqlite"))
-        self.queues = {
-            name: WebhookQueue(name, one, SignedPost(one), self._on_ended) for name, one in self.webhooks.items()
-        }
-        writer = cast("UndeliveredWriter", self.written)
-        self.notifier = Notifier(self.webhooks, self.queues, writer, self.book, self.metrics, clock=lambda: self.now_s)
-        for one in self.queues.values():
-            one.start()
-            self.stack.callback(one.stop)
-
-    def _on_ended(self, ended: EndedDelivery) -> None:
-        self.notifier.ended.append(ended)
-
-    def restart(self) -> None:
-        self.stack.close()
-        self.stack = ExitStack()
-        self.start()
-
-    def message(self, number: int, **more: Any) -> TakenMessage:
-        data = encode_alert(alert(id=f"{number:024x}", **more))
-        return TakenMessage(TOPIC, f"m{number}", data, lambda: self.acknowledged.append(f"m{number}"))
-
-    def take(self, *messages: TakenMessage, book: Any = None) -> None:
-        self.notifier.take(messages, GoingBy(book or rules({"id": "acme/all"}), EVERYBODY))
-
-    def settle_until(self, condition: Any) -> None:
-        def settled() -> bool:
-            self.notifier.settle()
-            return bool(condition())
-
-        wait_until(settled)
-
-
-@pytest.fixture
-def server() -> Iterator[HookServer]:
-    with hook_server() as running:
-        yield running
-
-
-@pytest.fixture
-def world(tmp_path: Path, server: HookServer) -> Iterator[World]:
-    made = World(tmp_path, {"ops": server.settings(tmp_path)})
-    yield made
-    made.stack.close()
 
 
 def test_a_message_is_acknowledged_after_each_of_its_webhooks_took_it(
@@ -141,6 +50,32 @@ def test_what_is_for_nobody_malformed_or_of_another_tenant_is_counted_and_acknow
     world.take(world.message(1, device="bus-9"), world.message(2, tenant="beta"), junk)
     assert world.acknowledged == ["m1", "m2", "junk"]
     assert world.metrics.counts["passed_over"] == {"no-rule": 1, "tenant": 1, "malformed": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "hours", "is_sent"), [("late", 23, True), ("late", 25, False), ("confirmed", 25, True)]
+)
+def test_of_what_happened_long_ago_and_nobody_heard_of_a_late_verdict_is_no_news(
+    world: World, server: HookServer, kind: str, hours: int, is_sent: bool
+) -> None:
+    happened = event()
+    said_ms = happened.t_ms + hours * 3_600_000
+    verdict = AlertVerdict(
+        id="0" * 24,
+        revision=0,
+        verdict=VerdictKind(kind),
+        tenant="acme",
+        device="bus-1",
+        event=happened,
+        decided_ms=said_ms,
+    )
+    topic = AlertTopic("persistent://acme/events/verdicts", "acme", is_verdicts=True)
+    # however late it is read: what comes again after a stop is judged as it was
+    world.now_s = said_ms / 1000 + 10 * 86_400
+    world.take(TakenMessage(topic, "v", encode_verdict(verdict), lambda: world.acknowledged.append("v")))
+    world.settle_until(lambda: world.acknowledged == ["v"])
+    assert len(server.requests) == is_sent
+    assert world.metrics.counts["passed_over"] == ({} if is_sent else {"stale": 1})
 
 
 def test_what_no_webhook_takes_is_acknowledged_only_when_it_is_written_and_says_all_of_it(
@@ -217,6 +152,26 @@ def test_what_comes_twice_while_it_is_open_is_sent_once(world: World, server: Ho
     assert len(server.requests) == 1
 
 
+def test_what_passed_passes_again_after_a_restart_however_late_it_comes_again(world: World, server: HookServer) -> None:
+    server.hang()
+    book = rules({"id": "acme/all", "max_per_hour": 1, "quiet": NIGHT})
+    world.take(world.message(1), book=book)
+    wait_until(lambda: server.requests)
+    # at 23:00, after several starts, it is quiet: who heard of it, or did not, is not known
+    for clock in ("15:00:00", "19:00:00", "23:00:00"):
+        world.restart()
+        world.now_s = at(clock)
+        world.notifier.tick(GoingBy(book, EVERYBODY))
+    server.behave = answers()
+    world.take(world.message(1), world.message(2), book=book)
+    world.settle_until(lambda: world.acknowledged == ["m2", "m1"])
+    assert set(server.keys) == {f"{1:024x}/provisional"}
+    # once it is acknowledged it is known for an hour, and then no more
+    world.passes(3601)
+    world.notifier.tick(GoingBy(book, EVERYBODY))
+    assert world.book.history("acme/all").is_empty
+
+
 def test_what_is_quiet_is_held_back_and_summarised_once_when_the_quiet_time_ends(
     world: World, server: HookServer
 ) -> None:
@@ -239,7 +194,7 @@ def test_what_is_quiet_is_held_back_and_summarised_once_when_the_quiet_time_ends
     assert (content["type"], content["rules"]) == ("digest", ["acme/all"])
     assert content["digest"]["held_back"] == 5
     assert content["digest"]["by_place"] == {"yard-0": 3, "yard-1": 2}
-    assert request.key == content["key"] == f"digest/acme/all/{round(at('23:00:00') * 1000)}"
+    assert request.key == content["key"] == f"digest/acme/all/acme/{round(at('23:00:00') * 1000)}-{request.key[-16:]}"
     assert request.is_signed()
 
 
@@ -282,4 +237,5 @@ def test_what_the_limit_held_back_is_summarised_an_hour_later_and_a_rule_that_is
 def test_a_message_says_the_alert_as_it_was(world: World, server: HookServer) -> None:
     world.take(world.message(7))
     world.settle_until(lambda: server.requests)
-    assert json.loads(server.requests[0].body)["alert"] == json.loads(encode_alert(alert(id=f"{7:024x}")))
+    said = json.loads(encode_alert(alert(id=f"{7:024x}")))
+    assert json.loads(server.requests[0].body)["alert"] == said | {"epoch": "1", "seq": "2"} | {"seen_until": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import pytest
 
 from cloud_jobs.billing.contracts import contracts_of_toml
+from deploy.local.stack import DEFAULT_TOPOLOGY
 from gateway.webhooks.config import NotifierSettings, RetrySettings
 from gateway.webhooks.delivery import OUTCOMES
+from gateway.webhooks.digest import HeldBack, digests_of
 from gateway.webhooks.http_outcome import RESULTS
+from geo.alerts import AlertRule
+from geo.replication import Topology
 from settings import parse
 
 PAGE = (Path(__file__).parents[3] / "docs/alerts.md").read_text(encoding="utf-8")
@@ -30,9 +35,23 @@ def test_the_rules_of_the_page_can_be_published() -> None:
     assert (len(made), faults) == (2, [])
 
 
-@pytest.mark.parametrize("text", blocks(DELIVERY, "toml"))
+@pytest.mark.parametrize("text", [one for one in blocks(DELIVERY, "toml") if "[roles." not in one])
 def test_the_settings_of_the_page_can_be_used(text: str) -> None:
     assert parse(NotifierSettings, text, "alerts.md").webhooks
+
+
+def test_the_role_of_a_program_may_read_one_customers_alerts_and_verdicts_and_nothing_else() -> None:
+    (role,) = [one for one in blocks(DELIVERY, "toml") if "[roles." in one]
+    local = DEFAULT_TOPOLOGY.read_text(encoding="utf-8").replace("tenants.fleet", "tenants.acme")
+    topology = parse(Topology, f"{local}\n[tenants.fleet]\n{role}", "topology.toml")
+    resources = ("acme/alerts-eu", "acme/alerts-us", "acme/events", "acme/events/verdicts", "canary/alerts-eu")
+    held = {one: topology.grants("hq", one).get("acme-dispatch", frozenset()) for one in resources}
+    assert {one for one, rights in held.items() if rights} == {
+        "acme/alerts-eu",
+        "acme/alerts-us",
+        "acme/events/verdicts",
+    }
+    assert {right for rights in held.values() for right in rights} == {"consume"}
 
 
 def test_the_receiver_of_the_page_takes_the_request_of_the_page_and_no_other() -> None:
@@ -49,6 +68,15 @@ def test_the_receiver_of_the_page_takes_the_request_of_the_page_and_no_other() -
     assert not is_right(headers, body.replace("depot", "gates").encode(), secret, now_s)
     assert not is_right(headers, body.encode(), secret, now_s + 3600), "what was recorded an hour ago"
     assert not is_right(headers, body.encode(), secret.replace("MDEy", "MDEz"), now_s)
+
+
+def test_the_summary_of_the_page_is_the_one_that_follows_from_the_messages_in_it() -> None:
+    (text,) = [block for block in blocks(DELIVERY, "json") if '"type":"digest"' in block]
+    (reason,) = json.loads(text)["digest"]["by_reason"]
+    held = [HeldBack(**one, decision=reason) for one in json.loads(text)["digest"]["messages"]]
+    rule = {"id": "acme/depot", "effective_from": "2026-11-01T00:00:00Z", "webhook": "acme-ops"}
+    (digest,) = digests_of(AlertRule.model_validate_json(json.dumps(rule)), held, {})
+    assert digest.body.decode() == text.rstrip("\n")
 
 
 def test_each_result_and_each_end_is_named() -> None:

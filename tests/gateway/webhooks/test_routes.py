@@ -14,6 +14,8 @@ from gateway.webhooks.account_devices import AccountDevices, usable_devices
 from gateway.webhooks.errors import AccountUnusable
 from gateway.webhooks.notification import Notification, alert_notification, body_of, verdict_notification
 from gateway.webhooks.rule_book import RuleBook, routes
+from gateway.webhooks.tail import SeenAlert
+from gateway.webhooks.tail_lines import json_line
 from geo.alerts import (
     Alert,
     AlertVerdict,
@@ -85,6 +87,7 @@ def event(**more: Any) -> FinalEvent:
     return FinalEvent.model_validate({"kind": "enter", "place": "yard", "t_ms": T0, "epoch": 1, "seq": 2} | more)
 
 
+WHOLE = st.integers(0, 2**63 - 1)
 EVERYBODY = AccountDevices([account("acme", -30, ("bus-1", -30, None))])
 
 
@@ -198,4 +201,23 @@ def test_keys_and_bodies_follow_from_the_message_alone() -> None:
     assert body_of(one, ["b", "a"]) == body_of(notified(), ["a", "b"])
     content = json.loads(body_of(one, ["acme/a"]))
     assert content["type"] == "alert"
-    assert Alert.model_validate(content["alert"]) == alert()
+    said = content["alert"]
+    assert (said["epoch"], said["seq"], said["id"]) == ("1", "2", alert().id)
+
+
+@given(WHOLE, WHOLE, st.lists(st.tuples(WHOLE, WHOLE), max_size=16))
+def test_no_digit_of_an_id_is_lost_where_numbers_are_floats(epoch: int, seq: int, until: list[tuple[int, int]]) -> None:
+    ids: dict[str, Any] = {"epoch": epoch, "seq": seq}
+    one = notified(seen_until=tuple(until), **ids)
+    # as JavaScript reads it
+    said = json.loads(body_of(one, ["acme/a"]), parse_int=float)["alert"]
+    assert (int(said["epoch"]), int(said["seq"])) == (epoch, seq)
+    assert [(int(a), int(b)) for a, b in said["seen_until"]] == until
+    assert said["t_ms"] == alert().t_ms
+    corrected = verdict(VerdictKind.CORRECTED, event=event(**ids))
+    withdrawn = verdict(VerdictKind.WITHDRAWN, alerted=event(**ids))
+    for part, other in ((corrected, "event"), (withdrawn, "alerted")):
+        said = json.loads(body_of(part, ["acme/a"]), parse_int=float)["verdict"][other]
+        assert (int(said["epoch"]), int(said["seq"])) == (epoch, seq)
+    line = json.loads(json_line(SeenAlert(alert(**ids), T0)), parse_int=float)["alert"]
+    assert (int(line["epoch"]), int(line["seq"])) == (epoch, seq)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from gateway.webhooks import undelivered_cli, undelivered_queue
 from gateway.webhooks.cli import app
 from gateway.webhooks.signed_post import SignedPost
 from gateway.webhooks.undelivered_cli import posted
 from gateway.webhooks.undelivered_message import UndeliveredMessage
-from tests.gateway.webhooks.hook_server import hook_server
+from gateway.webhooks.undelivered_queue import UndeliveredEntry
+from tests.gateway.webhooks.hook_server import SECRET_TEXT, hook_server
+from tests.gateway.webhooks.test_config import TEXT
 
 
 @pytest.mark.parametrize("command", ["list", "retry", "discard"])
@@ -26,7 +30,38 @@ def test_settings_that_are_not_there_are_78(tmp_path: Path, command: str) -> Non
 def test_nothing_is_discarded_that_is_not_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["undelivered", "discard", "--config", str(tmp_path / "none.toml")])
     assert done.exit_code == 2
-    assert "--webhook or --key" in done.output
+    assert "--webhook or --key, or --malformed alone" in done.output
+    done = CliRunner().invoke(
+        app, ["undelivered", "discard", "--config", str(tmp_path / "none.toml"), "--malformed", "--key", "k"]
+    )
+    assert done.exit_code == 2
+
+
+@pytest.mark.parametrize("body", [b"no message", b"of another tenant"])
+def test_what_is_no_message_of_the_topic_is_listed_and_can_be_taken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    removed: list[str] = []
+    other = UndeliveredMessage(
+        key="k", webhook="ops", tenant="umbrella", rules=("u/all",), reason="refused", at_ms=1, body="{}"
+    )
+    mine = other.model_copy(update={"tenant": "acme", "key": "mine"})
+    strange = (
+        UndeliveredEntry(None, "no undelivered message: not JSON", lambda: removed.append("strange"))
+        if body == b"no message"
+        else UndeliveredEntry(other, "", lambda: removed.append("strange"))
+    )
+    found = [strange, UndeliveredEntry(mine, "", lambda: removed.append("mine"))]
+    monkeypatch.setattr(undelivered_queue, "undelivered_entries", lambda *_: found)
+    monkeypatch.setattr(undelivered_queue, "open_undelivered", lambda *_: nullcontext())
+    words = ["--config", config(tmp_path)]
+    listed = CliRunner().invoke(app, ["undelivered", "list", *words]).output
+    assert [line.startswith("malformed: ") for line in listed.splitlines()] == [True, False]
+    assert CliRunner().invoke(app, ["undelivered", "discard", "--key", "k", *words]).output.strip() == (
+        "nothing to discard"
+    )
+    done = CliRunner().invoke(app, ["undelivered", "discard", "--malformed", *words])
+    assert (done.exit_code, removed, done.output.startswith("malformed: ")) == (0, ["strange"], True)
 
 
 def test_what_is_sent_again_goes_to_no_webhook_of_another_account(tmp_path: Path) -> None:
@@ -47,3 +82,54 @@ def test_what_is_sent_again_goes_to_no_webhook_of_another_account(tmp_path: Path
         assert server.requests == []
         assert posted(webhooks, posts, UndeliveredMessage(rules=("acme/all",), **plain))[0]
         assert len(server.requests) == 1
+
+
+def config(folder: Path) -> str:
+    (folder / "secret").write_text(SECRET_TEXT)
+    file = folder / "notifier.toml"
+    file.write_text(TEXT.format(folder=folder, more="insecure = true").replace(":6650", ":1"))
+    return str(file)
+
+
+def entries(*webhooks: str) -> Any:
+    """What the cluster has: a message of each of these webhooks."""
+
+    def given(_: Any, webhook: str | None, __: str | None) -> Any:
+        for name in webhooks:
+            if webhook in {None, name}:
+                message = UndeliveredMessage(
+                    key="k", webhook=name, tenant="acme", rules=("acme/all",), reason="refused", at_ms=1, body="{}"
+                )
+                yield message, UndeliveredEntry(message, "", lambda: None)
+
+    return given
+
+
+@pytest.mark.parametrize("command", ["list", "retry", "discard"])
+def test_a_webhook_that_is_nowhere_is_refused_and_the_nearest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(undelivered_cli, "_entries", entries("ops"))
+    done = CliRunner().invoke(app, ["undelivered", command, "--config", config(tmp_path), "--webhook", "opss"])
+    assert done.exit_code == 2
+    assert "did you mean ops?" in done.output
+
+
+@pytest.mark.parametrize(("command", "exit_code"), [("list", 0), ("retry", 2), ("discard", 0)])
+def test_messages_of_a_former_webhook_are_listed_and_discarded_and_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, exit_code: int
+) -> None:
+    monkeypatch.setattr(undelivered_cli, "_entries", entries("former"))
+    done = CliRunner().invoke(app, ["undelivered", command, "--config", config(tmp_path), "--webhook", "former"])
+    assert done.exit_code == exit_code, done.output
+
+
+@pytest.mark.parametrize("command", [["tail"], ["undelivered", "list"]])
+def test_a_cluster_that_does_not_answer_is_named_with_what_to_look_at(tmp_path: Path, command: list[str]) -> None:
+    text = Path(config(tmp_path)).read_text().replace('6650"', '1"')
+    Path(tmp_path / "notifier.toml").write_text(text.replace("[rules]", "operation_timeout_s = 1\n\n[rules]"))
+    done = CliRunner().invoke(app, [*command, "--config", str(tmp_path / "notifier.toml")])
+    assert done.exit_code == 1
+    said = " ".join(done.output.split())
+    assert "pulsar://127.0.0.1:1: no answer within 1 s" in said
+    assert "pulsar.service_url" in said

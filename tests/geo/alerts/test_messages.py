@@ -87,3 +87,19 @@ def test_any_bytes_are_a_message_or_a_typed_error(data: bytes) -> None:
     for decode in (decode_alert, decode_verdict):
         with pytest.raises(MalformedAlert):
             decode(data)
+
+
+def test_a_reason_of_a_newer_centre_is_read_and_what_is_none_is_refused() -> None:
+    content = json.loads(encode_verdict(VERDICT))
+    newer = decode_verdict(json.dumps(content | {"reason": "other_fences"}).encode())
+    assert newer == VERDICT.model_copy(update={"reason": "other_fences"})
+    assert encode_verdict(newer) == json.dumps(content | {"reason": "other_fences"}, separators=(",", ":")).encode()
+    for wrong in ("", "Two words", "x" * 65, 7):
+        with pytest.raises(MalformedAlert, match="reason"):
+            decode_verdict(json.dumps(content | {"reason": wrong}).encode())
+
+
+def test_a_reason_that_is_a_constant_is_a_reason() -> None:
+    assert {
+        decode_verdict(encode_verdict(VERDICT.model_copy(update={"reason": one}))).reason for one in ErrorReason
+    } == {*ErrorReason}

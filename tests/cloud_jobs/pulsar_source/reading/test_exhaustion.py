@@ -63,6 +63,11 @@ def test_two_looks_beyond_the_end_prove_it(case: CursorCase) -> None:
     assert [case.after_silence("3:10") for _ in range(2)] == [False, True]
 
 
+def test_a_cursor_that_is_being_opened_has_no_position_and_proves_nothing(case: CursorCase) -> None:
+    assert not any(case.after_silence(text) for text in ("null", "(null)", "-") for _ in range(2))
+    assert [case.after_silence("3:10") for _ in range(2)] == [False, True]
+
+
 def test_what_comes_after_the_second_look_disproves_it(case: CursorCase) -> None:
     case.after_silence("3:10")
     case.now_s += PROBE_PERIOD_S

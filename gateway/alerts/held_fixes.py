@@ -1,6 +1,7 @@
-"""The last fixes of each device: as many as are needed to go on, in columns.
+"""The fixes that are held of each device: the end of its track, as far as it is needed to go on. In columns.
 
-Most devices need a few: they stand in one table, a row a device. The few that need more have an array of their own.
+Most devices need a few: they stand in one table, a row a device. Those that need more have an array of their own, all
+columns in one: an array costs more than what is in it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from geo.spatial.ragged import Bools, Floats, Ints, expand, offsets
 
-__all__ = ["FixRows", "Tails"]
+__all__ = ["FixRows", "HeldFixes"]
 
 IN_TABLE: Final = 6
 """So many fixes of a device stand in the table."""
@@ -46,13 +47,13 @@ class FixRows(NamedTuple):
         return cls(whole, whole, whole, whole, real, real, real, real)
 
 
-class Tails:
-    """The tails of devices that are numbered from 0 (slots); each in order of time."""
+class HeldFixes:
+    """Of devices that are numbered from 0 (slots); each in order of time."""
 
     def __init__(self) -> None:
         self._count = np.zeros(0, dtype=np.int64)
         self._table: list[np.ndarray] = [np.zeros((0, IN_TABLE), dtype=column.dtype) for column in FixRows.none()[1:]]
-        self._long: dict[int, FixRows] = {}
+        self._long: dict[int, Ints] = {}
 
     def reserve(self, slots: int) -> None:
         """Make room for so many devices."""
@@ -67,31 +68,43 @@ class Tails:
         ]
 
     def read(self, slots: Ints) -> FixRows:
-        """The tails of some devices, one after the other; `owner` is the place in `slots`."""
+        """Those of some devices, one after the other; `owner` is the place in `slots`."""
         count = self._count[slots]
         owner, place = expand(np.zeros(len(slots), dtype=np.int64), np.minimum(count, IN_TABLE))
         rows = FixRows._make((owner, *(column[slots[owner], place] for column in self._table)))
         long = np.flatnonzero(count > IN_TABLE)
         if not len(long):
             return rows
-        rows = rows.take(count[rows.owner] <= IN_TABLE)
-        for at in long.tolist():
-            held = self._long[int(slots[at])]
-            rows = rows.joined(held._replace(owner=np.full(len(held.owner), at, dtype=np.int64)))
+        held = np.concatenate([self._long[slot] for slot in slots[long].tolist()], axis=1)
+        more = _of_matrix(np.repeat(long, count[long]), held)
+        rows = rows.take(count[rows.owner] <= IN_TABLE).joined(more)
         return rows.take(np.argsort(rows.owner, kind="stable"))
 
+    def last(self, slots: Ints) -> FixRows:
+        """The newest fix of each of some devices, `owner` as in `read`; of one of which none is held anything."""
+        count = self._count[slots]
+        place = np.clip(count, 1, IN_TABLE) - 1
+        rows = FixRows._make((np.arange(len(slots)), *(column[slots, place] for column in self._table)))
+        long = np.flatnonzero(count > IN_TABLE)
+        if len(long):
+            newest = np.stack([self._long[slot][:, -1] for slot in slots[long].tolist()], axis=1)
+            for column, values in zip(rows[1:], _of_matrix(long, newest)[1:], strict=True):
+                column[long] = values
+        return rows
+
     def write(self, slots: Ints, rows: FixRows) -> None:
-        """Other tails for these devices, of rows in the order of `owner`, the place in `slots`."""
+        """Others for these devices, of rows in the order of `owner`, the place in `slots`."""
         count = np.bincount(rows.owner, minlength=len(slots))
         first = offsets(count)
         for at in np.flatnonzero(self._count[slots] > IN_TABLE).tolist():
             del self._long[int(slots[at])]
         self._count[slots] = count
-        for at in np.flatnonzero(count > IN_TABLE).tolist():
-            # copied: a view would keep the columns of all devices of this call
-            self._long[int(slots[at])] = FixRows._make(
-                column.copy() for column in rows.take(slice(first[at], first[at + 1]))
-            )
+        long = np.flatnonzero(count > IN_TABLE).tolist()
+        if long:
+            matrix = _matrix_of(rows)
+            for at in long:
+                # copied: a view would keep the columns of all devices of this call
+                self._long[int(slots[at])] = matrix[:, first[at] : first[at + 1]].copy()
         short = np.flatnonzero((count <= IN_TABLE)[rows.owner])
         owner = rows.owner[short]
         place = short - first[owner]
@@ -111,5 +124,15 @@ class Tails:
     @property
     def nbytes(self) -> int:
         """Bytes of all columns."""
-        held = sum(sum(column.nbytes for column in rows) for rows in self._long.values())
+        held = sum(matrix.nbytes for matrix in self._long.values())
         return held + self._count.nbytes + sum(column.nbytes for column in self._table)
+
+
+def _matrix_of(rows: FixRows) -> Ints:
+    """All columns but `owner` in one array, a row each; the bits of real numbers as they are."""
+    return np.stack([column.view(np.int64) for column in rows[1:]])
+
+
+def _of_matrix(owner: Ints, matrix: Ints) -> FixRows:
+    kinds = (column.dtype for column in FixRows.none()[1:])
+    return FixRows._make((owner, *(row.view(kind) for row, kind in zip(matrix, kinds, strict=True))))

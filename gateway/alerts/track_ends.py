@@ -1,8 +1,9 @@
 """What the engine finds in the ends of tracks, when it is known how they began. Pure.
 
-A *window* is the end of a device's track, from its *anchor* on: a fix at which it was settled for every fence on which
-side the device is. So the engine, which takes the first side of a track for granted, decides in the window what it
-would decide in the whole. What it cannot know is since when a visit lasts that began before: that is handed in.
+The end of a device's track is what is held of it and what is new, from its *anchor* on: a fix at which it was settled
+for every fence on which side the device is. So the engine, which takes the first side of a track for granted, decides
+there what it would decide in the whole. What it cannot know is since when a visit lasts that began before: that is
+handed in.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from gateway.alerts.held_fixes import FixRows
 from gateway.alerts.rules import AlertRules
-from gateway.alerts.tails import FixRows
 from geo.spatial import DayEvent, Fixes, Tracks, Visits, build_tracks, end_fixes, events_of, find_visits
 from geo.spatial.ragged import Bools, Floats, Ints, expand, offsets
 
-__all__ = ["Judged", "SinceByPlace", "TailBounds", "judge"]
+__all__ = ["HeldBounds", "Judged", "SinceByPlace", "judge"]
 
 SinceByPlace = Mapping[str, float]
 """Since when (ms) a device visits each place that it is in."""
@@ -27,7 +28,7 @@ SinceByPlace = Mapping[str, float]
 HORIZON_MS: Final = 6 * 3_600_000
 
 
-class TailBounds(NamedTuple):
+class HeldBounds(NamedTuple):
     """What stays of a track: fixes that are not older than the last one by more than `keep_ms`, as they may come in
     another order; at most `most` while it is not settled where the device is."""
 
@@ -37,11 +38,11 @@ class TailBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """What was found in windows, by the place of each in what was asked.
+    """What was found in the ends of tracks, by the place of each in what was asked.
 
-    `events`: with those that were found before. `rows`: the tails with which to go on. `since`: the visits at their
+    `events`: with those that were found before. `rows`: the fixes to hold. `since`: the visits at their
     anchors, `since_last`: those at the last fixes. `in_doubt`: at the last fix it is not settled where the device is.
-    `due_ms`: until then nothing happens to a device that comes near no border. `cut`: how many tails are too long, and
+    `due_ms`: until then nothing happens to a device that comes near no border. `cut`: how many ends are too long, and
     were cut where it was not settled.
     """
 
@@ -55,9 +56,9 @@ class Judged:
 
 
 def judge(
-    rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: AlertRules, bounds: TailBounds
+    rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: AlertRules, bounds: HeldBounds
 ) -> Judged:
-    """Judges windows: `rows` by window (`owner`) and time, at least one for each, no time twice.
+    """Judges ends of tracks: `rows` by track (`owner`) and time, at least one for each, no time twice.
 
     `is_first`: no fix of the device was before it. `since`: the visits at the beginning.
     """
@@ -68,7 +69,7 @@ def judge(
     events = _events(visits, tracks, rows, rules, np.where(is_first, begin, begin + 1))
     # only now: a visit is settled by all that came after it
     settled = _Settled.of(visits, tracks, rules)
-    return settled.tails(rows, count, events, bounds)
+    return settled.held(rows, count, events, bounds)
 
 
 def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
@@ -86,8 +87,8 @@ def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
 
 
 def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Sequence[SinceByPlace]) -> Visits:
-    """Those that last from the beginning of their window on, with the time at which they began."""
-    # a window that begins inside a fence looks to the engine like a track that does
+    """Those that last from the beginning of their rows on, with the time at which they began."""
+    # an end that begins inside a fence looks to the engine like a track that does
     start_ms = visits.start_ms.copy()
     for row in np.flatnonzero(~visits.entered & (visits.start_ms == begin_ms[visits.device])).tolist():
         start_ms[row] = since[int(visits.device[row])].get(names[int(visits.fence[row])], start_ms[row])
@@ -95,7 +96,7 @@ def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Seq
 
 
 def _events(visits: Visits, tracks: Tracks, rows: FixRows, rules: AlertRules, from_ms: Ints) -> list[list[DayEvent]]:
-    """The events of each window from a moment on; those before were found when the fix after them came."""
+    """The events of each track from a moment on; those before were found when the fix after them came."""
     made = events_of(visits, tracks, rules.fences, rules.gates, rules.events)
     # at the anchor itself the segment before is not known, and with it not which of several such events it is
     made = [one for one in made if one.t_ms >= from_ms[one.device]]
@@ -137,8 +138,8 @@ class _Settled:
         is_settled[differ] = False
         return cls(tracks, visits, rules, is_settled, visit_at, visit)
 
-    def tails(self, rows: FixRows, count: int, events: list[list[DayEvent]], bounds: TailBounds) -> Judged:
-        """From which fix on each window is kept, and what is known there."""
+    def held(self, rows: FixRows, count: int, events: list[list[DayEvent]], bounds: HeldBounds) -> Judged:
+        """From which fix on each track is held, and what is known there."""
         first = offsets(np.bincount(rows.owner, minlength=count))
         last = first[1:] - 1
         kept = self.tracks.row
@@ -174,7 +175,7 @@ class _Settled:
         return list(found)
 
     def _due_ms(self, last: FixRows, at: Ints) -> Floats:
-        """Until when nothing happens at the place of the last fix of each window."""
+        """Until when nothing happens at the place of the last fix of each track."""
         # a fence that comes into force, or goes out of it, moves nobody, and is an event all the same
         due_ms = self.rules.fences.next_switch_ms(last.longitude, last.latitude, last.t_ms, HORIZON_MS)
         mine = self.visit[np.isin(self.visit_at, at[at >= 0])]

@@ -1,0 +1,134 @@
+"""What is known of the devices of one partition: made of its messages in their order, by an owner and by a standby."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import structlog
+
+from gateway.alerts.batch_reading import UnusableBatch, read_batch
+from gateway.alerts.evaluation import FoundEvent, LiveEvents
+from gateway.alerts.evaluation_part import EvaluationPart, ReadBatch, parts_of
+from gateway.alerts.fix_columns import FixColumns
+from gateway.alerts.metrics import AlertMetrics
+from gateway.alerts.rules import AlertRules
+from gateway.errors import last_line
+from identity import Unsealer
+
+__all__ = ["PartitionEvaluation", "PartitionSettings"]
+
+_LOG = structlog.get_logger("alerts")
+
+
+class PartitionSettings(NamedTuple):
+    """What all partitions of one tenant's topic have in common."""
+
+    region: str
+    tenants: frozenset[str]
+    unsealer: Unsealer
+    rewind_ms: int
+
+
+class PartitionEvaluation:
+    """The evaluation of one partition, and up to where it went. One thread at a time.
+
+    `last_id`: the id of the last message that was taken; None: of none. `rules`: those in use, for which `rules_now`
+    is asked; there have to be some.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: PartitionSettings,
+        rules_now: Callable[[], AlertRules | None],
+        evaluate: Callable[[AlertRules], LiveEvents],
+        metrics: AlertMetrics,
+    ) -> None:
+        self.name, self.settings = name, settings
+        self._rules_now, self._evaluate, self._metrics = rules_now, evaluate, metrics
+        now = rules_now()
+        assert now is not None, "nothing is evaluated before there are rules"
+        self.rules = now
+        self._live = evaluate(now)
+        self._passed_over: dict[str, int] = {}
+        self.last_id: Any = None
+
+    @property
+    def device_count(self) -> int:
+        """Of how many devices something is held."""
+        return self._live.device_count
+
+    def anew(self) -> PartitionEvaluation:
+        """The same without a message."""
+        return PartitionEvaluation(self.name, self.settings, self._rules_now, self._evaluate, self._metrics)
+
+    def follow_rules(self) -> None:
+        """From now on the rules of this moment count."""
+        rules = self._rules_now()
+        if rules is not None and rules is not self.rules:
+            self.rules = rules
+            self._live.replace_rules(rules)
+
+    def parts(self, messages: Iterable[Any], *, report: bool) -> Iterator[EvaluationPart]:
+        """The messages in parts, each of which is to be taken before the next one is asked for."""
+        return parts_of(self._read(messages, report=report))
+
+    def take(self, part: EvaluationPart, *, report: bool) -> Sequence[FoundEvent]:
+        """What follows from the next messages. `report=False`: nothing is said of it, and nothing counted."""
+        found = self._evaluated(part, report=report) if part.batches else ()
+        self.last_id = part.messages[-1].message_id()
+        return found
+
+    def _evaluated(self, part: EvaluationPart, *, report: bool) -> Sequence[FoundEvent]:
+        began_s = time.monotonic()
+        try:
+            fixes = FixColumns.of(part.batches)
+            found: Sequence[FoundEvent] = self._live.take(fixes, round(time.time() * 1000), report=report)
+            count = len(fixes)
+        except Exception as error:  # noqa: BLE001 - of whatever kind: one batch must not end the alerts of all
+            _LOG.error("an evaluation failed; its batches are evaluated one by one", problem=last_line(error))
+            found = [event for one in part.batches for event in self._evaluated_alone(one, report=report)]
+            count = 0
+        before, self._passed_over = self._passed_over, asdict(self._live.passed_over)
+        if report:
+            self._metrics.on_evaluated(count, time.monotonic() - began_s)
+            self._metrics.on_fixes_passed_over(
+                {reason: number - before.get(reason, 0) for reason, number in self._passed_over.items()}
+            )
+        return found
+
+    def _evaluated_alone(self, batch: ReadBatch, *, report: bool) -> Sequence[FoundEvent]:
+        try:
+            return self._live.take(FixColumns.of([batch]), round(time.time() * 1000), report=report)
+        except Exception as error:  # noqa: BLE001 - as above
+            if report:
+                self._metrics.on_passed_over("internal-error")
+            name = f"{batch[0]}/{batch[1].header.device}"
+            _LOG.error("a batch is passed over", partition=self.name, device=name, problem=last_line(error))
+            return ()
+
+    def _read(self, messages: Iterable[Any], *, report: bool) -> Iterator[tuple[Any, ReadBatch | None]]:
+        """Each message, and what is in it; None where it is passed over."""
+        settings = self.settings
+        for message in messages:
+            try:
+                tenant, columns = read_batch(
+                    message.data(), _properties(message), tenants=settings.tenants, unsealer=settings.unsealer
+                )
+                yield message, (tenant, columns, message.publish_timestamp())
+            except UnusableBatch as passed:
+                if report:
+                    self._metrics.on_passed_over(passed.reason)
+                    _LOG.warning("a message is passed over", partition=self.name, problem=str(passed))
+                yield message, None
+
+
+def _properties(message: Any) -> dict[str, str]:
+    try:
+        return dict(message.properties())
+    except UnicodeDecodeError:
+        # Of nobody: it is passed over as that.
+        return {}

@@ -1,0 +1,181 @@
+"""A partition that another process owns, and whose state this one keeps ready, so that it can go on at once.
+
+In a thread of its own, which is in no hurry: it takes much at a time and rests. It stays behind what the owner said to
+have acknowledged: from what it takes, everything has been said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import pulsar
+import structlog
+
+from gateway.alerts.evaluation_part import MAX_MESSAGES
+from gateway.alerts.partition_evaluation import PartitionEvaluation
+from gateway.alerts.rewinding import EntryPosition, MessagePosition, RewindEnd, position_of
+from runtime.pulsar_client import close_quietly
+
+__all__ = ["PartitionStandby", "PreparedState"]
+
+PAUSE_S: Final = 2.0
+"""Between two readings, once it has what the owner acknowledged."""
+REST_TIMES: Final = 1.0
+"""Before that it rests for so many times of what an evaluation took: half of a processor is left to others."""
+SPARE_S: Final = 60.0
+"""It reads from so much before `rewind_s` on: a batch that waited less has its whole `rewind_s` before it."""
+MAX_BEHIND_S: Final = 10.0
+"""One that has not had all that the owner acknowledged for so long is not ready: who takes over would read for long."""
+_RETRY_S: Final = 5.0
+_UNKNOWN_S: Final = 0.5
+_READ_MS: Final = 500
+_RECEIVER_QUEUE: Final = 500
+_HAND_OVER_S: Final = 5.0
+_LOG = structlog.get_logger("alerts")
+
+
+class PreparedState(NamedTuple):
+    """A state that goes up to its last message, of everything that was published since a moment (ms since 1970)."""
+
+    state: PartitionEvaluation
+    since_ms: int
+
+    @property
+    def position(self) -> MessagePosition:
+        """Where its last message stands."""
+        return position_of(self.state.last_id)
+
+    def serves(self, end: RewindEnd, since_ms: int) -> bool:
+        """Whether it becomes, with what follows its last message, the state at an end of what came since a moment."""
+        return self.since_ms <= since_ms and not end.is_before(self.position)
+
+
+class PartitionStandby:
+    """Follows a partition. `run` is its thread's; `hand_over` ends it and gives what it made.
+
+    `acknowledged`: the entry before which the owner has acknowledged everything; None: it is not known.
+    """
+
+    def __init__(
+        self,
+        state: PartitionEvaluation,
+        client: Any,
+        acknowledged: Callable[[], EntryPosition | None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = state.name
+        self._state, self._client, self._acknowledged = state, client, acknowledged
+        self._since_ms = max(round((time.time() - SPARE_S) * 1000) - state.settings.rewind_ms, 0)
+        self._next: Any = None
+        self._has_all = False
+        self._count, self._worked_s = 0, 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self.run, name=f"standby of {self.name}", daemon=True)
+        self._monotonic, self._had_all_s, self._is_ready = monotonic, monotonic(), False
+        self.problem = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything before what the owner acknowledged was taken, and not long ago for the last time."""
+        return self._is_ready and self.behind_s <= MAX_BEHIND_S
+
+    @property
+    def behind_s(self) -> float:
+        """For how long it has not had all that the owner acknowledged; before it had it once, since it follows."""
+        return max(self._monotonic() - self._had_all_s, 0.0)
+
+    def start(self) -> None:
+        """Begins to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes nothing more."""
+        self._stop.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether its thread ends within so long."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def hand_over(self) -> PreparedState | None:
+        """What it made; None: nothing, or it does not end."""
+        self._stop.set()
+        return self.made if self.wait(_HAND_OVER_S) else None
+
+    @property
+    def made(self) -> PreparedState | None:
+        """The state as it is, for the thread that uses it; None: without a message."""
+        return None if self._state.last_id is None else PreparedState(self._state, self._since_ms)
+
+    def run(self) -> None:
+        """Follows until it is stopped; a cluster that does not answer is asked again."""
+        while not self._stop.is_set():
+            try:
+                self._follow()
+            except pulsar.PulsarException as error:
+                if not self.problem:
+                    _LOG.warning("a partition is not followed", partition=self.name, problem=str(error))
+                self.problem = f"{type(error).__name__}: {error}"
+                # what comes meanwhile is not taken: whoever gives a partition away must not count on this state
+                self._is_ready = False
+                self._stop.wait(_RETRY_S)
+
+    def _follow(self) -> None:
+        # what was taken stays: a new reader goes on behind it
+        last_id, self._next = self._state.last_id, None
+        start = pulsar.MessageId.earliest if last_id is None else last_id
+        reader = self._client.create_reader(self.name, start, receiver_queue_size=_RECEIVER_QUEUE)
+        try:
+            if last_id is None:
+                reader.seek(self._since_ms)
+            while not self._stop.is_set():
+                pause_s = self.turn(reader)
+                self.problem = ""
+                self._stop.wait(pause_s)
+        finally:
+            close_quietly(reader)
+
+    def turn(self, reader: Any) -> float:
+        """Takes what the owner has acknowledged, up to a bound; for how long it rests then."""
+        self._state.follow_rules()
+        until, began_s = self._acknowledged(), time.monotonic()
+        if until is None:
+            # of an owner that is gone nothing more comes: what was ready stays it
+            self._had_all_s = self._monotonic() if self.is_ready else self._had_all_s
+            return _UNKNOWN_S
+        for part in self._state.parts(self._read(reader, until), report=False):
+            # what was read and is not taken is read again by whoever goes on
+            if self._stop.is_set():
+                return 0.0
+            self._state.take(part, report=False)
+            self._count += len(part.messages)
+        took_s = time.monotonic() - began_s
+        self._worked_s += took_s
+        if not self._has_all:
+            return min(REST_TIMES * took_s, PAUSE_S)
+        was_ready, self._is_ready, self._had_all_s = self.is_ready, True, self._monotonic()
+        if not was_ready:
+            seconds = round(self._worked_s, 3)
+            _LOG.info("standby ready", partition=self.name, messages=self._count, seconds=seconds)
+        return PAUSE_S
+
+    def _read(self, reader: Any, until: EntryPosition) -> Iterator[Any]:
+        """Messages before an entry, at most as many as are evaluated at once. The one after them is kept."""
+        self._has_all = False
+        for _ in range(MAX_MESSAGES):
+            if self._stop.is_set():
+                return
+            if self._next is None:
+                try:
+                    self._next = reader.read_next(_READ_MS)
+                except pulsar.Timeout:
+                    self._has_all = not reader.has_message_available()
+                    return
+            if position_of(self._next.message_id()).of_entry >= until:
+                self._has_all = True
+                return
+            message, self._next = self._next, None
+            yield message

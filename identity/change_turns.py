@@ -1,0 +1,64 @@
+"""Publishes the devices of a change one by one, until all are published, the cluster is lost, or somebody interrupts.
+
+Whatever ends it, what is published by then is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from identity.change_outcome import Interrupted, Published
+from identity.errors import IdentityError
+from identity.registry import DeviceEntry
+from identity.registry_messages import DevicePublication
+from identity.registry_publisher import RegistryUnreachable
+from identity.standing_change import AsItIs
+
+__all__ = ["notes_interrupt", "published_in_turn"]
+
+
+def published_in_turn(
+    names: Sequence[str],
+    turn: Callable[[str], DeviceEntry],
+    publish: Callable[[DeviceEntry], str],
+    on_published: Callable[[int], object],
+) -> Published:
+    """What was published; `turn` makes the entry of a device. Raises RegistryUnreachable where surely nothing was."""
+    sent = Published()
+    for number, name in enumerate(names):
+        try:
+            _take_turn(sent, name, turn, publish)
+            on_published(len(sent.made))
+        except RegistryUnreachable as error:
+            sent.error, sent.left = error, names[number:]
+            if sent.is_nothing:
+                raise
+            return sent
+        except KeyboardInterrupt:
+            # It may have come after the cluster's answer.
+            sent.error, sent.left = Interrupted(f"interrupted at {name}"), names[number + (name in sent.made) :]
+            return sent
+    return sent
+
+
+def _take_turn(
+    sent: Published, name: str, turn: Callable[[str], DeviceEntry], publish: Callable[[DeviceEntry], str]
+) -> None:
+    try:
+        entry = turn(name)
+    except AsItIs:
+        sent.same.append(name)
+    except IdentityError as refused:
+        sent.refused[name] = refused
+    else:
+        sent.made[name] = DevicePublication(entry, publish(entry))
+
+
+@contextmanager
+def notes_interrupt(sent: Published, before: str) -> Iterator[None]:
+    """Who ends a command while it waits hears what it has published."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sent.error = Interrupted(f"interrupted before {before}")

@@ -1,0 +1,140 @@
+"""How far topics of alerts are read: to what is there, whatever the clocks of those that published it say."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulsar
+import pytest
+
+from cloud_jobs.verdicts import subscription
+from cloud_jobs.verdicts.subscription import AlertSubscription, ReceivedAlerts
+from runtime.pulsar_client import PulsarAccess
+
+TOPIC = "persistent://acme/alerts-eu/alerts"
+
+
+@dataclass
+class ScriptedTopic:
+    """A topic and its only consumer. `ahead_s`: of the clock by which each message says when it was published: those
+    that are there a second ago, and those that come as they come."""
+
+    ahead_s: float
+    has_partitions: bool = False
+    bodies: list[int] = field(default_factory=list)
+    grows: bool = False
+    taken: int = 0
+    connected: bool = True
+    there: int = 0
+
+    def __post_init__(self) -> None:
+        self.there, self._made_s = len(self.bodies), time.time()
+
+    def is_connected(self) -> bool:
+        return self.connected
+
+    def get_last_message_id(self) -> Any:
+        assert self.connected, "it would be waited for"
+        if self.has_partitions:
+            raise pulsar.OperationNotSupported("of several")
+        return _Id(len(self.bodies) - 1)
+
+    def receive(self, timeout_millis: int) -> Any:
+        if self.grows:
+            self.bodies.append(len(self.bodies))
+        if self.taken == len(self.bodies):
+            time.sleep(timeout_millis / 1000)
+            raise pulsar.Timeout("nothing came")
+        self.taken += 1
+        published_s = self._made_s - 1 if self.taken <= self.there else time.time()
+        return _Message(self.taken - 1, round((published_s + self.ahead_s) * 1000))
+
+    def acknowledge(self, _: Any) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Id:
+    number: int
+
+    def ledger_id(self) -> int:
+        return 3
+
+    def entry_id(self) -> int:
+        return self.number
+
+    def batch_index(self) -> int:
+        return -1
+
+
+@dataclass(frozen=True)
+class _Message:
+    number: int
+    published_ms: int
+
+    def message_id(self) -> _Id:
+        return _Id(self.number)
+
+    def data(self) -> bytes:
+        return b"%d" % self.number
+
+    def publish_timestamp(self) -> int:
+        return self.published_ms
+
+
+def reading(topic: ScriptedTopic, monkeypatch: pytest.MonkeyPatch) -> AlertSubscription:
+    class Client:
+        def subscribe(self, *_: Any, **__: Any) -> ScriptedTopic:
+            return topic
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(subscription, "open_pulsar_client", lambda *_, **__: Client())
+    return AlertSubscription(["pulsar://hq"], PulsarAccess(), {TOPIC: "acme"}, "verdicts")
+
+
+def count(received: ReceivedAlerts) -> int:
+    assert received.is_all
+    return len(received.messages)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+def test_all_that_is_there_is_taken_whatever_the_clock_of_its_region_says(
+    ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = ScriptedTopic(ahead_s, bodies=[*range(100)])
+    assert count(reading(topic, monkeypatch).receive(1_000, time.time())) == 100
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+def test_alerts_that_come_all_the_time_hold_up_nobody_whatever_the_clock_says(
+    ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = ScriptedTopic(ahead_s, bodies=[*range(100)], grows=True)
+    # what was there when it began; the next one may be taken along
+    assert 100 <= count(reading(topic, monkeypatch).receive(10_000, time.time())) <= 101
+
+
+def test_with_the_same_moment_it_goes_on_to_what_was_there_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, began_s = ScriptedTopic(0.0, bodies=[*range(100)], grows=True), time.time()
+    alerts = reading(topic, monkeypatch)
+    first = alerts.receive(60, began_s)
+    assert (len(first.messages), first.is_all) == (60, False)
+    alerts.acknowledge()
+    assert 40 <= count(alerts.receive(10_000, began_s)) <= 41
+
+
+def test_of_a_topic_with_partitions_the_time_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = ScriptedTopic(0.0, has_partitions=True, bodies=[*range(100)], grows=True)
+    assert 100 <= count(reading(topic, monkeypatch).receive(10_000, time.time())) <= 102
+    old = ScriptedTopic(-3600.0, has_partitions=True, bodies=[*range(100)])
+    assert count(reading(old, monkeypatch).receive(10_000, time.time())) == 100
+
+
+def test_a_topic_that_is_not_connected_is_not_asked_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = ScriptedTopic(-60.0, bodies=[*range(3)], connected=False)
+    received = reading(topic, monkeypatch).receive(10, time.time())
+    assert (len(received.messages), [*received.unread]) == (3, [TOPIC])

@@ -1,0 +1,109 @@
+"""What the page says of a canary in a secured region is true: its keys may sign, and its settings are right."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import textwrap
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cloud_jobs.billing.contracts import CANARY
+from cloud_jobs.reference_files import read_reference
+from deploy.canary.config import CanarySettings
+from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
+from deploy.local.stack import DEFAULT_TOPOLOGY
+from geo.reference.trust import scope_of
+from identity import SignatureRefused, read_operators
+from identity.operator_keys import Scope
+from settings import validate
+from waybill.commands import SUBCOMMANDS, command_line
+
+PAGE = (Path(__file__).parents[3] / "docs" / "canaries.md").read_text(encoding="utf-8")
+SETUP = PAGE.partition("## Setting one up")[2].partition("\n## ")[0]
+
+
+def block(of: str, language: str = "toml") -> str:
+    """The block of the setup that contains a text."""
+    blocks = re.findall(rf"^ *```{language}\n(.*?)^ *```", SETUP, re.MULTILINE | re.DOTALL)
+    (found,) = [one for one in blocks if of in one]
+    return textwrap.dedent(found)
+
+
+def words_of(lines: str) -> list[list[str]]:
+    """The commands of the setup that are waybill's."""
+    found = re.findall(r"^ *(?:[$#] |/opt/waybill/bin/)waybill (.*)$", lines, re.MULTILINE)
+    return [shlex.split(one) for one in found]
+
+
+def run(words: list[str]) -> tuple[int, str]:
+    done = CliRunner().invoke(command_line(SUBCOMMANDS, words, "help"), words)
+    return done.exit_code, done.output
+
+
+def test_its_settings_are_right() -> None:
+    settings = validate(CanarySettings, tomllib.loads(block('device = "canary-eu"')), "canary.toml")
+    trusted = [settings.agent.uplinks[0].tls, settings.agent.enrolment]
+    names = {one.ca for one in trusted if one is not None} | {
+        one.access.tls_ca for one in (settings.regional, settings.centre) if one is not None
+    }
+    # one root, one file
+    assert [str(one) for one in names] == ["/etc/waybill/root.pem"]
+    assert all(str(one) in SETUP.partition("`canary.toml`:")[0] for one in names)
+
+
+def test_its_role_is_that_of_the_local_stack() -> None:
+    wanted = tomllib.loads(block('roles."canary-{region}"'))["roles"]
+    there = tomllib.loads(DEFAULT_TOPOLOGY.read_text(encoding="utf-8"))["roles"]
+    assert {name: there[name] for name in wanted} == wanted
+
+
+def test_each_command_and_option_is_there() -> None:
+    found = words_of(SETUP)
+    assert [words[:2] for words in found] == [
+        ["push", "key"],
+        ["push", "key"],
+        ["device", "expect"],
+        ["canary", "setup"],
+        ["reference", "put"],
+        ["canary", "check-config"],
+    ]
+    for words in found:
+        code, said = run([*words[:2], "--help"])
+        assert code == 0
+        assert [one for one in words if one.startswith("--") and one not in said] == []
+
+
+def test_its_keys_may_sign_the_device_and_what_setup_writes_and_the_first_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in words_of(SETUP)[:2]:
+        code, said = run(words)
+        assert code == 0, said
+    keys = {one.name: one for one in read_operators(tmp_path / "operators.toml").keys.values()}
+    keys["canaries"].check_right(Scope("device", frozenset({CANARY})))
+    settings = validate(CanarySettings, tomllib.loads(block('device = "canary-eu"')), "canary.toml")
+    month = datetime(2026, 3, 1, tzinfo=UTC)
+    write_reference(tmp_path / "out", fence_text(settings), contracts_text(settings, month), replace=False)
+    versions = read_reference([tmp_path / "out"])
+    assert {one.kind for one in versions} == {"fence", "tariff", "legal_entity", "account"}
+    for one in versions:
+        scope = scope_of(one.kind, json.loads(one.body))
+        keys["contracts"].check_right(scope)
+        with pytest.raises(SignatureRefused):
+            keys["canaries"].check_right(scope)
+
+
+def test_what_checks_the_settings_has_the_environment_of_its_unit() -> None:
+    unit = (Path(__file__).parents[3] / "deploy" / "systemd" / "waybill-canary.service").read_text(encoding="utf-8")
+    of_unit = dict(line.partition("=")[::2] for line in unit.splitlines() if "=" in line)
+    (command,) = re.findall(r"^ *# systemd-run (.*) \\\n *(\S+ canary check-config .*)$", SETUP, re.MULTILINE)
+    assert f"--property=EnvironmentFile={of_unit['EnvironmentFile']}" in command[0]
+    assert f"--uid={of_unit['User']}" in command[0]
+    assert command[1].replace("check-config", "run") == of_unit["ExecStart"]

@@ -1,0 +1,97 @@
+"""The canary of the demo: red or unknown fails the demo, and none of its records is counted as the fleet's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cloud_jobs.billing.contracts import CANARY
+from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.data_files import write_data_files
+from deploy.canary.probe_at_hop import HopColour
+from deploy.canary.status import CanaryStatus
+from deploy.demo.audit import Audit, ingested_records
+from deploy.demo.canary import CanaryFindings
+from deploy.demo.plan import DemoSettings, plan_demo
+from deploy.demo.report import as_json, verdict_table
+from deploy.local.canary_settings import CANARY_TENANT
+from telemetry import IntervalSet
+from tests.cloud_jobs.billing.register.billed_lake import LONG_AGO, NOW, BilledLake
+from tests.deploy.canary.test_canary_status import status
+from tests.system.lake_of_fixes import commit_ingest, records_table
+
+GREEN, RED, UNKNOWN = HopColour.GREEN, HopColour.RED, HopColour.UNKNOWN
+NOT_WATCHED = HopColour.NOT_WATCHED
+RIGHT: Any = SimpleNamespace(equal=True, stations_agree=True, line_agrees=True)
+
+
+def found(last: HopColour, reason: str = "") -> CanaryFindings:
+    """A canary whose hops are green but for the last one."""
+    said = status(GREEN)
+    hop = said.hops[-1].model_copy(update={"colour": last, "reason": reason})
+    return CanaryFindings(said.model_copy(update={"hops": (*said.hops[:-1], hop)}))
+
+
+def audited(canary: CanaryFindings | None) -> Audit:
+    """A demo in which all else is right."""
+    return Audit(
+        devices=(RIGHT,), reason="a vehicle was silent", documents=(RIGHT,), posted=(RIGHT,), proof=RIGHT,
+        duplicates_removed=0, conflicts=0, malformed=0, usage_quarters=1, usage_differing=0, canary=canary,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("canary", [found(GREEN), found(NOT_WATCHED), None])
+def test_a_canary_that_is_green_wherever_it_looks_lets_the_demo_pass(canary: CanaryFindings | None) -> None:
+    assert audited(canary).equal
+
+
+@pytest.mark.parametrize(
+    ("canary", "said"),
+    [
+        (
+            found(RED, "10 of 10 items of probe 7 are overdue for 1 s"),
+            "8 of 9 hops green; rated red: 10 of 10 items of probe 7 are overdue for 1 s",
+        ),
+        (found(UNKNOWN, "nothing is due yet"), "8 of 9 hops green; rated unknown: nothing is due yet"),
+        (CanaryFindings(None), "the canary did not answer"),
+    ],
+)
+def test_a_canary_that_is_not_green_fails_the_demo_and_says_where(canary: CanaryFindings, said: str) -> None:
+    assert not audited(canary).equal
+    out = StringIO()
+    shown = replace(audited(canary), devices=(), documents=(), posted=(), proof=None)
+    Console(file=out, width=160).print(verdict_table(shown))
+    (row,) = [line for line in out.getvalue().splitlines() if "the canary watches" in line]
+    assert (said in row, "NO" in row) == (True, True), row
+    assert as_json(replace(shown, documents=()))["canary"]["green"] is False
+
+
+def test_what_nobody_watches_is_said_to_be_so_and_the_money_is_there() -> None:
+    text = found(NOT_WATCHED).found
+    assert text == "8 of 8 hops green; rated is not watched"
+    assert isinstance(found(GREEN).values()["status"], dict)
+    assert CanaryStatus.model_validate(found(GREEN).values()["status"], strict=False) == status(GREEN)
+
+
+def test_records_of_a_canary_are_not_counted_as_the_fleet_s(tmp_path: Path) -> None:
+    lake = BilledLake.create(tmp_path, "van").lake
+    row = LONG_AGO | {"tenant": CANARY, "device": "canary-us", "seq": 1, "ingest_number": 2}
+    files = write_data_files(lake.files("records"), records_table([row]), NOW)
+    commit_ingest(lake, files, {DeviceStream(CANARY, "canary-us", 1): Coverage(IntervalSet([(1, 1)]), head=1)})
+    assert lake.rows("records").num_rows == 6
+    assert {name: sum(made.values()) for name, made in ingested_records(lake, {}).items()} == {"fleet/van": 5}
+
+
+def test_the_canary_drives_where_no_uplink_is_cut() -> None:
+    for cut in ("eu", "us"):
+        assert plan_demo(DemoSettings(vehicles=4, cut_region=cut)).canary_region != cut
+
+
+def test_the_stack_and_the_contracts_mean_the_same_tenant() -> None:
+    assert CANARY_TENANT == CANARY

@@ -1,0 +1,178 @@
+"""What alert processes hear of each other: who stands by for what, and which partition is given to whom."""
+
+from __future__ import annotations
+
+import threading
+
+import pulsar
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.alerts.presence import (
+    GIVE_WAIT_S,
+    PRESENT_S,
+    REST_S,
+    Presence,
+    PresenceMessage,
+    decode_presence,
+    encode_presence,
+)
+from gateway.alerts.presence_topic import PresenceTopic
+from gateway.alerts.rewinding import EntryPosition
+from tests.waiting import wait_until
+
+NAMES = tuple(f"p{number}" for number in range(8))
+AT = EntryPosition(3, 9)
+SAID = st.builds(
+    PresenceMessage,
+    st.text(max_size=20),
+    st.integers(0, 512),
+    st.dictionaries(st.text(max_size=20), st.none() | st.builds(EntryPosition, st.integers(-1, 9), st.integers(-1, 9))),
+    st.none() | st.frozensets(st.text(max_size=20)),
+    st.none() | st.frozensets(st.text(max_size=20)),
+)
+
+
+def says(name: str, *held: str, ready: frozenset[str] | None = frozenset()) -> PresenceMessage:
+    return PresenceMessage(name, len(held), dict.fromkeys(held, AT), ready)
+
+
+def hears(name: str, *others: PresenceMessage) -> Presence:
+    one = Presence(name)
+    for said in others:
+        one.note(said, 0.0)
+    return one
+
+
+@given(SAID)
+def test_what_a_process_says_is_what_the_others_hear(said: PresenceMessage) -> None:
+    assert decode_presence(encode_presence(said)) == said
+
+
+@given(
+    st.binary(max_size=200)
+    | st.sampled_from(
+        [
+            b"{}",
+            b'{"instance": 1, "held": 2}',
+            b'{"instance": "a"}',
+            b'{"instance": "a", "held": 1, "acknowledged": []}',
+            b'{"instance": "a", "held": 1, "ready": "p"}',
+            b'{"instance": "a", "held": -1}',
+            b'{"instance": "%s", "held": 1}' % (b"a" * 201),
+        ]
+    )
+)
+def test_what_is_no_message_of_a_process_is_none(data: bytes) -> None:
+    assert decode_presence(data) is None
+
+
+def test_a_process_that_says_only_how_many_it_holds_is_heard_and_stands_by_for_none() -> None:
+    said = decode_presence(b'{"instance": "a", "held": 3}')
+    assert said == PresenceMessage("a", 3, {}, None)
+    odd = decode_presence(b'{"instance": "a", "held": 1, "acknowledged": {"p": [1], "q": [1, "2"]}, "ready": ["p", 1]}')
+    assert odd == PresenceMessage("a", 1, {"p": None, "q": None}, frozenset("p"))
+
+
+@given(st.lists(st.sampled_from(NAMES), unique=True, max_size=8), st.lists(st.integers(0, 4), min_size=8, max_size=8))
+def test_each_partition_with_an_owner_has_one_standby_that_is_not_its_owner(held: list[str], owner: list[int]) -> None:
+    processes = {
+        f"n{number}": says(f"n{number}", *(name for name in held if owner[NAMES.index(name)] == number))
+        for number in range(5)
+    }
+    heard = {mine: hears(mine, *(said for other, said in processes.items() if other != mine)) for mine in processes}
+    for name in NAMES:
+        # what a process holds itself it does not ask for: nobody says of it that another holds it
+        standbys = [mine for mine, one in heard.items() if one.is_standby(name, processes[mine].held, 1.0)]
+        assert len(standbys) == (name in held)
+        assert all(name not in processes[mine].acknowledged for mine in standbys)
+
+
+def test_one_that_does_not_stand_by_or_is_not_heard_any_more_is_passed_by() -> None:
+    owner, never = says("owner", "p"), says("never", ready=None)
+    for number in range(20):
+        assert hears(f"mine-{number}", owner, never).is_standby("p", 5, 1.0)
+    assert not hears("mine", owner).is_standby("p", 0, PRESENT_S + 0.1), "whose it is is not known"
+
+
+def test_of_several_one_that_holds_fewest_stands_by() -> None:
+    owner, rich, poor = says("owner", "p"), says("rich", "q", "r"), says("poor", "s")
+    for number in range(20):
+        mine = f"mine-{number}"
+        assert hears(mine, owner, rich, poor).is_standby("p", 0, 1.0)
+        assert hears(mine, owner, rich).is_standby("p", 1, 1.0)
+        assert not hears(mine, owner, rich, poor).is_standby("p", 2, 1.0)
+
+
+def test_up_to_where_a_partition_is_acknowledged_its_owner_says() -> None:
+    one = hears("mine", says("owner", "p"), PresenceMessage("other", 1, {"q": None}))
+    assert (one.acknowledged("p", 1.0), one.acknowledged("q", 1.0), one.acknowledged("r", 1.0)) == (AT, None, None)
+    assert one.acknowledged("p", PRESENT_S + 0.1) is None
+
+
+def test_what_another_process_is_ready_for_is_given_to_it() -> None:
+    one = hears("mine", says("other", ready=frozenset({"p1"})))
+    assert one.to_give(["p0", "p1", "p2"], 3, 1.0) == "p1"
+    assert one.to_give(["p0", "p1", "p2"], 1, 1.0) is None
+
+
+def test_one_is_given_only_after_a_while_where_the_other_is_ready_for_none() -> None:
+    one = Presence("mine")
+    for second in range(int(GIVE_WAIT_S)):
+        one.note(says("other"), second)
+        assert one.to_give(["p0", "p1"], 2, second) is None
+    one.note(says("other"), GIVE_WAIT_S)
+    assert one.to_give(["p0", "p1"], 2, GIVE_WAIT_S) == "p1"
+
+
+def test_one_is_given_at_once_to_a_process_that_stands_by_for_none() -> None:
+    one = hears("mine", says("other", ready=None))
+    assert one.to_give(["p0", "p1"], 2, 1.0) == "p1"
+    one.on_changed(1.0)
+    one.note(says("other", ready=None), REST_S)
+    assert one.to_give(["p0", "p1"], 2, REST_S) is None
+    one.note(says("other", ready=None), REST_S + 1.0)
+    assert one.to_give(["p0", "p1"], 2, REST_S + 1.0) == "p1"
+
+
+def test_who_reads_none_of_our_tenants_is_passed_over_and_none_is_given_to_whom_may_not_read_it() -> None:
+    ours, theirs = (f"persistent://{tenant}/telemetry-eu/batches-partition-0" for tenant in ("acme", "beta"))
+    one = Presence("mine", ["acme", "beta"])
+    one.note(says("stranger", ready=None)._replace(tenants=frozenset(["zeta"])), 0.5)
+    assert one.others(1.0) == []
+    assert decode_presence(encode_presence(says("poor")._replace(tenants=frozenset(["acme"])))) is not None
+    one.note(says("poor", ready=None)._replace(tenants=frozenset(["acme"])), 0.5)
+    assert one.others(1.0) == [0]
+    assert one.to_give([theirs], 5, 1.0) is None
+    assert one.to_give([ours, theirs], 5, 1.0) == ours
+    assert not one.comes_first(1, 1.0, ours)
+    assert one.comes_first(1, 1.0, theirs)
+    one.note(says("poor")._replace(tenants=frozenset(["acme"])), 0.5)
+    one.note(says("owner", ours, theirs), 0.5)
+    assert not one.is_standby(ours, 1, 1.0), "the other one holds less"
+    assert one.is_standby(theirs, 1, 1.0), "the other one may not read it"
+
+
+class SilentClient:
+    """A cluster that does not answer for a while."""
+
+    def __init__(self) -> None:
+        self.asked, self.over = threading.Event(), threading.Event()
+
+    def create_producer(self, *_: object, **__: object) -> object:
+        self.asked.set()
+        self.over.wait(30)
+        raise pulsar.Timeout
+
+
+def test_a_topic_that_does_not_answer_holds_up_nobody_and_what_is_wrong_is_said() -> None:
+    client = SilentClient()
+    heard = PresenceTopic(client, "processes", Presence("mine"), lambda: says("mine"))
+    heard.start()
+    assert client.asked.wait(10)
+    # whoever started it goes on, and may end it
+    client.over.set()
+    wait_until(lambda: heard.problem)
+    assert heard.is_running
+    heard.stop()
+    wait_until(lambda: not heard.is_running)

@@ -1,0 +1,238 @@
+"""A standby that takes over says what one says that reads all again: nothing is missed, and nothing comes of before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pulsar
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.alerts.evaluation_part import MAX_MESSAGES
+from gateway.alerts.presence import Presence
+from gateway.alerts.rewinding import EntryPosition
+from gateway.alerts.standby import MAX_BEHIND_S, PAUSE_S, PartitionStandby
+from gateway.alerts.standby_partitions import StandbyPartitions
+from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, cut, drives
+from tests.gateway.alerts.scripted_partition import (
+    NAME,
+    ScriptedMessage,
+    ScriptedReader,
+    ScriptedTopic,
+    messages_of,
+    partition_state,
+    served,
+    standby_of,
+)
+
+
+def interleaved(one: Sequence[Sequence[LiveFix]], other: Sequence[Sequence[LiveFix]]) -> list[Sequence[LiveFix]]:
+    """The batches of two devices as they come, each device's in its order."""
+    marked = [(part[0].t_ms, number, part) for number, parts in enumerate((one, other)) for part in parts]
+    return [part for *_, part in sorted(marked, key=lambda each: each[:2])]
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> ScriptedTopic:
+    """What two devices send while they drive, in batches of a few fixes."""
+    sizes = st.lists(st.integers(1, 4), max_size=20)
+    ways = [cut(draw(drives(device, most=30)), draw(sizes)) for device in ("bus-1", "bus-2")]
+    return ScriptedTopic(messages_of(interleaved(*ways)))
+
+
+def straight(batches: int = 12, publish_ms: int = NOON) -> ScriptedTopic:
+    """One that drives through the fences, in batches of two fixes."""
+    fixes = [LiveFix("bus-1", NOON + 5000 * at, at + 1, 0.0015, -0.002 + 0.0004 * at) for at in range(2 * batches)]
+    return ScriptedTopic(messages_of(cut(fixes, [2] * (batches - 1)), publish_ms))
+
+
+@given(topics(), st.data())
+@settings(deadline=None, max_examples=40)
+def test_a_standby_that_takes_over_says_what_one_says_that_reads_all_again(
+    topic: ScriptedTopic, data: st.DataObject
+) -> None:
+    count = len(topic.messages)
+    looked = sorted(data.draw(st.lists(st.integers(0, count), max_size=4)))
+    # also one before what the standby took, as after a crash of the broker
+    first = data.draw(st.integers(0, count - 1))
+    silences = data.draw(st.integers(0, 2))
+    anew = served(topic, first, silences=silences)
+    again = served(topic, first, standby_of(topic, looked).made, silences=silences)
+    assert again.said == anew.said
+    assert again.consumer.acknowledged[-1] is anew.consumer.acknowledged[-1] is topic.messages[-1]
+
+
+def test_the_one_that_takes_over_reads_only_what_the_standby_had_not_yet() -> None:
+    topic = straight()
+    made = standby_of(topic, [3, 8]).made
+    assert made is not None
+    assert made.position.entry == 7, "it stays before the entry that the owner named"
+    topic.read = 0
+    again = served(topic, 10, made)
+    # two that the owner acknowledged after that, and a look at the first that it had not
+    assert topic.read <= 3
+    assert again.said == served(topic, 10).said != []
+
+
+def test_a_state_that_is_already_behind_what_is_left_is_made_anew() -> None:
+    topic = straight()
+    made = standby_of(topic, [11]).made
+    topic.read = 0
+    again = served(topic, 2, made)
+    assert topic.read >= 2
+    assert again.said == served(topic, 2).said != []
+
+
+def test_a_state_that_has_less_than_what_is_read_again_is_made_anew() -> None:
+    long_ago = straight()
+    rewind_ms = 900_000
+    made = standby_of(long_ago, [8], rewind_ms).made
+    assert made is not None
+    # what is left is of long before the standby began: of the time before that, the state has nothing
+    long_ago.read = 0
+    served(long_ago, 10, made, rewind_ms=rewind_ms)
+    assert long_ago.read >= 10
+
+
+def test_where_the_first_message_comes_late_the_state_stays_where_it_is_until_then() -> None:
+    topic = straight()
+    made = standby_of(topic, [4]).made
+    topic.read = 0
+    again = served(topic, 6, made, silences=2)
+    assert topic.read <= 4
+    assert again.said == served(topic, 6).said
+
+
+def test_nothing_is_taken_while_it_is_not_known_what_is_acknowledged() -> None:
+    topic = straight()
+    one = standby_of(topic, [])
+    one._acknowledged = lambda: None
+    one.turn(topic.create_reader(NAME, None))
+    assert (one.made, one.is_ready, topic.read) == (None, False, 0)
+
+
+def test_it_is_ready_once_it_has_all_that_is_acknowledged_and_not_before() -> None:
+    topic = ScriptedTopic([ScriptedMessage(at, -1, b"", NOON) for at in range(MAX_MESSAGES + 2)])
+    one = standby_of(topic, [])
+    one._acknowledged = lambda: EntryPosition(7, MAX_MESSAGES + 1)
+    reader = topic.create_reader(NAME, None)
+    one.turn(reader)
+    assert not one.is_ready
+    assert one.made is not None
+    assert one.made.position.entry == MAX_MESSAGES - 1
+    assert one.turn(reader) == PAUSE_S
+    assert one.is_ready
+
+
+def test_a_reader_that_is_silent_while_there_is_more_makes_none_ready() -> None:
+    topic = straight()
+    one = standby_of(topic, [])
+    one._acknowledged = lambda: EntryPosition(7, 99)
+    reader = SilentReader(topic)
+    assert one.turn(reader) < PAUSE_S
+    assert not one.is_ready
+    reader.is_silent = False
+    one.turn(reader)
+    assert one.is_ready, "there is nothing more, wherever the owner is"
+
+
+class SilentReader(ScriptedReader):
+    """Gives nothing for a while."""
+
+    is_silent = True
+
+    def read_next(self, timeout_ms: int) -> ScriptedMessage:
+        if self.is_silent:
+            raise pulsar.Timeout
+        return super().read_next(timeout_ms)
+
+
+def test_of_messages_that_were_sent_together_all_are_left_to_the_owner_or_none() -> None:
+    together = [ScriptedMessage(1, index, b"", NOON) for index in range(3)]
+    topic = ScriptedTopic([ScriptedMessage(0, -1, b"", NOON), *together, ScriptedMessage(2, -1, b"", NOON)])
+    made = standby_of(topic, [1]).made
+    assert made is not None
+    assert made.position.entry == 0
+
+
+def test_one_that_is_stopped_while_it_reads_gives_what_it_took() -> None:
+    topic = straight()
+    one = standby_of(topic, [3])
+    one.stop()
+    one._acknowledged = lambda: EntryPosition(7, 9)
+    one.turn(topic.create_reader(NAME, topic.messages[2]))
+    assert one.made is not None
+    assert one.made.position.entry == 2
+
+
+def test_it_follows_in_its_thread_until_it_hands_over() -> None:
+    topic = straight()
+    one = standby_of(topic, [])
+    one._acknowledged = lambda: EntryPosition(7, 9)
+    one.start()
+    while not one.is_ready:
+        assert not one.wait(0.01)
+    made = one.hand_over()
+    assert made is not None
+    assert made.position.entry == 8
+    assert one.wait(0.0)
+
+
+class UnreachableTopic(ScriptedTopic):
+    """A topic whose cluster is away from some moment on."""
+
+    is_away = False
+
+    def create_reader(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_away:
+            raise pulsar.ConnectError
+        return super().create_reader(*args, **kwargs)
+
+
+def test_one_whose_cluster_is_away_is_not_ready_any_more_and_takes_what_it_has_with_it() -> None:
+    topic = UnreachableTopic(straight().messages)
+    one = standby_of(topic, [9])
+    was_ready, topic.is_away = one.is_ready, True
+    one.start()
+    while not one.problem:
+        assert not one.wait(0.01)
+    assert (was_ready, one.is_ready) == (True, False)
+    standbys = StandbyPartitions(topic, Presence("mine"), lambda _: partition_state())
+    standbys._followed[NAME] = one
+    assert standbys.problem == f"{NAME} is not followed: {one.problem}"
+    assert standbys.behind_s == pytest.approx(one.behind_s, abs=5.0)
+    assert one.hand_over() is not None
+
+
+def test_one_that_falls_behind_its_owner_is_not_ready_until_it_has_all_again() -> None:
+    count = 2 * MAX_MESSAGES + 2
+    topic = ScriptedTopic([ScriptedMessage(at, -1, b"", NOON) for at in range(count)])
+    now_s, until = [100.0], [EntryPosition(7, 2)]
+    one = PartitionStandby(partition_state(), topic, lambda: until[-1], lambda: now_s[-1])
+    reader = topic.create_reader(NAME, None)
+    one.turn(reader)
+    assert (one.is_ready, one.behind_s) == (True, 0.0)
+    until.append(EntryPosition(7, count))
+    for passed_s, is_ready in ((MAX_BEHIND_S, True), (1.0, False)):
+        now_s.append(now_s[-1] + passed_s)
+        one.turn(reader)
+        assert one.is_ready is is_ready
+    assert one.behind_s == MAX_BEHIND_S + 1.0
+    one.turn(reader)
+    assert (one.is_ready, one.behind_s) == (True, 0.0)
+
+
+def test_one_whose_owner_is_gone_stays_ready_and_one_that_was_not_does_not_become_it() -> None:
+    topic = straight()
+    now_s, until = [100.0], [EntryPosition(7, 2), None]
+    one = PartitionStandby(partition_state(), topic, lambda: until[0], lambda: now_s[-1])
+    reader = topic.create_reader(NAME, None)
+    for said, is_ready in ((until[1], False), (until[0], True), (until[1], True)):
+        until[0] = said
+        one.turn(reader)
+        now_s.append(now_s[-1] + MAX_BEHIND_S - 1.0)
+        one.turn(reader)
+        now_s.append(now_s[-1] + 2.0)
+        assert one.is_ready is is_ready
