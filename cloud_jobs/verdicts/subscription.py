@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 import pulsar
 import structlog
 
-from cloud_jobs.pulsar_source.position import LedgerPosition
-from cloud_jobs.pulsar_source.reading.messages import position_of
 from cloud_jobs.verdicts.collecting import TopicAlert
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
+from runtime.pulsar_positions import MessagePosition, position_of
+from runtime.silence import WITHHELD, Silence
 
 MAX_BYTES: Final = 64 << 20
 """One run takes no more than this, however many messages it may take."""
@@ -28,6 +28,8 @@ IDLE_S: Final = 0.05
 _OPERATION_S: Final = 10
 # of each topic: the client asks for more when half are taken
 _QUEUE: Final = 1_000
+# of each partition of one that has many
+_MIN_QUEUE: Final = 50
 _WAIT_MS: Final = 10
 _log = structlog.get_logger("verdicts")
 
@@ -42,36 +44,40 @@ class ReceivedAlerts(NamedTuple):
 
 @dataclass(slots=True)
 class _Reading:
-    """A subscription, and the ids of the messages that were handed over and not acknowledged.
+    """A subscription to one partition, and the ids of the messages that were handed over and not acknowledged.
 
-    `begun_ms`: since when all that was there by then is taken, and `last`: where the last of that stands; None: the
-    cluster does not say, as of a topic that has partitions, and the time at which a message was published has to do.
+    `begun_ms`: since when all that was there by then is taken, and `last`: where the last of that stands; None: it is
+    not known yet.
     """
 
     topic: str
+    partition: str
     consumer: Any
     handed_over: list[Any] = field(default_factory=list)
     begun_ms: float = float("-inf")
-    last: LedgerPosition | None = None
+    last: MessagePosition | None = None
+    silence: Silence = field(default_factory=Silence)
 
-    def begin(self, until_ms: float) -> None:
+    def begin(self, until_ms: float, now_s: float) -> None:
         """All that is there now is taken, and what comes from now on is not waited for. Raises PulsarException."""
-        if self.begun_ms == until_ms:
+        if self.begun_ms == until_ms and self.last is not None:
             return
         self.begun_ms, self.last = until_ms, None
-        # asked while it is not connected, the client waits for the cluster, and all other topics with it
+        # asked while it is not connected, the client waits for the cluster, and all other partitions with it
         if self.consumer.is_connected():
-            with suppress(pulsar.OperationNotSupported):
-                self.last = position_of(self.consumer.get_last_message_id())
+            self.last = position_of(self.consumer.get_last_message_id())
+            if self.silence.is_to_ask(now_s):
+                self.silence.on_end(self.last.of_entry, now_s)
 
-    def is_at_end(self, message: Any) -> bool:
-        """Whether nothing is waited for behind a message.
+    def on_message(self, message: Any, now_s: float) -> bool:
+        """It was taken; returns whether nothing is waited for behind it.
 
         By its place: by when a region's clock says that it was published, all of a clock that is ahead would be new.
         """
-        if self.last is None:
-            return bool(message.publish_timestamp() >= self.begun_ms)
-        return position_of(message.message_id()) >= self.last
+        self.handed_over.append(message.message_id())
+        position = position_of(message.message_id())
+        self.silence.on_read(position.of_entry, now_s)
+        return self.last is not None and position >= self.last
 
 
 class AlertSubscription:
@@ -109,24 +115,24 @@ class AlertSubscription:
         is_fresh = self._subscribe() or is_again
         messages: list[TopicAlert] = []
         taken_bytes, at_s = 0, self._clock()
-        # of each topic when it last gave something, and None as soon as it has given all
-        quiet_since_s: dict[str, float | None] = {one.topic: at_s for one in self._readings}
+        # of each partition when it last gave something, and None as soon as it has given all
+        quiet_since_s: dict[str, float | None] = {one.partition: at_s for one in self._readings}
         gave = set[str]()
         while len(messages) < max_messages and taken_bytes < MAX_BYTES:
-            waited_for = [one for one in self._readings if quiet_since_s[one.topic] is not None]
+            waited_for = [one for one in self._readings if quiet_since_s[one.partition] is not None]
             if not waited_for:
                 return ReceivedAlerts(messages, True, self._not_read())
             for reading in waited_for:
                 found, is_past = self._drained(reading, max_messages - len(messages), until_ms)
                 messages += found
                 taken_bytes += sum(len(one.body) for one in found)
-                since_s, now_s = quiet_since_s[reading.topic], self._clock()
+                since_s, now_s = quiet_since_s[reading.partition], self._clock()
                 if found:
-                    gave.add(reading.topic)
+                    gave.add(reading.partition)
                     since_s = now_s
-                longest_s = FIRST_IDLE_S if is_fresh and reading.topic not in gave else IDLE_S
+                longest_s = FIRST_IDLE_S if is_fresh and reading.partition not in gave else IDLE_S
                 is_quiet = since_s is None or now_s - since_s >= longest_s
-                quiet_since_s[reading.topic] = None if is_past or is_quiet else since_s
+                quiet_since_s[reading.partition] = None if is_past or is_quiet else since_s
         return ReceivedAlerts(messages, False, self._not_read())
 
     def acknowledge(self) -> None:
@@ -148,8 +154,7 @@ class AlertSubscription:
 
     def _not_read(self) -> dict[str, str]:
         """Topics of which it is unknown what waits: also while a connection is away that may come back."""
-        away = (one.topic for one in self._readings if not one.consumer.is_connected())
-        return self._unread | dict.fromkeys(away, "the connection to the cluster is lost")
+        return self._unread | {one.topic: problem for one in self._readings if (problem := _problem(one))}
 
     def _ask_again(self) -> bool:
         """What a run that failed did not acknowledge comes again; returns whether there was any."""
@@ -165,9 +170,10 @@ class AlertSubscription:
     def _subscribe(self) -> bool:
         """Subscribes to what is not read, if it is time; returns whether any is new."""
         for reading in [*self._readings]:
-            if not reading.consumer.is_connected() and self._clock() - self._tried_s >= RETRY_S:
-                self._lose(reading, ConnectionError("the connection to the cluster is lost"))
-        if not self._unread or self._clock() - self._tried_s < RETRY_S:
+            if self._clock() - self._tried_s >= RETRY_S and (problem := _problem(reading)):
+                self._lose(reading, ConnectionError(problem))
+        # also when all are read: a topic may have got more partitions
+        if self._clock() - self._tried_s < RETRY_S:
             return False
         self._tried_s = self._clock()
         if not self._readings:
@@ -196,20 +202,15 @@ class AlertSubscription:
             self._unread = dict.fromkeys(self._unread, f"{url}: {error}")
 
     def _subscribe_here(self) -> bool:
-        """Tries each topic that is not read; returns whether the cluster answers."""
+        """Tries each partition that is not read; returns whether the cluster answers."""
         if self._client is None:
             return False
-        for topic in [one for one in self._topics if one in self._unread]:
+        for topic in self._topics:
             try:
-                consumer = self._client.subscribe(
-                    topic,
-                    self._subscription,
-                    consumer_type=pulsar.ConsumerType.Failover,
-                    initial_position=pulsar.InitialPosition.Earliest,
-                    receiver_queue_size=_QUEUE,
-                    # its position travels to the standby: what comes there again is known
-                    replicate_subscription_state_enabled=True,
-                )
+                # a consumer for each: the client does not say where the end is of several
+                partitions = self._client.get_topic_partitions(topic)
+                for partition in partitions:
+                    self._subscribe_to(topic, partition, max(_QUEUE // len(partitions), _MIN_QUEUE))
             except (pulsar.Timeout, pulsar.ConnectError) as error:
                 self._note_unread(topic, error)
                 # a silent cluster: each further topic would wait as long
@@ -217,22 +218,34 @@ class AlertSubscription:
             except pulsar.PulsarException as error:
                 self._note_unread(topic, error)
             else:
-                del self._unread[topic]
-                self._readings.append(_Reading(topic, consumer))
-                _log.info("reading alerts", topic=topic)
+                self._unread.pop(topic, None)
         return True
 
+    def _subscribe_to(self, topic: str, partition: str, queue: int) -> None:
+        if any(one.partition == partition for one in self._readings):
+            return
+        consumer = self._client.subscribe(
+            partition,
+            self._subscription,
+            consumer_type=pulsar.ConsumerType.Failover,
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=queue,
+            # its position travels to the standby: what comes there again is known
+            replicate_subscription_state_enabled=True,
+        )
+        self._readings.append(_Reading(topic, partition, consumer))
+        _log.info("reading alerts", topic=partition)
+
     def _drained(self, reading: _Reading, at_most: int, until_ms: float) -> tuple[list[TopicAlert], bool]:
-        """What a topic gives at once, and whether the last of it stands where no more is waited for."""
+        """What a partition gives at once, and whether the last of it stands where no more is waited for."""
         found: list[TopicAlert] = []
         is_past = False
         try:
-            reading.begin(until_ms)
+            reading.begin(until_ms, self._clock())
             while len(found) < at_most and not is_past:
                 message = reading.consumer.receive(timeout_millis=_WAIT_MS)
-                reading.handed_over.append(message.message_id())
+                is_past = reading.on_message(message, self._clock())
                 found.append(TopicAlert(reading.topic, self._topics[reading.topic], message.data()))
-                is_past = reading.is_at_end(message)
         except pulsar.Timeout:
             pass
         except pulsar.PulsarException as error:
@@ -252,3 +265,10 @@ class AlertSubscription:
         if self._unread.get(topic) != text:
             _log.warning("alerts cannot be read", topic=topic, error=text)
         self._unread[topic] = text
+
+
+def _problem(reading: _Reading) -> str:
+    """Why it is unknown what waits; empty when nothing is wrong."""
+    if not reading.consumer.is_connected():
+        return "the connection to the cluster is lost"
+    return WITHHELD if reading.silence.is_withheld else ""

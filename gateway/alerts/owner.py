@@ -24,12 +24,12 @@ from gateway.alerts.partition import MAX_BYTES, RECEIVER_QUEUE, OwnedPartition
 from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
 from gateway.alerts.presence import Presence, PresenceMessage
 from gateway.alerts.presence_topic import PresenceTopic
-from gateway.alerts.rewinding import EntryPosition
 from gateway.alerts.rules import AlertRules
 from gateway.alerts.standby_partitions import StandbyPartitions
 from identity import Unsealer
 from runtime.backoff import Backoff
 from runtime.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
+from runtime.pulsar_positions import EntryPosition
 
 __all__ = ["MAX_PARTITIONS", "PartitionOwner"]
 

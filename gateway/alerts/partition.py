@@ -23,11 +23,12 @@ from gateway.alerts.gathering import pause_s
 from gateway.alerts.lag import age_s
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition_evaluation import PartitionEvaluation
-from gateway.alerts.rewinding import EntryPosition, MessagePosition, RewindEnd, position_of, rewound
-from gateway.alerts.silence import Silence
+from gateway.alerts.rewinding import RewindEnd, rewound
 from gateway.alerts.standby import PreparedState
 from gateway.errors import PulsarUnreachable
 from runtime.pulsar_client import close_quietly
+from runtime.pulsar_positions import EntryPosition, MessagePosition, position_of
+from runtime.silence import WITHHELD, Silence
 
 __all__ = ["OwnedPartition"]
 
@@ -292,7 +293,10 @@ class OwnedPartition:
             self._acknowledge()
 
     def _is_lost(self) -> bool:
-        """Whether the subscription is gone for so long that the partition is another's, or may be."""
+        """Whether the subscription is gone for so long that the partition is another's, or may be; or is of no use."""
+        if self._silence.is_withheld:
+            self.lost_reason = WITHHELD
+            return True
         if self._consumer.is_connected():
             self._lost_at_s = None
             return False

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.alerts.rewinding import EntryPosition
+from runtime.pulsar_positions import EntryPosition
 from telemetry import InvalidJson, parse_json
 
 __all__ = ["PRESENT_S", "Presence", "PresenceMessage", "decode_presence", "encode_presence"]

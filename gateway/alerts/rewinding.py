@@ -8,33 +8,14 @@ from typing import Any, Final, NamedTuple
 import pulsar
 
 from gateway.errors import PulsarUnreachable
+from runtime.pulsar_positions import MessagePosition, position_of
 
-__all__ = ["EntryPosition", "MessagePosition", "RewindEnd", "position_of", "rewound"]
+__all__ = ["RewindEnd", "rewound"]
 
 _WAIT_MS: Final = 1000
 _MAX_SILENCES: Final = 10
 """A reader that gives nothing for so many seconds, while the cluster says there is more, has failed."""
 _RECEIVER_QUEUE: Final = 2000
-
-
-class EntryPosition(NamedTuple):
-    """Where an entry stands in its partition: a message, or several that were sent together."""
-
-    ledger: int
-    entry: int
-
-
-class MessagePosition(NamedTuple):
-    """Where a message stands in its partition: positions compare as their messages came."""
-
-    ledger: int
-    entry: int
-    batch_index: int
-
-    @property
-    def of_entry(self) -> EntryPosition:
-        """Where the entry stands that has the message."""
-        return EntryPosition(self.ledger, self.entry)
 
 
 class RewindEnd(NamedTuple):
@@ -50,11 +31,6 @@ class RewindEnd(NamedTuple):
     def is_last(self, position: MessagePosition) -> bool:
         """Whether the message there is the last one that is rewound, as far as its place says."""
         return self.included and position >= self.position
-
-
-def position_of(message_id: Any) -> MessagePosition:
-    """The position of a message's id, or of the last one of a topic."""
-    return MessagePosition(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
 
 
 def rewound(client: Any, partition: str, start: int | Any, end: RewindEnd) -> Iterator[Any]:

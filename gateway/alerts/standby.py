@@ -16,8 +16,9 @@ import structlog
 
 from gateway.alerts.evaluation_part import MAX_MESSAGES
 from gateway.alerts.partition_evaluation import PartitionEvaluation
-from gateway.alerts.rewinding import EntryPosition, MessagePosition, RewindEnd, position_of
+from gateway.alerts.rewinding import RewindEnd
 from runtime.pulsar_client import close_quietly
+from runtime.pulsar_positions import EntryPosition, MessagePosition, position_of
 
 __all__ = ["PartitionStandby", "PreparedState"]
 

@@ -18,6 +18,8 @@ import structlog
 
 from runtime.backoff import Backoff
 from runtime.pulsar_client import PulsarAccessError, close_quietly
+from runtime.pulsar_positions import position_of
+from runtime.silence import WITHHELD, Silence
 
 __all__ = ["AlertIntake", "AlertTopic", "TakenMessage"]
 
@@ -34,6 +36,8 @@ _CLOSE_S: Final = 3.0
 LOST_AFTER_S: Final = 10.0
 """A subscription that is not connected for so long is given up: another process may have it, and the client, which
 tries again by itself, does not say so."""
+LOOK_S: Final = 30.0
+"""So often is looked whether a topic got more partitions."""
 _LOG = structlog.get_logger("webhooks")
 
 
@@ -52,6 +56,36 @@ class TakenMessage(NamedTuple):
     place: str
     data: bytes
     acknowledge: Callable[[], object]
+
+
+class _PartitionReading(NamedTuple):
+    """The subscription of one partition of a topic, and whether what there is comes."""
+
+    name: str
+    consumer: Any
+    silence: Silence
+
+    @property
+    def problem(self) -> str:
+        """Why what there is may not come; empty when nothing is wrong."""
+        if not self.consumer.is_connected():
+            return "the connection to the cluster is lost"
+        return WITHHELD if self.silence.is_withheld else ""
+
+    def receive(self, wait_ms: int) -> Any:
+        """The next message; None: none came in time. Raises PulsarException."""
+        try:
+            message = self.consumer.receive(wait_ms)
+        except pulsar.Timeout:
+            # asked while it is not connected, the client waits for the cluster
+            if self.silence.is_to_ask(time.monotonic()) and self.consumer.is_connected():
+                self._on_end()
+            return None
+        self.silence.on_read(position_of(message.message_id()).of_entry, time.monotonic())
+        return message
+
+    def _on_end(self) -> None:
+        self.silence.on_end(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
 
 
 class AlertIntake:
@@ -124,17 +158,12 @@ class AlertIntake:
             try:
                 # a client for each topic: one topic whose reading hangs does not hold up the others
                 client = self._open_client()
-                consumer = client.subscribe(
-                    topic.name,
-                    self._subscription,
-                    receiver_queue_size=RECEIVER_QUEUE,
-                    initial_position=pulsar.InitialPosition.Earliest,
-                )
+                partitions = self._subscribed(client, topic)
                 if is_first:
                     self._has_first.set()
                 backoff.reset()
                 self._note(topic, "")
-                self._follow(topic, consumer)
+                self._follow(topic, client, partitions)
                 self._on_ended(is_first=is_first, is_busy=False)
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
                 self._on_ended(is_first=is_first, is_busy=isinstance(error, pulsar.ConsumerBusy))
@@ -143,32 +172,51 @@ class AlertIntake:
             finally:
                 close_quietly(client)
 
+    def _subscribed(self, client: Any, topic: AlertTopic) -> list[_PartitionReading]:
+        """A subscription of each partition, in their order: who has the first one has the topic."""
+        names = client.get_topic_partitions(topic.name)
+        return [
+            _PartitionReading(
+                name,
+                client.subscribe(
+                    name,
+                    self._subscription,
+                    receiver_queue_size=max(RECEIVER_QUEUE // len(names), 1),
+                    initial_position=pulsar.InitialPosition.Earliest,
+                ),
+                Silence(),
+            )
+            for name in names
+        ]
+
     def _on_ended(self, *, is_first: bool, is_busy: bool) -> None:
         if is_first:
             # whoever has it now has the others, too
             self._is_others = is_busy
             self._has_first.clear()
 
-    def _follow(self, topic: AlertTopic, consumer: Any) -> None:
-        """Until the end, or until it is lost."""
-        connected_s = time.monotonic()
+    def _follow(self, topic: AlertTopic, client: Any, partitions: Sequence[_PartitionReading]) -> None:
+        """Until the end, until one is lost or gives nothing of what there is, or until there are others."""
+        connected_s = looked_s = time.monotonic()
         while not self._is_closing and self._has_first.is_set():
-            self._turned_s[topic.name] = time.monotonic()
+            self._turned_s[topic.name] = now_s = time.monotonic()
             if self._stop.is_set() or not self._may_read():
-                # its acknowledgements still go through this consumer
-                connected_s = time.monotonic()
+                # its acknowledgements still go through these consumers
+                connected_s = now_s
                 time.sleep(_PUT_S)
                 continue
-            is_connected = consumer.is_connected()
-            self._note(topic, "" if is_connected else "the connection to the cluster is lost")
-            connected_s = time.monotonic() if is_connected else connected_s
-            if time.monotonic() - connected_s >= LOST_AFTER_S:
+            problem = next((one.problem for one in partitions if one.problem), "")
+            self._note(topic, problem)
+            connected_s = connected_s if problem else now_s
+            if now_s - connected_s >= LOST_AFTER_S:
                 return
-            try:
-                message = consumer.receive(_WAIT_MS)
-            except pulsar.Timeout:
-                continue
-            self._put(_taken(topic, consumer, message))
+            if now_s - looked_s >= LOOK_S and not problem:
+                looked_s = now_s
+                if client.get_topic_partitions(topic.name) != [one.name for one in partitions]:
+                    return
+            for one in partitions:
+                if (message := one.receive(max(_WAIT_MS // len(partitions), 1))) is not None:
+                    self._put(_taken(topic, one, message))
 
     def _put(self, message: TakenMessage) -> None:
         while not self._stop.is_set():
@@ -185,14 +233,14 @@ class AlertIntake:
         self._problems[topic.name] = problem
 
 
-def _taken(topic: AlertTopic, consumer: Any, message: Any) -> TakenMessage:
+def _taken(topic: AlertTopic, partition: _PartitionReading, message: Any) -> TakenMessage:
     place = message.message_id()
 
     def acknowledge() -> None:
         try:
-            consumer.acknowledge(place)
+            partition.consumer.acknowledge(place)
         except pulsar.PulsarException as error:
             # It comes again, with the same key.
             _LOG.warning("an acknowledgement failed", topic=topic.name, problem=str(error))
 
-    return TakenMessage(topic, f"{topic.name} {place}", message.data(), acknowledge)
+    return TakenMessage(topic, f"{partition.name} {place}", message.data(), acknowledge)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from cloud_jobs.verdicts import subscription
 from cloud_jobs.verdicts.subscription import AlertSubscription, ReceivedAlerts
+from runtime import silence
 from runtime.pulsar_client import PulsarAccess
 
 TOPIC = "persistent://acme/alerts-eu/alerts"
@@ -22,11 +24,11 @@ class ScriptedTopic:
     that are there a second ago, and those that come as they come."""
 
     ahead_s: float
-    has_partitions: bool = False
     bodies: list[int] = field(default_factory=list)
     grows: bool = False
     taken: int = 0
     connected: bool = True
+    withholds: bool = False
     there: int = 0
 
     def __post_init__(self) -> None:
@@ -37,14 +39,12 @@ class ScriptedTopic:
 
     def get_last_message_id(self) -> Any:
         assert self.connected, "it would be waited for"
-        if self.has_partitions:
-            raise pulsar.OperationNotSupported("of several")
         return _Id(len(self.bodies) - 1)
 
     def receive(self, timeout_millis: int) -> Any:
         if self.grows:
             self.bodies.append(len(self.bodies))
-        if self.taken == len(self.bodies):
+        if self.taken == len(self.bodies) or self.withholds:
             time.sleep(timeout_millis / 1000)
             raise pulsar.Timeout("nothing came")
         self.taken += 1
@@ -52,6 +52,9 @@ class ScriptedTopic:
         return _Message(self.taken - 1, round((published_s + self.ahead_s) * 1000))
 
     def acknowledge(self, _: Any) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -84,16 +87,28 @@ class _Message:
         return self.published_ms
 
 
-def reading(topic: ScriptedTopic, monkeypatch: pytest.MonkeyPatch) -> AlertSubscription:
+def reading(
+    topic: ScriptedTopic | dict[str, ScriptedTopic],
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Callable[[], float] = time.monotonic,
+) -> AlertSubscription:
+    """Of a topic without partitions, or with these."""
+    partitions = {TOPIC: topic} if isinstance(topic, ScriptedTopic) else topic
+
     class Client:
-        def subscribe(self, *_: Any, **__: Any) -> ScriptedTopic:
-            return topic
+        def get_topic_partitions(self, _: str) -> list[str]:
+            return [*partitions]
+
+        def subscribe(self, name: str, *_: Any, **__: Any) -> ScriptedTopic:
+            # what was withheld comes to whoever subscribes anew
+            partitions[name].withholds = False
+            return partitions[name]
 
         def close(self) -> None:
             pass
 
     monkeypatch.setattr(subscription, "open_pulsar_client", lambda *_, **__: Client())
-    return AlertSubscription(["pulsar://hq"], PulsarAccess(), {TOPIC: "acme"}, "verdicts")
+    return AlertSubscription(["pulsar://hq"], PulsarAccess(), {TOPIC: "acme"}, "verdicts", clock=clock)
 
 
 def count(received: ReceivedAlerts) -> int:
@@ -127,11 +142,39 @@ def test_with_the_same_moment_it_goes_on_to_what_was_there_then(monkeypatch: pyt
     assert 40 <= count(alerts.receive(10_000, began_s)) <= 41
 
 
-def test_of_a_topic_with_partitions_the_time_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = ScriptedTopic(0.0, has_partitions=True, bodies=[*range(100)], grows=True)
-    assert 100 <= count(reading(topic, monkeypatch).receive(10_000, time.time())) <= 102
-    old = ScriptedTopic(-3600.0, has_partitions=True, bodies=[*range(100)])
-    assert count(reading(old, monkeypatch).receive(10_000, time.time())) == 100
+def test_of_each_partition_all_is_taken_and_a_new_one_is_read_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, after_s = {f"{TOPIC}-partition-0": ScriptedTopic(3600.0, bodies=[*range(100)], grows=True)}, 0.0
+    alerts = reading(there, monkeypatch, lambda: time.monotonic() + after_s)
+    assert 100 <= count(alerts.receive(10_000, time.time())) <= 101
+    alerts.acknowledge()
+    there[f"{TOPIC}-partition-1"] = ScriptedTopic(-3600.0, bodies=[*range(40)])
+    after_s = subscription.RETRY_S
+    received = alerts.receive(10_000, time.time())
+    assert received.is_all
+    assert len(received.messages) >= 40
+    assert {one.topic for one in received.messages} == {TOPIC}
+
+
+def test_a_topic_that_gives_nothing_of_what_there_is_is_named_and_subscribed_to_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, now_s = ScriptedTopic(0.0, bodies=[*range(3)]), 0.0
+    alerts = reading(topic, monkeypatch, lambda: now_s + time.monotonic())
+    assert count(alerts.receive(10)) == 3
+    alerts.acknowledge()
+    topic.withholds = True
+    topic.bodies += [3, 4]
+    said = []
+    for _ in range(3):
+        received = alerts.receive(10)
+        said.append(received.unread.get(TOPIC))
+        assert received.messages == []
+        now_s += silence.ASK_S
+    assert said == [None, None, silence.WITHHELD], "once it may be on its way"
+    received = alerts.receive(10)
+    assert (len(received.messages), received.unread) == (2, {})
 
 
 def test_a_topic_that_is_not_connected_is_not_asked_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ from gateway.alerts.evaluation_settings import EvaluationSettings
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition import OwnedPartition
 from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
-from gateway.alerts.rewinding import EntryPosition
 from gateway.alerts.rules import AlertRules
 from gateway.alerts.standby import PartitionStandby, PreparedState
 from geo.alerts import Alert, decode_alert
 from identity import Unsealer
 from runtime.backoff import Backoff
+from runtime.pulsar_positions import EntryPosition
 from telemetry import Batch, Position, Record, encode
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, live_rules
 

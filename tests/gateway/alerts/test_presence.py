@@ -18,7 +18,7 @@ from gateway.alerts.presence import (
     encode_presence,
 )
 from gateway.alerts.presence_topic import PresenceTopic
-from gateway.alerts.rewinding import EntryPosition
+from runtime.pulsar_positions import EntryPosition
 from tests.waiting import wait_until
 
 NAMES = tuple(f"p{number}" for number in range(8))

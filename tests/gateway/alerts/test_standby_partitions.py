@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.alerts.presence import PRESENT_S, Presence, PresenceMessage
-from gateway.alerts.rewinding import EntryPosition
 from gateway.alerts.standby_partitions import KEEP_S, TURN_S, StandbyPartitions
+from runtime.pulsar_positions import EntryPosition
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix
 from tests.gateway.alerts.scripted_partition import NAME, ScriptedTopic, messages_of, partition_state
 from tests.waiting import wait_until

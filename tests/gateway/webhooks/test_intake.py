@@ -11,6 +11,7 @@ import pytest
 
 from gateway.webhooks import intake
 from gateway.webhooks.intake import AlertIntake, AlertTopic
+from runtime import silence
 from tests.waiting import wait_until
 
 FIRST = AlertTopic("persistent://acme/events/verdicts", "acme", is_verdicts=True)
@@ -24,6 +25,9 @@ class Cluster:
         self.refuses: dict[str, Exception] = {}
         self.is_connected = True
         self.subscribed: list[str] = []
+        self.partitions: dict[str, list[str]] = {}
+        self.messages: dict[str, list[int]] = {}
+        self.withheld: set[str] = set()
 
     def client(self) -> Any:
         return _Client(self)
@@ -33,21 +37,64 @@ class _Client:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        return self._cluster.partitions.get(topic, [topic])
+
     def subscribe(self, topic: str, *_: Any, **__: Any) -> Any:
         if (error := self._cluster.refuses.get(topic)) is not None:
             raise error
         self._cluster.subscribed.append(topic)
-        return self
+        # what was withheld comes to whoever subscribes anew
+        self._cluster.withheld.discard(topic)
+        return _Consumer(self._cluster, topic)
+
+    def close(self) -> None:
+        pass
+
+
+class _Consumer:
+    """What it gave is not given again. Of a topic that withholds, nothing comes, and what is there counts."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
+
+    @property
+    def _messages(self) -> list[int]:
+        return self._cluster.messages.setdefault(self._topic, [])
 
     def is_connected(self) -> bool:
         return self._cluster.is_connected
 
     def receive(self, _: int) -> Any:
+        if self._messages and self._topic not in self._cluster.withheld:
+            return _Message(self._topic, self._messages.pop(0))
         time.sleep(0.01)
         raise pulsar.Timeout("nothing came")
 
-    def close(self) -> None:
-        pass
+    def get_last_message_id(self) -> Any:
+        return _Message(self._topic, max(self._messages, default=-1))
+
+
+class _Message:
+    """One that is its own id."""
+
+    def __init__(self, topic: str, number: int) -> None:
+        self._topic, self._number = topic, number
+
+    def message_id(self) -> _Message:
+        return self
+
+    def ledger_id(self) -> int:
+        return 7
+
+    def entry_id(self) -> int:
+        return self._number
+
+    def batch_index(self) -> int:
+        return -1
+
+    def data(self) -> bytes:
+        return f"{self._topic} {self._number}".encode()
 
 
 @pytest.fixture
@@ -110,3 +157,49 @@ def test_who_loses_the_connection_for_long_is_a_standby_once_another_one_has_the
     cluster.refuses = dict.fromkeys([FIRST.name, OTHER.name], pulsar.ConsumerBusy("another has it"))
     cluster.is_connected = False
     wait_until(lambda: one.is_standby)
+
+
+def taken(one: AlertIntake, count: int) -> list[str]:
+    return sorted(one.taken.get(timeout=20).data.decode() for _ in range(count))
+
+
+def test_each_partition_is_read_and_one_that_comes_later_too(
+    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "LOOK_S", 0.2)
+    names = [f"{OTHER.name}-partition-{number}" for number in range(3)]
+    cluster.partitions[OTHER.name] = names[:2]
+    cluster.messages = {name: [0] for name in names}
+    one = started()
+    assert taken(one, 2) == [f"{name} 0" for name in names[:2]]
+    assert one.taken.empty()
+    cluster.partitions[OTHER.name] = names
+    assert taken(one, 1) == [f"{names[2]} 0"]
+    wait_until(lambda: not one.problems)
+
+
+def test_who_has_the_first_partition_of_the_first_topic_reads_all(
+    cluster: Cluster, started: Callable[[], AlertIntake]
+) -> None:
+    names = [f"{FIRST.name}-partition-{number}" for number in range(2)]
+    cluster.partitions[FIRST.name] = names
+    cluster.refuses[names[0]] = pulsar.ConsumerBusy("another has it")
+    one = started()
+    wait_until(lambda: one.is_standby)
+    assert cluster.subscribed == [], "not the second one either"
+
+
+def test_a_subscription_that_gives_nothing_of_what_there_is_is_named_and_made_anew(
+    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "ASK_S", 0.05)
+    monkeypatch.setattr(intake, "LOST_AFTER_S", 0.3)
+    cluster.messages[OTHER.name] = [0]
+    one = started()
+    assert taken(one, 1) == [f"{OTHER.name} 0"]
+    cluster.withheld.add(OTHER.name)
+    cluster.messages[OTHER.name].append(1)
+    wait_until(lambda: one.problems.get(OTHER.name) == silence.WITHHELD)
+    assert taken(one, 1) == [f"{OTHER.name} 1"]
+    wait_until(lambda: not one.problems)
+    assert cluster.subscribed.count(OTHER.name) == 2

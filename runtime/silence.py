@@ -1,20 +1,23 @@
 """Whether a partition that gives nothing has nothing left. Pure.
 
 A subscription may be connected and get nothing although there is something: of a dispatcher that is stuck, or a broker
-that is halted. So the cluster is asked where the partition ends.
+that is halted. So the cluster is asked where the partition ends, and who finds that it withholds something subscribes
+anew. Only of a single partition does the client say where it ends.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gateway.alerts.rewinding import EntryPosition
+from runtime.pulsar_positions import EntryPosition
 
-__all__ = ["ASK_S", "Silence"]
+__all__ = ["ASK_S", "WITHHELD", "Silence"]
 
 ASK_S: Final = 10.0
 """While nothing comes, the end is asked for so often."""
-_WITHHELD: Final = 2
+WITHHELD: Final = "the cluster has messages that it does not give"
+"""Why a subscription is given up."""
+_TIMES_BEYOND: Final = 2
 """What came just now is on its way: only an end that is asked for again, with nothing in between, is withheld."""
 
 
@@ -29,7 +32,7 @@ class Silence:
     @property
     def is_withheld(self) -> bool:
         """Whether the cluster has messages that it does not give."""
-        return self._beyond >= _WITHHELD
+        return self._beyond >= _TIMES_BEYOND
 
     def on_read(self, position: EntryPosition, now_s: float) -> None:
         """Everything up to there was read."""
