@@ -19,6 +19,7 @@ from cloud_jobs.errors import SparkNotReady
 from cloud_jobs.executor_check import check_executors
 from cloud_jobs.lake.location import Location
 from cloud_jobs.project_archive import own_archive, write_project_archive
+from cloud_jobs.spark_python import IMPORTS, interpreter
 from cloud_jobs.spark_settings import SPARK_NAMES, SparkSettings, is_local, placement_faults, standalone_addresses
 
 __all__ = ["SparkSettings", "spark_properties", "start_spark"]
@@ -60,9 +61,16 @@ def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
     return properties | {name: str(value) for name, value in given.items() if value is not None} | settings.extra
 
 
-def start_spark(name: str, settings: SparkSettings, lake: Location | None = None) -> SparkSession:
+def start_spark(
+    name: str,
+    settings: SparkSettings,
+    lake: Location | None = None,
+    *,
+    task_imports: Sequence[str] = ("cloud_jobs.lake.frames",),
+) -> SparkSession:
     """A session; on a cluster its executors have the driver's code, and see the lake's folder.
 
+    `task_imports`: the modules that its tasks use; here, not on a cluster, they are there before a task begins.
     Under `spark-submit` what it was given counts, and the settings add what it was not. Raises SparkNotReady,
     ExecutorsNotReady.
     """
@@ -76,7 +84,9 @@ def start_spark(name: str, settings: SparkSettings, lake: Location | None = None
     ]:
         raise SparkNotReady("; ".join(faults))
     if settings.python is not None or not given:
-        os.environ["PYSPARK_PYTHON"] = settings.python or sys.executable
+        is_here = settings.python is None and is_local(master)
+        os.environ["PYSPARK_PYTHON"] = settings.python or (interpreter() if is_here else sys.executable)
+        os.environ[IMPORTS] = ",".join(task_imports)
     builder = SparkSession.Builder().appName(name)
     for key, value in (properties | given).items():
         builder = builder.config(key, value)

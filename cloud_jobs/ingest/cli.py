@@ -15,10 +15,12 @@ from cloud_jobs.ingest.job import IngestQuery, start_ingest
 from cloud_jobs.metrics.ingest_metrics import IngestMetrics
 from cloud_jobs.metrics.serving import served_metrics
 from cloud_jobs.spark import start_spark
+from cloud_jobs.spark_python import SOURCE
 from runtime.signals import stop_on_signals
 
 _log = structlog.get_logger("ingest", job="ingest")
 _POLL_S = 0.1
+_TASK_IMPORTS = (SOURCE, "cloud_jobs.ingest.parts")
 
 
 def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
@@ -27,7 +29,7 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     A query that fails is started again from its checkpoint, on the next cluster if the source finds its own gone; after
     `restarts` failures in a row without a completed micro-batch, or when another writer is there, CloudError is raised.
     """
-    spark = start_spark("waybill-ingest", settings.spark, settings.location)
+    spark = start_spark("waybill-ingest", settings.spark, settings.location, task_imports=_TASK_IMPORTS)
     metrics = IngestMetrics()
     served = served_metrics(settings.metrics, "ingest", metrics.registry, metrics.health)
 

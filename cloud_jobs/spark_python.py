@@ -1,0 +1,59 @@
+"""The Python that Spark starts on the driver's machine: what its processes import is there before the first is forked.
+
+Spark forks a process for each task, and one for each micro-batch that a source plans, and each imports the code that it
+runs: seconds of a core, before a new query does anything. Here the process that is forked has imported it. It also
+takes PySpark from where it is installed: the archive to which Spark points has no compiled code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["IMPORTS", "SOURCE", "imported_before", "interpreter", "main"]
+
+IMPORTS: Final = "WAYBILL_SPARK_IMPORTS"
+"""The environment variable with the modules that tasks use, separated by commas."""
+SOURCE: Final = "cloud_jobs.pulsar_source"
+"""What plans the micro-batches of a stream."""
+_COMMAND: Final = "cloud-jobs-python"
+_FORKS: Final = "pyspark.daemon"
+_TASKS: Final = "pyspark.worker"
+
+
+def interpreter() -> str:
+    """What Spark is to start as Python: beside our own interpreter, or that where the project is not installed."""
+    command = Path(sys.executable).with_name(_COMMAND)
+    return str(command) if os.access(command, os.X_OK) else sys.executable
+
+
+def main() -> None:
+    """`cloud-jobs-python -m MODULE …` as `python -m MODULE …`; with other arguments it is `python`."""
+    arguments = sys.argv[1:]
+    if len(arguments) < 2 or arguments[0] != "-m":
+        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own interpreter
+    # as `python -m` has it: the folder where it is started, not the command's
+    sys.path[:] = [str(Path.cwd()), *_without_archives(sys.path[1:])]
+    for name in imported_before(arguments[1:], os.environ):
+        importlib.import_module(name)
+    module, sys.argv[:] = arguments[1], arguments[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _without_archives(path: Sequence[str]) -> list[str]:
+    """Without the archives of PySpark and Py4J, which are installed."""
+    archives = ("pyspark.zip", "py4j-")
+    return [one for one in path if not (one.endswith(".zip") and Path(one).name.startswith(archives))]
+
+
+def imported_before(started: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """What a process that is forked is to have: everything for tasks, the source for what plans."""
+    if started[0] != _FORKS:
+        return []
+    wanted = [one for one in environment.get(IMPORTS, "").split(",") if one]
+    return wanted if started[1:] == [_TASKS] else [one for one in wanted if one == SOURCE]
