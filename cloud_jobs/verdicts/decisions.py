@@ -111,12 +111,13 @@ class Decisions:
                 if alert is not None:
                     waiting.append(self._open_row(alert, None))
                 continue
-            row = alert or happened.get(name) or verdicts[name]
+            # what was said comes first: of what is withdrawn, whoever heard of it is found by that
+            row = alert or before or happened[name]
             if is_unproven(decision.verdict, decision.reason):
-                unproven.append(self._open_row(alert or before or row, decision.reason))
+                unproven.append(self._open_row(row, decision.reason))
             instead = others.of(row) if decision.verdict is VerdictKind.WITHDRAWN else ()
-            if before is None or not _is_said(before, decision, instead):
-                found.append(self._row(row, decision, 0 if before is None else before["revision"] + 1, instead))
+            if before is None or not _is_said(before, decision, instead, alert):
+                found.append(self._row(row, decision, instead, alert, before))
         self._looked_at |= ids
         self._waiting.append(pa.Table.from_pylist(waiting, schema=OPEN_ROWS))
         self._unproven.append(pa.Table.from_pylist(unproven, schema=OPEN_ROWS))
@@ -191,12 +192,13 @@ class Decisions:
         devices = {TenantDevice(row["tenant"], row["device"]) for row in alerts}
         return self._lake.coverage_at(commit, devices) if devices and commit is not None else {}
 
-    def _row(self, of: Row, decision: AlertDecision, revision: int, instead: Sequence[str]) -> dict[str, Any]:
-        # of what is withdrawn, what was said: whoever heard of it is found by that
+    def _row(
+        self, of: Row, decision: AlertDecision, instead: Sequence[str], alert: Row | None, before: Row | None
+    ) -> dict[str, Any]:
         event = decision.event or event_of(of)
         return {
             "id": of["id"],
-            "revision": revision,
+            "revision": 0 if before is None else before["revision"] + 1,
             "tenant": of["tenant"],
             "device": of["device"],
             "verdict": decision.verdict,
@@ -208,6 +210,8 @@ class Decisions:
             "place": event.place,
             "time": moment(event.t_ms),
             "value": event.value,
+            **_said_by(alert, "alerted"),
+            **_said_by(before, "previous"),
             "day": of["day"],
             "emitted_at": self._now,
             "commit_number": 0,
@@ -223,11 +227,17 @@ def _newest(rows: Iterable[Row]) -> dict[str, Row]:
     return newest
 
 
-def _is_said(before: Row, decision: AlertDecision, instead: Sequence[str]) -> bool:
-    """Whether a row of `verdicts` says so already."""
-    event = None if before["verdict"] == VerdictKind.WITHDRAWN else event_of(before)
-    said = AlertDecision(VerdictKind(before["verdict"]), event, _reason_of(before))
-    return decision == said and [*instead] == before["corrective_ids"]
+def _said_by(row: Row | None, who: str) -> dict[str, Any]:
+    """All else of it follows from the id."""
+    return {f"{who}_{name}": None if row is None else row[name] for name in ("time", "value")}
+
+
+def _is_said(before: Row, decision: AlertDecision, instead: Sequence[str], alert: Row | None) -> bool:
+    """Whether a row of `verdicts` says so already, to whoever heard of the alert, too."""
+    is_withdrawn = before["verdict"] == VerdictKind.WITHDRAWN
+    said = AlertDecision(VerdictKind(before["verdict"]), None if is_withdrawn else event_of(before), _reason_of(before))
+    names_alert = alert is None or not is_withdrawn or event_of(before) == event_of(alert)
+    return decision == said and [*instead] == before["corrective_ids"] and names_alert
 
 
 def _reason_of(row: Row) -> ErrorReason | None:
