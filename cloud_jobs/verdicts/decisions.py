@@ -22,6 +22,7 @@ from cloud_jobs.verdicts.lookups import OpenedTable, Row, event_of, moment
 from cloud_jobs.verdicts.open_alerts import ASKED_ROWS, NEVER, OPEN_ROWS, OpenAlerts, TableCommit
 from cloud_jobs.verdicts.record_states import AlertCoverage, record_state, seen_until
 from cloud_jobs.verdicts.unproven import bounded, is_unproven, look_again, unproven_in
+from cloud_jobs.verdicts.waiting import split_waiting
 from geo.alerts.verdict import ErrorReason, VerdictKind
 
 TABLE: Final = "verdicts"
@@ -68,17 +69,19 @@ class Decisions:
         self._since: dict[str, datetime] = {}
         self._looked_at = set[str]()
 
-    def due(self, *, has_events: bool) -> pa.Table:
+    def due(self, events: pa.Table) -> pa.Table:
         """What is looked at again of alerts that are not settled: that are overdue, or of which more may be known.
 
-        The others stay as they are.
+        The others stay as they are. `events`: those that are new, which are looked at anyhow.
         """
         before = self._before
         left = OPEN_ROWS.empty_table() if before is None else before.waiting
-        if before is not None and not has_events and before.covered == self._covered_commit:
+        if before is not None and left.num_rows:
             is_overdue = pc.less_equal(left["since"], pa.scalar(self._now - self._longest, _UTC))
-            self._waiting.append(left.filter(pc.invert(is_overdue)))
-            left = left.filter(is_overdue)
+            is_due = pc.or_(is_overdue, pc.is_in(left["id"], events["id"].combine_chunks()))
+            changed = self._lake.devices_changed(before.covered, self._covered_commit)
+            left, kept = split_waiting(left, is_due, changed, self._covered)
+            self._waiting.append(kept)
         self._since = dict(zip(left["id"].to_pylist(), left["since"].to_pylist(), strict=True))
         today = self._now.astimezone(UTC).date()
         unproven = unproven_in(self._tables[TABLE], today) if before is None else before.unproven
