@@ -45,10 +45,16 @@ VERDICTS = pa.schema(
         pa.field("place", pa.string()),
         pa.field("time", _UTC),
         pa.field("value", pa.float64()),
+        pa.field("alerted_time", _UTC),
+        pa.field("alerted_value", pa.float64()),
+        pa.field("previous_time", _UTC),
+        pa.field("previous_value", pa.float64()),
         pa.field("day", pa.date32(), nullable=False),
         pa.field("emitted_at", _UTC, nullable=False),
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
 """What the centre says of alerts, and of events of which no region said anything. Of each id the row with the highest
-revision is in force. The columns from `epoch` to `value` are the event in force, or what was said and is withdrawn."""
+revision is in force. The columns from `epoch` to `value` are the event in force, or what was said and is withdrawn.
+`alerted_time`, `alerted_value`: what a region had said of the same; null: none had. `previous_time`, `previous_value`:
+what the revision before said."""

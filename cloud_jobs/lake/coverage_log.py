@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileSystem
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
-from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS, from_rows, to_rows, unite
+from cloud_jobs.lake.coverage_rows import COVERAGE_DEVICES, COVERAGE_ROWS, from_rows, to_rows, unite
 from cloud_jobs.lake.location import ensure_folder
 from cloud_jobs.lake.on_disk import sync_files
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of
@@ -110,6 +110,16 @@ class CoverageLog:
             pq.read_table(file.path, filesystem=self._files, filters=wanted, partitioning=None).cast(COVERAGE_ROWS)
             for file in manifest.files
         )
+
+    def devices_of_new_files(self, before: Manifest, manifest: Manifest) -> pa.Table:
+        """The devices of the rows that a manifest has in other files than an earlier one: of what is new, at least."""
+        names = [*COVERAGE_DEVICES.names]
+        parts = (
+            pq.read_table(file.path, filesystem=self._files, columns=names, partitioning=None).cast(COVERAGE_DEVICES)
+            for file in manifest.files
+            if file not in before.files
+        )
+        return pa.concat_tables([COVERAGE_DEVICES.empty_table(), *parts])
 
     def coverage(
         self, manifest: Manifest, devices: Collection[TenantDevice] | None = None

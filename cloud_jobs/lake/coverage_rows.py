@@ -33,6 +33,8 @@ COVERAGE_ROWS = pa.schema(
 )
 """What is known, or became known, of a device stream. `received`: first, last, first, last, ..., apart and ascending;
 `lost`: the same of its tombstones, each of which has its reason in `reasons`. The other columns: see Coverage."""
+COVERAGE_DEVICES = pa.schema([COVERAGE_ROWS.field(name) for name in ("tenant", "device")])
+"""Whose they are."""
 
 
 def to_rows(known: Mapping[DeviceStream, Coverage]) -> pa.Table:

@@ -20,7 +20,7 @@ from pyarrow.parquet import filters_to_expression
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import CoverageLog, Manifest
-from cloud_jobs.lake.coverage_rows import from_rows
+from cloud_jobs.lake.coverage_rows import COVERAGE_DEVICES, from_rows
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
@@ -150,6 +150,21 @@ class Lake:
         rows = self.coverage_rows(self.coverage_manifest(number), devices)
         with self.damage_as_error("coverage"):
             return dict(from_rows(rows))
+
+    def devices_changed(self, since: int | None, until: int | None) -> pa.Table | None:
+        """The devices (tenant, device) whose coverage may differ between two commits of the ingest; None: any.
+
+        Those of some more where files were merged meanwhile.
+        """
+        if since == until:
+            return COVERAGE_DEVICES.empty_table()
+        try:
+            before = self.coverage_log.manifest(since)
+        # swept
+        except (OSError, ValueError):
+            return None
+        with self.damage_as_error("coverage"):
+            return self.coverage_log.devices_of_new_files(before, self.coverage_log.manifest(until))
 
     def ingest_commit(self) -> int | None:
         """The number of the newest commit of the ingest; None: there is none."""

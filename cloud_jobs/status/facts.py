@@ -44,13 +44,17 @@ class DerivedStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """What waits for the ingest in one topic partition. `oldest`: when the oldest of these messages was published."""
+    """What waits for the ingest in one topic partition. `oldest`: when the oldest of these messages was published.
+
+    `answered`: whether the cluster said something of it, if only that it has no such topic or subscription.
+    """
 
     topic: str
     cluster: str
     backlog: int | None = None
     oldest: datetime | None = None
     error: str = ""
+    answered: bool = True
 
 
 @dataclass(frozen=True, slots=True)

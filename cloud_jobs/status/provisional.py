@@ -43,7 +43,8 @@ def _in_tables(lake: Lake, settings: CloudSettings) -> Iterator[datetime]:
 def _in_topics(settings: CloudSettings) -> Iterator[datetime]:
     """When the oldest alert of each topic was published that is not collected. Raises ValueError if nobody knows.
 
-    The subscription is replicated: what was taken in one cluster is done, although another one may not know yet.
+    The subscription is replicated: what was taken in one cluster is done, although another one may not know yet. So
+    each has to be asked: where one does not answer, it may have taken what waits elsewhere, or have what no other has.
     """
     for topic in settings.alert_topics:
         lags = [
@@ -51,7 +52,9 @@ def _in_topics(settings: CloudSettings) -> Iterator[datetime]:
             for cluster in settings.clusters
             for lag in subscription_lags(settings, cluster, [topic], settings.verdicts.subscription)
         ]
-        # a cluster that does not answer says nothing of its partitions; what is taken of one says nothing of another
+        if silent := [lag for lag in lags if not lag.answered]:
+            raise ValueError(f"what waits in {topic} is unknown: {_errors(silent)}")
+        # what is taken of one partition says nothing of another
         for partition in sorted({lag.topic for lag in lags} - {topic}) or [topic]:
             if (oldest := _oldest_in(partition, lags)) is not None:
                 yield oldest
@@ -61,9 +64,12 @@ def _oldest_in(partition: str, lags: Sequence[TopicLag]) -> datetime | None:
     mine = [lag for lag in lags if lag.topic == partition]
     known = [lag for lag in mine if lag.backlog is not None]
     if not known:
-        errors = "; ".join(f"{lag.cluster}: {lag.error or 'nobody said'}" for lag in mine)
-        raise ValueError(f"what waits in {partition} is unknown: {errors}")
+        raise ValueError(f"what waits in {partition} is unknown: {_errors(mine)}")
     best = min(known, key=lambda lag: lag.backlog or 0)
     if best.backlog and best.oldest is None:
         raise ValueError(f"since when {best.backlog:,} alerts of {partition} wait is unknown")
     return best.oldest if best.backlog else None
+
+
+def _errors(lags: Sequence[TopicLag]) -> str:
+    return "; ".join(f"{lag.cluster}: {lag.error or 'nobody said'}" for lag in lags)

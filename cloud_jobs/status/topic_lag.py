@@ -41,7 +41,7 @@ def subscription_lags(
             check_name=False,
         )
     except ReplicationError as error:
-        return tuple(TopicLag(topic, cluster.name, error=str(error)) for topic in topics)
+        return tuple(TopicLag(topic, cluster.name, error=str(error), answered=False) for topic in topics)
     with client:
         return tuple(lag for topic in topics for lag in _lags(client, topic, subscription))
 
@@ -69,7 +69,7 @@ def _lags(client: AdminClient, topic: str, subscription: str) -> Iterator[TopicL
         for partition in [partition_name(name, number) for number in range(count)] or [name]:
             yield _lag(client, partition, subscription)
     except ReplicationError as error:
-        yield TopicLag(topic, client.cluster, error=str(error))
+        yield TopicLag(topic, client.cluster, error=str(error), answered=False)
 
 
 def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:

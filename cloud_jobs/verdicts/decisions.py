@@ -22,6 +22,7 @@ from cloud_jobs.verdicts.lookups import OpenedTable, Row, event_of, moment
 from cloud_jobs.verdicts.open_alerts import ASKED_ROWS, NEVER, OPEN_ROWS, OpenAlerts, TableCommit
 from cloud_jobs.verdicts.record_states import AlertCoverage, record_state, seen_until
 from cloud_jobs.verdicts.unproven import bounded, is_unproven, look_again, unproven_in
+from cloud_jobs.verdicts.waiting import split_waiting
 from geo.alerts.verdict import ErrorReason, VerdictKind
 
 TABLE: Final = "verdicts"
@@ -68,17 +69,19 @@ class Decisions:
         self._since: dict[str, datetime] = {}
         self._looked_at = set[str]()
 
-    def due(self, *, has_events: bool) -> pa.Table:
+    def due(self, events: pa.Table) -> pa.Table:
         """What is looked at again of alerts that are not settled: that are overdue, or of which more may be known.
 
-        The others stay as they are.
+        The others stay as they are. `events`: those that are new, which are looked at anyhow.
         """
         before = self._before
         left = OPEN_ROWS.empty_table() if before is None else before.waiting
-        if before is not None and not has_events and before.covered == self._covered_commit:
+        if before is not None and left.num_rows:
             is_overdue = pc.less_equal(left["since"], pa.scalar(self._now - self._longest, _UTC))
-            self._waiting.append(left.filter(pc.invert(is_overdue)))
-            left = left.filter(is_overdue)
+            is_due = pc.or_(is_overdue, pc.is_in(left["id"], events["id"].combine_chunks()))
+            changed = self._lake.devices_changed(before.covered, self._covered_commit)
+            left, kept = split_waiting(left, is_due, changed, self._covered)
+            self._waiting.append(kept)
         self._since = dict(zip(left["id"].to_pylist(), left["since"].to_pylist(), strict=True))
         today = self._now.astimezone(UTC).date()
         unproven = unproven_in(self._tables[TABLE], today) if before is None else before.unproven
@@ -111,12 +114,13 @@ class Decisions:
                 if alert is not None:
                     waiting.append(self._open_row(alert, None))
                 continue
-            row = alert or happened.get(name) or verdicts[name]
+            # what was said comes first: of what is withdrawn, whoever heard of it is found by that
+            row = alert or before or happened[name]
             if is_unproven(decision.verdict, decision.reason):
-                unproven.append(self._open_row(alert or before or row, decision.reason))
+                unproven.append(self._open_row(row, decision.reason))
             instead = others.of(row) if decision.verdict is VerdictKind.WITHDRAWN else ()
-            if before is None or not _is_said(before, decision, instead):
-                found.append(self._row(row, decision, 0 if before is None else before["revision"] + 1, instead))
+            if before is None or not _is_said(before, decision, instead, alert):
+                found.append(self._row(row, decision, instead, alert, before))
         self._looked_at |= ids
         self._waiting.append(pa.Table.from_pylist(waiting, schema=OPEN_ROWS))
         self._unproven.append(pa.Table.from_pylist(unproven, schema=OPEN_ROWS))
@@ -191,12 +195,13 @@ class Decisions:
         devices = {TenantDevice(row["tenant"], row["device"]) for row in alerts}
         return self._lake.coverage_at(commit, devices) if devices and commit is not None else {}
 
-    def _row(self, of: Row, decision: AlertDecision, revision: int, instead: Sequence[str]) -> dict[str, Any]:
-        # of what is withdrawn, what was said: whoever heard of it is found by that
+    def _row(
+        self, of: Row, decision: AlertDecision, instead: Sequence[str], alert: Row | None, before: Row | None
+    ) -> dict[str, Any]:
         event = decision.event or event_of(of)
         return {
             "id": of["id"],
-            "revision": revision,
+            "revision": 0 if before is None else before["revision"] + 1,
             "tenant": of["tenant"],
             "device": of["device"],
             "verdict": decision.verdict,
@@ -208,6 +213,8 @@ class Decisions:
             "place": event.place,
             "time": moment(event.t_ms),
             "value": event.value,
+            **_said_by(alert, "alerted"),
+            **_said_by(before, "previous"),
             "day": of["day"],
             "emitted_at": self._now,
             "commit_number": 0,
@@ -223,11 +230,17 @@ def _newest(rows: Iterable[Row]) -> dict[str, Row]:
     return newest
 
 
-def _is_said(before: Row, decision: AlertDecision, instead: Sequence[str]) -> bool:
-    """Whether a row of `verdicts` says so already."""
-    event = None if before["verdict"] == VerdictKind.WITHDRAWN else event_of(before)
-    said = AlertDecision(VerdictKind(before["verdict"]), event, _reason_of(before))
-    return decision == said and [*instead] == before["corrective_ids"]
+def _said_by(row: Row | None, who: str) -> dict[str, Any]:
+    """All else of it follows from the id."""
+    return {f"{who}_{name}": None if row is None else row[name] for name in ("time", "value")}
+
+
+def _is_said(before: Row, decision: AlertDecision, instead: Sequence[str], alert: Row | None) -> bool:
+    """Whether a row of `verdicts` says so already, to whoever heard of the alert, too."""
+    is_withdrawn = before["verdict"] == VerdictKind.WITHDRAWN
+    said = AlertDecision(VerdictKind(before["verdict"]), None if is_withdrawn else event_of(before), _reason_of(before))
+    names_alert = alert is None or not is_withdrawn or event_of(before) == event_of(alert)
+    return decision == said and [*instead] == before["corrective_ids"] and names_alert
 
 
 def _reason_of(row: Row) -> ErrorReason | None:

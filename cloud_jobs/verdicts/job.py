@@ -83,7 +83,7 @@ def give_verdicts(lake: Lake, settings: VerdictSettings, now: datetime, open_fil
     alerts = tables["alerts"].since(since["alerts"], until["alerts"])
     events = tables["geofence_events"].since(since["geofence_events"], until["geofence_events"])
     deciding = Decisions(lake, settings, now, tables, None if left is None else left.at(now))
-    again = deciding.due(has_events=events.num_rows > 0)
+    again = deciding.due(events)
     new_or_due = pa.concat_tables([alerts.select(ASKED_ROWS.names), again])
     made = [deciding.rows(*rows) for rows in by_devices(new_or_due, events)]
     new = pa.concat_tables([TABLES[TABLE].schema.empty_table(), *made])

@@ -23,7 +23,7 @@ class VerdictMetrics:
     ) -> None:
         self._now = now
         self._given = Counter(
-            "waybill_verdicts_given_total", "Verdicts given, revisions among them", ["kind"], registry=registry
+            "waybill_verdicts_given_total", "Verdicts given, revisions among them", ["verdict"], registry=registry
         )
         self._alerts = Counter(
             "waybill_verdicts_messages_total",
@@ -50,15 +50,15 @@ class VerdictMetrics:
         self._provisional.set(math.nan)
         self._left_out.set(math.nan)
         bound_s.set(max_provisional_s)
-        for kind in VerdictKind:
-            self._given.labels(kind)
+        for verdict in VerdictKind:
+            self._given.labels(verdict)
         for outcome in ("added", "repeated", "refused"):
             self._alerts.labels(outcome)
 
     def take(self, counts: dict[str, Any]) -> None:
         """What one run did."""
-        for kind in VerdictKind:
-            self._given.labels(kind).inc(counts[kind])
+        for verdict in VerdictKind:
+            self._given.labels(verdict).inc(counts[verdict])
         for outcome, name in (("added", "alerts"), ("repeated", "repeated"), ("refused", "refused")):
             self._alerts.labels(outcome).inc(counts[name])
         self._provisional.set(counts["provisional"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from cloud_jobs.verdicts.metrics import VerdictMetrics
 from cloud_jobs.verdicts.subscription import AlertSubscription
 from geo.alerts import AlertVerdict, VerdictKind
 from geo.alerts.verdict import FinalEvent
+from geo.spatial import DayEvent
 from runtime.signals import stop_on_signals
 
 Counts = dict[str, Any]
@@ -81,17 +82,20 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
 def verdict_message(row: Row) -> dict[str, Any]:
     """A row of `verdicts` as consumers get it, as JSON."""
-    stated = FinalEvent(**event_of(row)._asdict())
+    stated = event_of(row)
     is_withdrawn = row["verdict"] == VerdictKind.WITHDRAWN
+    # whoever heard of it is found by what it was, when, and where
+    alerted = stated if is_withdrawn else _said_by(row, "alerted", than=[stated])
+    previous = _said_by(row, "previous", than=[stated, alerted])
     verdict = AlertVerdict(
         id=row["id"],
         revision=row["revision"],
         verdict=VerdictKind(row["verdict"]),
         tenant=row["tenant"],
         device=row["device"],
-        event=None if is_withdrawn else stated,
-        # whoever heard of it is found by what it was, when, and where
-        alerted=stated if is_withdrawn else None,
+        event=None if is_withdrawn else _final(stated),
+        alerted=_final(alerted),
+        previous=_final(previous),
         # of a newer version's row the word that it has
         reason=row["reason"],
         corrective_ids=tuple(row["corrective_ids"]),
@@ -99,6 +103,17 @@ def verdict_message(row: Row) -> dict[str, Any]:
     )
     made: dict[str, Any] = verdict.model_dump(mode="json", exclude_none=True)
     return made
+
+
+def _said_by(row: Row, who: str, than: Sequence[DayEvent | None]) -> DayEvent | None:
+    """What a region or the revision before said, if it is something else than these; None: nothing."""
+    time_, value = row[f"{who}_time"], row[f"{who}_value"]
+    said = None if time_ is None else event_of(row | {"time": time_, "value": value})
+    return None if said in than else said
+
+
+def _final(event: DayEvent | None) -> FinalEvent | None:
+    return None if event is None else FinalEvent(**event._asdict())
 
 
 def _counts(run: VerdictRun) -> Counts:

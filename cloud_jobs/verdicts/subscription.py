@@ -79,6 +79,13 @@ class _Reading:
         self.silence.on_read(position.of_entry, now_s)
         return self.last is not None and position >= self.last
 
+    def ask_again(self, now_s: float) -> None:
+        """What was handed over comes again, and is withheld if it does not. Raises PulsarException."""
+        self.consumer.redeliver_unacknowledged_messages()
+        first = min(position_of(one).of_entry for one in self.handed_over)
+        self.silence.on_read(first._replace(entry=first.entry - 1), now_s)
+        self.handed_over.clear()
+
 
 class AlertSubscription:
     """Reads topics from the first cluster that answers, and stays there until it is lost.
@@ -161,8 +168,7 @@ class AlertSubscription:
         found = [one for one in self._readings if one.handed_over]
         for reading in found:
             try:
-                reading.consumer.redeliver_unacknowledged_messages()
-                reading.handed_over.clear()
+                reading.ask_again(self._clock())
             except pulsar.PulsarException as error:
                 self._lose(reading, error)
         return bool(found)

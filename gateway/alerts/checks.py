@@ -28,7 +28,20 @@ def problems(settings: AlertSettings) -> list[str]:
 
 def warnings(settings: AlertSettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
-    return [*_plain_text(settings), *_open_secrets(settings, config), *ending_tokens(settings.pulsar, now_s)]
+    return [
+        *_plain_text(settings),
+        *_open_secrets(settings, config),
+        *ending_tokens(settings.pulsar, now_s),
+        *_short_rewind(settings),
+    ]
+
+
+def _short_rewind(settings: AlertSettings) -> Iterator[str]:
+    if settings.rewind_s < settings.rewind_needed_s:
+        yield (
+            f"rewind_s: {settings.rewind_s:g} is enough for devices that report often: after a takeover, one that is "
+            f"silent for up to tracks.max_gap_s is said to dwell again; make it {settings.rewind_needed_s:g}"
+        )
 
 
 def _file_problems(settings: AlertSettings) -> Iterator[str]:

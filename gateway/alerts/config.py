@@ -52,7 +52,7 @@ class AlertSettings(Settings):
     fences: ReferenceSource
     sealing_keys: Path | None = None
     batching_delay_ms: int = Field(default=5, ge=1, le=1000)
-    rewind_s: float = Field(default=900, ge=0, le=86_400)
+    rewind_s: float = Field(default=900, ge=0, le=604_800)
     standby: bool = True
     max_lag_s: float = Field(default=30, gt=0, le=3_153_600_000)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)
@@ -71,6 +71,29 @@ class AlertSettings(Settings):
                 "a process that is so late says nothing any more; make max_lag_s no larger"
             )
         return self
+
+    @model_validator(mode="after")
+    def _takeover_knows_of_stays(self) -> Self:
+        if self.rewind_s < self._longest_s:
+            raise ValueError(
+                f"rewind_s is {self.rewind_s:g}: who takes a partition over would not know since when a device is at a "
+                "place, and raise alerts again, or none; make it at least the longer of events.dwell_s and "
+                f"events.min_stay_s, and {self.rewind_needed_s:g} for devices that are silent for tracks.max_gap_s"
+            )
+        return self
+
+    @property
+    def _longest_s(self) -> float:
+        return max(self.events.dwell_s or 0.0, self.events.min_stay_s)
+
+    @property
+    def rewind_needed_s(self) -> float:
+        """How far back who takes a partition over has to read, so that nothing is raised again that was raised.
+
+        The first fix that is read comes at most a gap after that, the last one at most a gap before what is new, and a
+        visit between these two is a dwell as the whole one was.
+        """
+        return 2 * self.tracks.max_gap_s + self._longest_s
 
     @property
     def pulsar_tenants(self) -> tuple[str, ...]:

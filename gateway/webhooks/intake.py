@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import pulsar
 import structlog
 
+from gateway.webhooks.unread_topics import UnreadTopics
 from runtime.backoff import Backoff
 from runtime.pulsar_client import PulsarAccessError, close_quietly
 from runtime.pulsar_positions import position_of
@@ -29,6 +30,10 @@ MAX_TAKEN: Final = 1000
 RECEIVER_QUEUE: Final = 200
 # so that a thread that is to stop does
 _WAIT_MS: Final = 500
+# the same of all partitions of a topic together: what comes in the last one waits for that of the others
+_WAIT_ALL_MS: Final = 100
+# beside what flows nothing is waited for
+_NO_WAIT_MS: Final = 1
 # so often a thread that may not go on says that it lives
 _PUT_S: Final = 0.2
 # the client's own time-out ends what hangs for longer
@@ -37,7 +42,7 @@ LOST_AFTER_S: Final = 10.0
 """A subscription that is not connected for so long is given up: another process may have it, and the client, which
 tries again by itself, does not say so."""
 LOOK_S: Final = 30.0
-"""So often is looked whether a topic got more partitions."""
+"""So often is looked whether a topic got more partitions, and, as a standby, whether one has a reader."""
 _LOG = structlog.get_logger("webhooks")
 
 
@@ -104,6 +109,8 @@ class AlertIntake:
         self._stop = threading.Event()
         self._has_first = threading.Event()
         self._is_others = self._is_closing = False
+        self._unread = UnreadTopics(subscription, [one.name for one in self.topics[1:]])
+        self._looked_s = time.monotonic()
         self._problems: dict[str, str] = {one.name: "not subscribed yet" for one in self.topics}
         self._turned_s = {one.name: time.monotonic() for one in self.topics}
         self._threads = [
@@ -120,6 +127,11 @@ class AlertIntake:
     def is_standby(self) -> bool:
         """Whether another process has the alerts; one that is refused them, or cannot reach them, is none."""
         return self._is_others and not self._has_first.is_set()
+
+    @property
+    def unread_by_others(self) -> dict[str, str]:
+        """Topics that nobody reads while another process has the alerts, and why."""
+        return self._unread.found if self.is_standby else {}
 
     @property
     def turned_s(self) -> float:
@@ -160,6 +172,7 @@ class AlertIntake:
                 client = self._open_client()
                 partitions = self._subscribed(client, topic)
                 if is_first:
+                    self._unread.forget()
                     self._has_first.set()
                 backoff.reset()
                 self._note(topic, "")
@@ -168,6 +181,9 @@ class AlertIntake:
             except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
                 self._on_ended(is_first=is_first, is_busy=isinstance(error, pulsar.ConsumerBusy))
                 self._note(topic, f"{type(error).__name__}: {error}")
+                if is_first and self.is_standby and time.monotonic() - self._looked_s >= LOOK_S:
+                    self._looked_s = time.monotonic()
+                    self._unread.look(client)
                 self._stop.wait(backoff.take_delay_s())
             finally:
                 close_quietly(client)
@@ -198,25 +214,39 @@ class AlertIntake:
     def _follow(self, topic: AlertTopic, client: Any, partitions: Sequence[_PartitionReading]) -> None:
         """Until the end, until one is lost or gives nothing of what there is, or until there are others."""
         connected_s = looked_s = time.monotonic()
+        idle_ms = _WAIT_MS if len(partitions) == 1 else max(_WAIT_ALL_MS // len(partitions), 1)
+        wait_ms = idle_ms
         while not self._is_closing and self._has_first.is_set():
             self._turned_s[topic.name] = now_s = time.monotonic()
+            problem = next((one.problem for one in partitions if one.problem), "")
+            self._note(topic, problem)
             if self._stop.is_set() or not self._may_read():
                 # its acknowledgements still go through these consumers
                 connected_s = now_s
                 time.sleep(_PUT_S)
                 continue
-            problem = next((one.problem for one in partitions if one.problem), "")
-            self._note(topic, problem)
             connected_s = connected_s if problem else now_s
             if now_s - connected_s >= LOST_AFTER_S:
                 return
             if now_s - looked_s >= LOOK_S and not problem:
                 looked_s = now_s
-                if client.get_topic_partitions(topic.name) != [one.name for one in partitions]:
+                if _has_others(client, topic, partitions):
                     return
+            has_come = False
             for one in partitions:
-                if (message := one.receive(max(_WAIT_MS // len(partitions), 1))) is not None:
-                    self._put(_taken(topic, one, message))
+                has_come |= self._drain(topic, one, _NO_WAIT_MS if has_come else wait_ms)
+            wait_ms = _NO_WAIT_MS if has_come else idle_ms
+
+    def _drain(self, topic: AlertTopic, partition: _PartitionReading, wait_ms: int) -> bool:
+        """Takes what a partition has, if something comes in time; returns whether it did."""
+        for count in range(RECEIVER_QUEUE):
+            if count and (self._stop.is_set() or not self._may_read()):
+                return True
+            message = partition.receive(_NO_WAIT_MS if count else wait_ms)
+            if message is None:
+                return count > 0
+            self._put(_taken(topic, partition, message))
+        return True
 
     def _put(self, message: TakenMessage) -> None:
         while not self._stop.is_set():
@@ -231,6 +261,16 @@ class AlertIntake:
         if problem != self._problems[topic.name]:
             _LOG.info("topic", topic=topic.name, problem=problem)
         self._problems[topic.name] = problem
+
+
+def _has_others(client: Any, topic: AlertTopic, partitions: Sequence[_PartitionReading]) -> bool:
+    """Whether the topic has other partitions than these; where nobody says, they are read as before."""
+    try:
+        found: list[str] = client.get_topic_partitions(topic.name)
+    except pulsar.PulsarException as error:
+        _LOG.warning("partitions are not known", topic=topic.name, problem=str(error))
+        return False
+    return found != [one.name for one in partitions]
 
 
 def _taken(topic: AlertTopic, partition: _PartitionReading, message: Any) -> TakenMessage:

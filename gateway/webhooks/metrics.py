@@ -26,7 +26,7 @@ class WebhookMetrics:
 
     def __init__(self, webhooks: Iterable[str]) -> None:
         self.registry = registry = CollectorRegistry()
-        self._read = Counter("waybill_webhooks_messages_total", "Alerts and verdicts read", ["kind"], registry=registry)
+        self._read = Counter("waybill_webhooks_messages_total", "Alerts and verdicts read", ["type"], registry=registry)
         self._passed_over = Counter(
             "waybill_webhooks_passed_over_total", "Messages that go to nobody", ["reason"], registry=registry
         )

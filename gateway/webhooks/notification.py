@@ -19,6 +19,7 @@ class Notification(NamedTuple):
 
     `kind` and `place`: of the event; None where a withdrawn alert's verdict does not say. `t_ms`: when it happened, by
     the device, or when it was decided where nothing says. `said_ms`: when the region or the centre said it.
+    `earlier_ms`: when it happened by what was said of it before.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Notification(NamedTuple):
     said_ms: int
     is_verdict: bool
     content: dict[str, Any]
+    earlier_ms: tuple[int, ...] = ()
 
     def is_stale(self, max_age_s: float) -> bool:
         """Whether it is a verdict `late` of what happened longer before it was said: nobody heard of that, and it is
@@ -69,6 +71,7 @@ def verdict_notification(data: bytes) -> Notification:
         said_ms=verdict.decided_ms,
         is_verdict=True,
         content=with_exact_ids(verdict.model_dump(mode="json", exclude_none=True)),
+        earlier_ms=tuple(one.t_ms for one in (verdict.alerted, verdict.previous) if one is not None),
     )
 
 

@@ -63,13 +63,18 @@ class RuleBook:
 def routes(notification: Notification, rules: RuleBook, accounts: AccountDevices) -> dict[str, list[AlertRule]]:
     """The rules that a notification is for, by webhook.
 
-    Whose the device is counts at the time of the event: who has it later does not hear of it. The rules are those in
-    force when it was said, so that what comes again after a crash goes the same ways. The verdict of a withdrawn alert
-    that does not say what was withdrawn is for every rule of the account: who heard of something must hear that it is
-    not so.
+    Whose the device is counts at the time of the event: who has it later does not hear of it. What was said of the same
+    event before, with another time, counts as well: who heard of something must hear that it is not so. The rules are
+    those in force when it was said, so that what comes again after a crash goes the same ways. The verdict of a
+    withdrawn alert that does not say what was withdrawn is for every rule of the account.
     """
     found = defaultdict[str, list[AlertRule]](list)
-    owners = accounts.accounts_of(notification.tenant, notification.device, notification.t_ms)
+    owners = frozenset[str]().union(
+        *(
+            accounts.accounts_of(notification.tenant, notification.device, t_ms)
+            for t_ms in (notification.t_ms, *notification.earlier_ms)
+        )
+    )
     for rule in rules.of_accounts(owners, notification.said_ms):
         kind, place = notification.kind, notification.place
         # rather once too often than that somebody goes by what was withdrawn

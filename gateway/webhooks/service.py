@@ -214,7 +214,7 @@ class NotifierService:
 
     def _update(self, now_s: float) -> None:
         rules, accounts = self._rules.reference_facts, self._accounts.reference_facts
-        unread, is_standby = self._intake.problems, self._intake.is_standby
+        unread, is_standby = self._intake.problems | self._intake.unread_by_others, self._intake.is_standby
         webhooks = tuple(self._webhook_status(name) for name in sorted(self._queues))
         # first: whoever shows such a token hears of nothing but time-outs, and what else is wrong follows from it
         problem = self._tokens.ended or self._problem(now_s, rules.problem or accounts.problem) or self._tokens.ending
@@ -257,7 +257,7 @@ class NotifierService:
             return f"rules and accounts are not known{late}: {reference or 'they are being read'}"
         if self._writer.problem:
             return f"undelivered messages are not written: {self._writer.problem}"
-        if unread := {} if self._intake.is_standby else self._intake.problems:
+        if unread := self._intake.unread_by_others if self._intake.is_standby else self._intake.problems:
             name, problem = next(iter(unread.items()))
             return f"{len(unread)} topics are not read, {name} for instance: {problem}"
         if reference:

@@ -64,9 +64,10 @@ class AlertVerdict(AlertMessage):
 
     `event`: what is in force at the centre (None: withdrawn). `reason`: of one that is corrected or withdrawn, an
     `ErrorReason`, or a word that a newer centre says.
-    `alerted`: what the region had said, as in EPCIS a declaration of an error repeats the event; None: nothing, or it
-    is not said. `corrective_ids`: events that stand in the place of a withdrawn one. `decided_ms`: by the centre's
-    clock.
+    `alerted`: what the region had said, as in EPCIS a declaration of an error repeats the event; None: nothing, the
+    same as `event`, or it is not said. `previous`: what the revision before said, where that is neither of the two: so
+    whoever heard of one of these finds that it was his. `corrective_ids`: events that stand in the place of a withdrawn
+    one. `decided_ms`: by the centre's clock.
     """
 
     id: Id
@@ -78,6 +79,7 @@ class AlertVerdict(AlertMessage):
     reason: Reason | None = None
     corrective_ids: tuple[Id, ...] = Field((), max_length=16)
     alerted: FinalEvent | None = None
+    previous: FinalEvent | None = None
     decided_ms: Milliseconds
 
 

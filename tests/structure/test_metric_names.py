@@ -61,6 +61,8 @@ LABELS = {
     "target",
     "tenant",
     "topic",
+    "type",
+    "verdict",
     "webhook",
 }
 """Each has few values; of webhooks the settings name at most 200. One that grows with the fleet (a device, an account)

@@ -159,8 +159,26 @@ def test_what_waits_in_one_partition_waits_though_another_has_none(centre: Verdi
         dr.says = partitioned(0, 3)
         hq.says = partitioned(3, 0)
         assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S), "each is taken in one cluster"
-        hq.says = lambda _: page(503)
-        assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S, PUBLISHED)
+
+
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_what_a_cluster_has_that_does_not_answer_is_unknown_whatever_another_one_says(
+    centre: VerdictCentre, hq: FakeAdmin, waiting: int
+) -> None:
+    centre.collect(*alerts())
+    centre.ingest(THROUGH)
+    centre.compute_events()
+    decide(centre, hq)
+    with address() as dr:
+        dr.says = waits(waiting)
+        for silent in (lambda _: page(503), lambda path: waits(0)(path) if path.endswith("/partitions") else page(503)):
+            hq.says = silent
+            unknown = found(centre, dr, hq)
+            assert "alerts-eu/alerts is unknown: c1: " in unknown.error
+            assert math.isnan(shown(CentreStatus(centre.now, provisional=unknown))[OLDEST])
+        hq.says = lambda _: document({"reason": "Topic not found"}, 404)
+        oldest = PUBLISHED if waiting else None
+        assert found(centre, dr, hq) == ProvisionalStatus(BOUND_S, oldest), "a cluster without the topic has none"
 
 
 def test_who_gets_no_answer_does_not_say_that_each_alert_has_its_verdict(centre: VerdictCentre, hq: FakeAdmin) -> None:

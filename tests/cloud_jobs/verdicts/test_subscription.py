@@ -54,6 +54,9 @@ class ScriptedTopic:
     def acknowledge(self, _: Any) -> None:
         pass
 
+    def redeliver_unacknowledged_messages(self) -> None:
+        self.taken = 0
+
     def close(self) -> None:
         pass
 
@@ -181,3 +184,55 @@ def test_a_topic_that_is_not_connected_is_not_asked_for_its_end(monkeypatch: pyt
     topic = ScriptedTopic(-60.0, bodies=[*range(3)], connected=False)
     received = reading(topic, monkeypatch).receive(10, time.time())
     assert (len(received.messages), [*received.unread]) == (3, [TOPIC])
+
+
+def test_what_a_failed_run_left_and_does_not_come_again_is_named_and_comes_to_a_new_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, now_s = ScriptedTopic(0.0, bodies=[*range(3)]), 0.0
+    alerts = reading(topic, monkeypatch, lambda: now_s + time.monotonic())
+    assert count(alerts.receive(10)) == 3
+    # not acknowledged: the run failed
+    topic.withholds = True
+    said = []
+    for _ in range(3):
+        received = alerts.receive(10)
+        said.append(received.unread.get(TOPIC))
+        assert received.messages == []
+        now_s += silence.ASK_S
+    assert said == [None, None, silence.WITHHELD]
+    received = alerts.receive(10)
+    assert (len(received.messages), received.unread) == (3, {})
+
+
+def test_of_several_partitions_those_that_could_be_subscribed_to_are_read_and_the_topic_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"{TOPIC}-partition-{number}" for number in range(3)]
+    there, now_s = {name: ScriptedTopic(0.0, bodies=[0]) for name in names}, 0.0
+    alerts = reading(there, monkeypatch, lambda: now_s + time.monotonic())
+    client = vars(subscription)["open_pulsar_client"]
+    subscribed, is_refused = list[str](), True
+
+    def opened(*_: Any, **__: Any) -> Any:
+        made = client()
+        subscribe = made.subscribe
+
+        def refusing(name: str, *_: Any, **__: Any) -> ScriptedTopic:
+            if name == names[1] and is_refused:
+                raise pulsar.AuthorizationError("no")
+            subscribed.append(name)
+            found: ScriptedTopic = subscribe(name)
+            return found
+
+        made.subscribe = refusing
+        return made
+
+    monkeypatch.setattr(subscription, "open_pulsar_client", opened)
+    received = alerts.receive(10)
+    assert (len(received.messages), [*received.unread]) == (1, [TOPIC])
+    alerts.acknowledge()
+    is_refused, now_s = False, subscription.RETRY_S
+    received = alerts.receive(10)
+    assert (len(received.messages), received.unread) == (2, {})
+    assert sorted(subscribed) == names, "each once"

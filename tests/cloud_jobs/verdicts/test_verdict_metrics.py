@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.registry import CollectorRegistry
 
 from cloud_jobs.verdicts.metrics import VerdictMetrics
+from geo.alerts import VerdictKind
 
 
 class Watched:
@@ -26,8 +27,8 @@ class Watched:
         if is_published:
             self.metrics.on_published(whole, self.now_s)
 
-    def shown(self, name: str) -> float:
-        value = self._registry.get_sample_value(f"waybill_verdicts_{name}")
+    def shown(self, name: str, **labels: str) -> float:
+        value = self._registry.get_sample_value(f"waybill_verdicts_{name}", labels)
         assert value is not None
         return value
 
@@ -92,6 +93,12 @@ def test_runs_that_could_not_note_what_waits_are_counted() -> None:
     seen.took(unnoted=1)
     seen.took()
     assert seen.shown("unnoted_runs_total") == 1
+
+
+def test_verdicts_are_counted_by_the_name_of_their_field() -> None:
+    seen = Watched()
+    seen.took(withdrawn=2)
+    assert [seen.shown("given_total", verdict=one) for one in VerdictKind] == [0, 0, 2, 0]
 
 
 def test_the_age_goes_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.webhooks.account_devices import AccountDevices
 from gateway.webhooks.checks import problems, warnings
 from gateway.webhooks.config import NotifierSettings, WebhookSettings
+from gateway.webhooks.intake import AlertIntake
+from gateway.webhooks.notifier import GoingBy
+from gateway.webhooks.rule_book import RuleBook
 from gateway.webhooks.service import NotifierService, alert_topics
+from gateway.webhooks.unread_topics import READ_BY_NOBODY
 from runtime.pulsar_client import PulsarAccess
 from settings import SettingsError, parse
 from tests.gateway.webhooks.hook_server import SECRET_TEXT
@@ -187,3 +192,21 @@ def test_a_notifier_says_that_its_token_ended_before_what_follows_from_that(
         assert not service._status.healthy
         # what is wrong anyhow comes before a token that is good for a while
         assert (said in service._status.last_error) == (not other or ends_in_s < 0)
+
+
+def test_a_standby_that_finds_a_topic_without_a_reader_is_not_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text(SECRET_TEXT)
+    service = NotifierService(settings(tmp_path, "insecure = true"))
+    monkeypatch.setattr(NotifierService, "_going_by", lambda _: GoingBy(RuleBook(), AccountDevices()))
+    monkeypatch.setattr(AlertIntake, "is_standby", True)
+    service._update(time.monotonic())
+    assert READ_BY_NOBODY not in service._status.last_error
+    name = service._intake.topics[-1].name
+    monkeypatch.setattr(service._intake._unread, "found", {name: READ_BY_NOBODY})
+    service._update(time.monotonic())
+    assert service._status.healthy is False
+    assert name in service._status.last_error
+    assert READ_BY_NOBODY in service._status.last_error
+    assert service._status.topics_unread[name] == READ_BY_NOBODY

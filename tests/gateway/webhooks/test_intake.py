@@ -28,6 +28,9 @@ class Cluster:
         self.partitions: dict[str, list[str]] = {}
         self.messages: dict[str, list[int]] = {}
         self.withheld: set[str] = set()
+        self.closed: list[str] = []
+        self.fails_to_look: Exception | None = None
+        self.looks = 0
 
     def client(self) -> Any:
         return _Client(self)
@@ -36,8 +39,12 @@ class Cluster:
 class _Client:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._mine: list[_Consumer] = []
 
     def get_topic_partitions(self, topic: str) -> list[str]:
+        self._cluster.looks += 1
+        if self._cluster.fails_to_look is not None:
+            raise self._cluster.fails_to_look
         return self._cluster.partitions.get(topic, [topic])
 
     def subscribe(self, topic: str, *_: Any, **__: Any) -> Any:
@@ -46,17 +53,23 @@ class _Client:
         self._cluster.subscribed.append(topic)
         # what was withheld comes to whoever subscribes anew
         self._cluster.withheld.discard(topic)
-        return _Consumer(self._cluster, topic)
+        self._mine.append(_Consumer(self._cluster, topic))
+        return self._mine[-1]
 
     def close(self) -> None:
-        pass
+        for one in self._mine:
+            one.close()
 
 
 class _Consumer:
     """What it gave is not given again. Of a topic that withholds, nothing comes, and what is there counts."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
-        self._cluster, self._topic = cluster, topic
+        self._cluster, self._topic, self._is_open = cluster, topic, True
+
+    def close(self) -> None:
+        self._cluster.closed += [self._topic] if self._is_open else []
+        self._is_open = False
 
     @property
     def _messages(self) -> list[int]:
@@ -65,10 +78,10 @@ class _Consumer:
     def is_connected(self) -> bool:
         return self._cluster.is_connected
 
-    def receive(self, _: int) -> Any:
+    def receive(self, wait_ms: int) -> Any:
         if self._messages and self._topic not in self._cluster.withheld:
             return _Message(self._topic, self._messages.pop(0))
-        time.sleep(0.01)
+        time.sleep(min(wait_ms, 100) / 1000)
         raise pulsar.Timeout("nothing came")
 
     def get_last_message_id(self) -> Any:
@@ -203,3 +216,79 @@ def test_a_subscription_that_gives_nothing_of_what_there_is_is_named_and_made_an
     assert taken(one, 1) == [f"{OTHER.name} 1"]
     wait_until(lambda: not one.problems)
     assert cluster.subscribed.count(OTHER.name) == 2
+
+
+def test_partitions_that_have_nothing_cost_one_that_flows_no_wait(
+    cluster: Cluster, started: Callable[[], AlertIntake]
+) -> None:
+    names = [f"{OTHER.name}-partition-{number}" for number in range(8)]
+    cluster.partitions[OTHER.name] = names
+    cluster.messages[names[3]] = [*range(500)]
+    one = started()
+    wait_until(lambda: not one.problems)
+    began_s = time.monotonic()
+    assert len(taken(one, 500)) == 500
+    assert time.monotonic() - began_s < 10
+
+
+def test_a_topic_of_which_one_partition_is_refused_gives_the_others_back(
+    cluster: Cluster, started: Callable[[], AlertIntake]
+) -> None:
+    names = [f"{OTHER.name}-partition-{number}" for number in range(3)]
+    cluster.partitions[OTHER.name] = names
+    cluster.refuses[names[2]] = pulsar.AuthorizationError("no")
+    one = started()
+    wait_until(lambda: cluster.closed[:2] == names[:2])
+    assert "AuthorizationError" in one.problems[OTHER.name]
+    assert FIRST.name not in one.problems
+    cluster.refuses.clear()
+    wait_until(lambda: not one.problems)
+
+
+def test_a_look_for_partitions_that_fails_gives_nothing_up(
+    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "LOOK_S", 0.05)
+    one = started()
+    wait_until(lambda: not one.problems)
+    cluster.fails_to_look, looks = pulsar.Timeout("nobody answers"), cluster.looks
+    wait_until(lambda: cluster.looks > looks + 5)
+    assert not cluster.closed
+    assert not one.problems
+
+
+def test_a_connection_that_is_lost_while_nothing_may_be_read_is_named(cluster: Cluster) -> None:
+    may_read = True
+    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER], lambda: may_read)
+    one.start()
+    try:
+        wait_until(lambda: not one.problems)
+        may_read = False
+        cluster.is_connected = False
+        wait_until(lambda: {*one.problems} == {FIRST.name, OTHER.name})
+        cluster.is_connected = may_read = True
+        wait_until(lambda: not one.problems)
+        assert not cluster.closed, "its acknowledgements go through these consumers"
+    finally:
+        one.close()
+
+
+def test_a_topic_that_nobody_reads_is_named_by_the_standby_of_one_with_other_tenants(
+    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "LOOK_S", 0.05)
+    cluster.refuses = dict.fromkeys([FIRST.name, OTHER.name], pulsar.ConsumerBusy("another has it"))
+    one = started()
+    wait_until(lambda: one.is_standby)
+    time.sleep(0.5)
+    assert one.unread_by_others == {}
+    del cluster.refuses[OTHER.name]
+    wait_until(lambda: OTHER.name in one.unread_by_others)
+    assert one.is_standby
+    assert cluster.closed.count(OTHER.name) == cluster.subscribed.count(OTHER.name) >= 2, "it is only looked at"
+    # whoever has the first one takes it, or goes
+    cluster.refuses[OTHER.name] = pulsar.ConsumerBusy("another has it")
+    wait_until(lambda: one.unread_by_others == {})
+    cluster.refuses.clear()
+    wait_until(lambda: not one.problems)
+    assert one.unread_by_others == {}

@@ -156,6 +156,19 @@ def test_a_withdrawn_alert_is_matched_by_what_was_said_and_without_that_everybod
     assert heard(verdict(VerdictKind.WITHDRAWN), book) == ["acme/enter", "acme/exit"]
 
 
+def test_who_heard_of_another_time_of_the_same_event_hears_what_it_became() -> None:
+    accounts = AccountDevices(
+        [account(name, -30, ("bus-1", at, at + 1)) for at, name in enumerate(("a", "b", "c", "d"))]
+    )
+    book = rules(*({"id": f"{name}/all"} for name in "abcd"))
+    at = [event(t_ms=T0 + number * DAY_MS) for number in range(4)]
+    assert heard(verdict(VerdictKind.CORRECTED, event=at[1]), book, accounts) == ["b/all"]
+    moved = verdict(VerdictKind.CORRECTED, event=at[1], alerted=at[0], previous=at[2])
+    assert heard(moved, book, accounts) == ["a/all", "b/all", "c/all"]
+    withdrawn = verdict(VerdictKind.WITHDRAWN, alerted=at[0], previous=at[1])
+    assert heard(withdrawn, book, accounts) == ["a/all", "b/all"]
+
+
 def test_the_version_of_the_rule_counts_that_was_in_force_when_it_was_said() -> None:
     book = rules({"id": "acme/a", "kinds": ["exit"]}, {"id": "acme/a", "effective_from": day(2)})
     assert heard(notified(at=1), book) == []
