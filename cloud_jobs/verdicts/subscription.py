@@ -247,13 +247,11 @@ class AlertSubscription:
         found: list[TopicAlert] = []
         is_past = False
         try:
+            # of a cluster that does not say where it ends nothing says that all of it is there
             reading.begin(until_ms, self._clock())
-            while len(found) < at_most and not is_past:
-                message = reading.consumer.receive(timeout_millis=_WAIT_MS)
+            while len(found) < at_most and not is_past and (message := _received(reading)) is not None:
                 is_past = reading.on_message(message, self._clock())
                 found.append(TopicAlert(reading.topic, self._topics[reading.topic], message.data()))
-        except pulsar.Timeout:
-            pass
         except pulsar.PulsarException as error:
             self._lose(reading, error)
         return found, is_past
@@ -271,6 +269,14 @@ class AlertSubscription:
         if self._unread.get(topic) != text:
             _log.warning("alerts cannot be read", topic=topic, error=text)
         self._unread[topic] = text
+
+
+def _received(reading: _Reading) -> Any:
+    """The next message; None: none came in time. Raises PulsarException."""
+    try:
+        return reading.consumer.receive(timeout_millis=_WAIT_MS)
+    except pulsar.Timeout:
+        return None
 
 
 def _problem(reading: _Reading) -> str:

@@ -29,6 +29,7 @@ class ScriptedTopic:
     taken: int = 0
     connected: bool = True
     withholds: bool = False
+    is_silent: bool = False
     there: int = 0
 
     def __post_init__(self) -> None:
@@ -39,6 +40,8 @@ class ScriptedTopic:
 
     def get_last_message_id(self) -> Any:
         assert self.connected, "it would be waited for"
+        if self.is_silent:
+            raise pulsar.Timeout("no answer")
         return _Id(len(self.bodies) - 1)
 
     def receive(self, timeout_millis: int) -> Any:
@@ -236,3 +239,15 @@ def test_of_several_partitions_those_that_could_be_subscribed_to_are_read_and_th
     received = alerts.receive(10)
     assert (len(received.messages), received.unread) == (2, {})
     assert sorted(subscribed) == names, "each once"
+
+
+def test_of_a_cluster_that_does_not_say_where_a_topic_ends_it_is_unknown_whether_all_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, now_s = ScriptedTopic(0.0, bodies=[*range(3)], is_silent=True), 0.0
+    alerts = reading(topic, monkeypatch, lambda: now_s + time.monotonic())
+    assert [*alerts.receive(10).unread] == [TOPIC]
+    topic.is_silent = False
+    now_s = subscription.RETRY_S
+    received = alerts.receive(10)
+    assert (count(received), received.unread) == (3, {})
