@@ -2,7 +2,7 @@
 
 Spark forks a process for each task, and one for each micro-batch that a source plans, and each imports the code that it
 runs: seconds of a core, before a new query does anything. Here the process that is forked has imported it. It also
-takes PySpark from where it is installed: the archive to which Spark points has no compiled code.
+takes PySpark from where it is installed: the archives to which Spark points have no compiled code.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def main() -> None:
 
 
 def _without_archives(path: Sequence[str]) -> list[str]:
-    """Without the archives of PySpark and Py4J, which are installed."""
-    archives = ("pyspark.zip", "py4j-")
-    return [one for one in path if not (one.endswith(".zip") and Path(one).name.startswith(archives))]
+    """Without the archives of PySpark and Py4J, which are installed, and without Spark's own, which has no Python in it
+    and whose thousands of names each process read anew."""
+    archives = ("pyspark.zip", "py4j-", "spark-core_")
+    return [one for one in path if not (one.endswith((".zip", ".jar")) and Path(one).name.startswith(archives))]
 
 
 def imported_before(started: Sequence[str], environment: Mapping[str, str]) -> list[str]:

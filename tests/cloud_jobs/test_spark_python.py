@@ -21,15 +21,17 @@ if __name__ == "__main__":
     names = ["decimal", "cloud_jobs.pulsar_source", "pyspark"]
     there = [name for name in names if name in sys.modules]
     import pyspark
-    print(json.dumps([there, sys.argv[1:], sys.path[0], pyspark.__file__, os.environ["PYTHONPATH"]]))
+    archives = [one for one in sys.path if os.path.isfile(one)]
+    print(json.dumps([there, sys.argv[1:], sys.path[0], pyspark.__file__, os.environ["PYTHONPATH"], archives]))
 """
 
 
 def started(folder: Path, *arguments: str, imports: str = "") -> list[object]:
     """What a module sees that is started with the archives of PySpark before all else, as Spark does it."""
     libraries = Path(spark_python.__file__).parents[1]
-    archives = sorted((Path(_installed("pyspark")) / "python" / "lib").glob("*.zip"))
-    assert len(archives) == 2
+    pyspark = Path(_installed("pyspark"))
+    archives = [*(pyspark / "python" / "lib").glob("*.zip"), *(pyspark / "jars").glob("spark-core_*.jar")]
+    assert len(archives) == 3
     path = os.pathsep.join([*map(str, archives), str(libraries)])
     made = subprocess.run(
         [COMMAND, *arguments],
@@ -41,7 +43,7 @@ def started(folder: Path, *arguments: str, imports: str = "") -> list[object]:
         check=True,
     )
     found: list[object] = json.loads(made.stdout)
-    assert found[4] == path
+    assert found[4:] == [path, []]
     return found
 
 
@@ -54,7 +56,7 @@ def _installed(package: str) -> str:
 
 def test_a_module_is_run_as_python_would_and_pyspark_is_the_one_that_is_installed(tmp_path: Path) -> None:
     (tmp_path / "looks.py").write_text(LOOK)
-    there, arguments, first, pyspark, _ = started(tmp_path, "-m", "looks", "one", "two", imports="decimal")
+    there, arguments, first, pyspark, *_ = started(tmp_path, "-m", "looks", "one", "two", imports="decimal")
     assert (there, arguments, first) == ([], ["one", "two"], str(tmp_path))
     assert pyspark == f"{_installed('pyspark')}/__init__.py"
 
