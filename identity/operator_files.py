@@ -13,7 +13,7 @@ from identity.errors import OperatorKeyRefused
 from identity.operator_keys import OperatorKeys, TrustedKey
 from identity.signatures import OperatorKey
 from runtime.durable_file import create_durably, replace_durably
-from settings import file_fault, load, parse
+from settings import file_fault, load, open_file, parse
 
 __all__ = [
     "NewOperator",
@@ -55,7 +55,7 @@ def trust_operator(path: Path, operator: NewOperator) -> None:
 def read_operator_key(path: Path) -> OperatorKey:
     """The private key of a file. Raises OperatorKeyRefused."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return OperatorKey.from_pem(file.read(_MAX_KEY_BYTES))
     except OSError as error:
         raise OperatorKeyRefused(f"{path}: cannot be read: {file_fault(error)}") from error

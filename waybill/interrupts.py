@@ -8,8 +8,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import NoReturn
+
+from runtime.signals import handle_signals
 
 __all__ = ["says_interrupt"]
 
@@ -26,7 +27,7 @@ def says_interrupt(command: str) -> Iterator[None]:
         return
     is_interrupted = False
 
-    def interrupt(_: int, __: FrameType | None) -> NoReturn:
+    def interrupt(_: int) -> NoReturn:
         nonlocal is_interrupted
         if not is_interrupted:
             is_interrupted = True
@@ -35,15 +36,13 @@ def says_interrupt(command: str) -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = frozenset(threading.enumerate())
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    except SystemExit as ended:
-        if is_interrupted and any(one.daemon for one in threading.enumerate() if one not in before):
-            _end_at_once(ended)
-        raise
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with handle_signals([signal.SIGINT], interrupt):
+        try:
+            yield
+        except SystemExit as ended:
+            if is_interrupted and any(one.daemon for one in threading.enumerate() if one not in before):
+                _end_at_once(ended)
+            raise
 
 
 def _end_at_once(ended: SystemExit) -> NoReturn:
