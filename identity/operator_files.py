@@ -13,6 +13,7 @@ from identity.errors import OperatorKeyRefused
 from identity.operator_keys import OperatorKeys, TrustedKey
 from identity.signatures import OperatorKey
 from runtime.durable_file import create_durably, replace_durably
+from runtime.folder_lock import alone_in
 from settings import file_fault, load, open_file, parse
 
 __all__ = [
@@ -45,11 +46,13 @@ def write_operator(path: Path, operator: NewOperator) -> None:
 
 def trust_operator(path: Path, operator: NewOperator) -> None:
     """Adds the public key to a file of trusted keys, which may not exist yet. Raises SettingsError, OSError."""
-    known = dict(read_operators(path).keys) if path.exists() else {}
-    text = operators_toml(known | {operator.key.key_id: operator.trusted})
-    # before the write: what nobody can read would end every check on this machine
-    parse(OperatorKeys, text, str(path))
-    replace_durably(path, text.encode())
+    # Of two that add a key at once neither may write what it read before the other had written.
+    with alone_in(path.parent):
+        known = dict(read_operators(path).keys) if path.exists() else {}
+        text = operators_toml(known | {operator.key.key_id: operator.trusted})
+        # before the write: what nobody can read would end every check on this machine
+        parse(OperatorKeys, text, str(path))
+        replace_durably(path, text.encode())
 
 
 def read_operator_key(path: Path) -> OperatorKey:

@@ -8,17 +8,15 @@ being removed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from identity.claims import EnrolmentToken, read_token
 from identity.errors import NameRefused
 from runtime.durable_file import create_durably
+from runtime.folder_lock import alone_in
 
 __all__ = ["check_own", "create_token_file", "remove_token_file", "take_token_file"]
 
@@ -37,7 +35,7 @@ def take_token_file(file: Path) -> EnrolmentToken:
 
     Raises OSError, and NameRefused for what is no token, or may have been put there by somebody else.
     """
-    with _locked(file.parent):
+    with alone_in(file.parent):
         # No link is followed, and a pipe is not waited for: who put one there chooses what we would publish.
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -59,7 +57,7 @@ def remove_token_file(file: Path, token: EnrolmentToken) -> None:
 
     One that cannot be removed stays: it opens nothing.
     """
-    with contextlib.suppress(OSError), _locked(file.parent):
+    with contextlib.suppress(OSError), alone_in(file.parent):
         found = file.lstat()
         is_as_made = stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IWUSR
         if is_as_made and found.st_size == len(_content(token)) and file.read_bytes() == _content(token):
@@ -76,14 +74,3 @@ def check_own(path: Path, found: os.stat_result, forbidden: int) -> None:
 
 def _content(token: EnrolmentToken) -> bytes:
     return token.text.get_secret_value().encode() + b"\n"
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Alone among the commands that take or remove files of a folder. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
