@@ -79,6 +79,9 @@ def key(
     with _errors_as_messages():
         for kind in kinds:
             _check_kind(kind)
+        # First: a key that nobody trusts would be in the way of the next one of its name.
+        if operators.exists():
+            read_operators(operators)
         made, now = OperatorKey.generate(), datetime.now(UTC).replace(microsecond=0)
         try:
             trusted = trusted_key(

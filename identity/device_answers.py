@@ -136,17 +136,17 @@ def _say_devices(outcome: ChangeOutcome, speaker: Speaker) -> None:
     published = {one.entry.name for one in outcome.publications}
     for one in outcome.publications:
         entry, mark = one.entry, _mark(outcome.devices.get(one.entry.name))
-        typer.echo(f"{entry.name}: {entry.state}, version {entry.version} ({one.publication_id}){mark}")
+        typer.echo(printable(f"{entry.name}: {entry.state}, version {entry.version} ({one.publication_id}){mark}"))
         for line in () if "OUTRANKED" in mark else _advice(entry):
             typer.echo(f"  {line}")
     for name, became in outcome.devices.items():
         if name not in published and (mark := _mark(became)):
             typer.echo(printable(f"{name}:{mark}"))
     if outcome.holds and outcome.confirmed and not outcome.missing:
-        typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
+        typer.echo(printable(f"confirmed: {', '.join(outcome.confirmed)}"))
     if outcome.unlisted:
         regions = ", ".join(outcome.unlisted)
-        typer.echo(f"{speaker.program}: `regions` of the settings lacks {regions}: add it there", err=True)
+        typer.echo(printable(f"{speaker.program}: `regions` of the settings lacks {regions}: add it there"), err=True)
     for name in outcome.names("refused"):
         typer.echo(printable(f"{speaker.program}: {name}: {outcome.devices[name].why}"), err=True)
 
