@@ -15,6 +15,7 @@ import typer
 
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
+from settings import printable
 
 if TYPE_CHECKING:
     from cloud_jobs.billing.contracts.what_if import BillChange, Bills, KnownBill
@@ -117,9 +118,9 @@ def _say(
         sys.stdout.write(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
         return
     for fault in faults:
-        typer.echo(fault, err=True)
+        typer.echo(printable(fault), err=True)
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        typer.echo(printable(f"warning: {warning}"), err=True)
     if faults:
         typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
         return
@@ -129,7 +130,7 @@ def _say(
         typer.echo(f"no bill changes ({compared:,} looked at)")
     for change in changes[:MAX_LISTED]:
         posted = ", posted" if change.is_posted else ""
-        typer.echo(f"{change.payer} {change.period}{posted}: {_change_text(change.before, change.after)}")
+        typer.echo(printable(f"{change.payer} {change.period}{posted}: {_change_text(change.before, change.after)}"))
     if len(changes) > MAX_LISTED:
         typer.echo(f"and {len(changes) - MAX_LISTED:,} more, which --json names")
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import typer
 
 from cloud_jobs.errors import CloudError
+from settings import printable
 
 __all__ = ["cloud_errors_as_messages"]
 
@@ -18,5 +19,5 @@ def cloud_errors_as_messages(program: str) -> Iterator[None]:
     try:
         yield
     except CloudError as error:
-        typer.echo(f"{program}: {error}", err=True)
+        typer.echo(printable(f"{program}: {error}", "\n"), err=True)
         raise typer.Exit(error.exit_status) from error

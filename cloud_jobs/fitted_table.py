@@ -14,6 +14,8 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType,
 from rich.table import Table
 from rich.text import Text
 
+from settings import printable
+
 PIPE_WIDTH: Final = 160
 """Characters a line where the output is no terminal: a pipe or a file has no width of its own."""
 _BORDER: Final = 3
@@ -62,7 +64,7 @@ class FittedTable:
         """A row; cells that are missing at the end are empty."""
         assert len(cells) <= len(self._columns), cells
         # as Text: Rich would read brackets in a name as markup
-        made = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        made = [Text(printable(cell, "\n")) if isinstance(cell, str) else _printable(cell) for cell in cells]
         self._rows.append(made + [Text("")] * (len(self._columns) - len(made)))
 
     def add_section(self) -> None:
@@ -136,6 +138,11 @@ class FittedTable:
             for column, cell in zip(self._columns, row, strict=True):
                 if cell:
                     yield Text.assemble(column.name, " " if column.name else "", cell)
+
+
+def _printable(cell: Text) -> Text:
+    shown = printable(cell.plain, "\n")
+    return cell if shown == cell.plain else Text(shown, style=cell.style)
 
 
 def _total(widths: Iterable[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from geo.spatial import (
     use_by_fence,
 )
 from geo.spatial.ragged import Floats
-from settings import one_line
+from settings import one_line, open_file
 
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
 WHOLE_TRACK: Final = "*"
@@ -210,7 +211,7 @@ def read_fix_file(path: Path) -> FixFile:
     Raises OSError, and `FixError` for a file without a fix that can be used, or with times in seconds.
     """
     # one byte that is not UTF-8 must not refuse the whole file
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+    with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="surrogateescape") as file:
         try:
             read = read_fixes(bounded_lines(file))
         except FixError as error:
@@ -228,7 +229,7 @@ def read_fix_file(path: Path) -> FixFile:
 
 def read_fence_file(path: Path) -> FenceReport:
     """The fences of a GeoJSON file; what is refused or repaired is named on standard error. Raises OSError."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         content = file.read(MAX_FENCE_BYTES + 1)
     if len(content) > MAX_FENCE_BYTES:
         raise FenceError(f"{path} is longer than {MAX_FENCE_BYTES:,} bytes: split it")

@@ -20,6 +20,7 @@ from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
 from geo.reference.beginning import beginning
 from identity.device_files_cli import app as devices
+from settings import printable
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
@@ -133,9 +134,9 @@ def put(
         raise ReferenceFileError(judged.checked.faults)
     signing = _signing(settings, key, reason, judged)
     for lacking in judged.checked.lacking:
-        typer.echo(f"warning: not there yet: {lacking}", err=True)
+        typer.echo(printable(f"warning: not there yet: {lacking}"), err=True)
     for notice in judged.checked.notices:
-        typer.echo(f"warning: {notice}", err=True)
+        typer.echo(printable(f"warning: {notice}"), err=True)
     reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
     reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
     counts = judged.counts
@@ -257,9 +258,9 @@ def diff(files: Files, *, lake: LakeAt, as_json: AsJson = False) -> None:
         for one in found:
             since = f" from {one.effective_from}" if one.effective_from else ""
             beside = f" {one.compared_with}" if one.compared_with else ""
-            typer.echo(f"{one.place}: {one.kind} {one.id}{since}: {one.change}{beside}")
+            typer.echo(printable(f"{one.place}: {one.kind} {one.id}{since}: {one.change}{beside}"))
             for field in one.fields[:MAX_FIELDS]:
-                typer.echo(f"    {field}")
+                typer.echo(printable(f"    {field}"))
             if len(one.fields) > MAX_FIELDS:
                 typer.echo(f"    and {len(one.fields) - MAX_FIELDS:,} more fields, which --json names")
     if any(one.change != "same" for one in found):

@@ -21,6 +21,7 @@ from geo.spatial import FenceError
 from geo.spatial.features import Feature, read_features
 from geo.spatial.geojson import fence_of
 from runtime import read_bounded
+from settings import file_fault, printable
 from telemetry import InvalidJson, parse_json
 
 FENCES_FILE: Final = "fences.geojson"
@@ -71,19 +72,21 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
     for path in paths:
         files = _files_of(path) if path.is_dir() else [path]
         if not files:
-            faults.append(f"{path}: the folder has no {FENCES_FILE}, and no contracts in *.toml")
+            faults.append(f"{printable(str(path))}: the folder has no {FENCES_FILE}, and no contracts in *.toml")
         for file in files:
+            # A name may have any characters, and is shown to people.
+            name = printable(str(file))
             for place_of, made in _versions_in(file):
                 place = place_of()
                 if isinstance(made, str):
-                    faults.append(f"{file}{place}: {made}")
+                    faults.append(f"{name}{place}: {made}")
                     continue
-                one = PlacedVersion(f"{file}{place}", made, partial(_within, file, place_of))
+                one = PlacedVersion(f"{name}{place}", made, partial(_within, name, place_of))
                 first, there, _ = placed.setdefault(_identity(made), one)
                 if there != made:
                     since = f" from {made.effective_from}" if made.effective_from else ""
                     faults.append(
-                        f"{file}{place}: {made.kind} {made.id!r}{since} is given twice, with two contents ({first})"
+                        f"{name}{place}: {made.kind} {made.id!r}{since} is given twice, with two contents ({first})"
                     )
     if faults:
         raise ReferenceFileError(faults)
@@ -101,7 +104,7 @@ def _identity(version: ReferenceVersion) -> tuple[Kind, str, str]:
     return version.kind, version.id, version.effective_from if begin == UNKNOWN_BEGINNING else begin
 
 
-def _within(file: Path, place_of: _PlaceOf, *inner: str | int) -> str:
+def _within(file: str, place_of: _PlaceOf, *inner: str | int) -> str:
     return f"{file}{place_of(*inner)}"
 
 
@@ -113,7 +116,8 @@ def _versions_in(file: Path) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]
             yield from _contracts_in(text)
             return
     except (OSError, ValueError) as error:
-        yield _place_is(""), f"cannot be read: {error}"
+        why = file_fault(error) if isinstance(error, OSError) else error
+        yield _place_is(""), f"cannot be read: {why}"
         return
     yield from ((_place_is(f": {feature.place}"), _fence(feature)) for feature in read_features(text))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import pulsar
@@ -16,7 +17,15 @@ from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, is_publ
 from identity.signatures import OperatorKey, Publication, sign_publication
 from identity.tokens import InvalidToken, read_claims
 from runtime import cluster_clock
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, TokenNotGood, open_pulsar_client
+from runtime.bounded_closing import close_within
+from runtime.pulsar_client import (
+    PulsarAccess,
+    PulsarAccessError,
+    PulsarToken,
+    TokenNotGood,
+    close_quietly,
+    open_pulsar_client,
+)
 
 _TIMEOUT_S = 10
 _RIGHT_NEEDED = (
@@ -90,7 +99,7 @@ def publish(
                 publications = publications or _with_ids(todo, _newest_id(client, now_ms), now_ms)
                 return _send(client, publications, signing)
             finally:
-                client.close()
+                close_within([partial(close_quietly, client)])
         except pulsar.AuthorizationError:
             way_out = {"way_out": _RIGHT_NEEDED}
             reasons.append(f"{url}: the role {_role(access)} may not publish on {NAMESPACE}")

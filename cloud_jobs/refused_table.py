@@ -9,6 +9,7 @@ from rich.text import Text
 
 from geo.reference.in_force import RefusedVersion
 from geo.reference.messages import QuarantinedMessage
+from settings import printable
 
 
 def refused_table(refused: Iterable[RefusedVersion]) -> Table:
@@ -29,5 +30,5 @@ def _table(title: str, headings: tuple[str, ...], rows: Iterable[tuple[str, ...]
         table.add_column(heading, overflow="fold")
     for row in rows:
         # as Text: Rich would read brackets in a name as markup
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table

@@ -30,7 +30,7 @@ from identity.operator_keys import ANY, KINDS
 from identity.signatures import OperatorKey
 from identity.signed_push import read_signed_push, sign_push, verify_push
 from runtime.durable_file import replace_durably
-from settings import MAX_PUSHED_BYTES, SettingsError, one_line
+from settings import MAX_PUSHED_BYTES, SettingsError, one_line, open_file, printable
 
 __all__ = ["app"]
 
@@ -79,6 +79,9 @@ def key(
     with _errors_as_messages():
         for kind in kinds:
             _check_kind(kind)
+        # First: a key that nobody trusts would be in the way of the next one of its name.
+        if operators.exists():
+            read_operators(operators)
         made, now = OperatorKey.generate(), datetime.now(UTC).replace(microsecond=0)
         try:
             trusted = trusted_key(
@@ -135,7 +138,7 @@ def sign(
         _print_json([{"file": str(file), "device": device, "version": made} for file, device, made, _ in signed])
         return
     for file, device, made, _ in signed:
-        typer.echo(f"{file}: version {made} for {device}")
+        typer.echo(printable(f"{file}: version {made} for {device}"))
 
 
 @app.command()
@@ -164,7 +167,8 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
         _print_json(rows)
     else:
         for row in rows:
-            typer.echo(f"{row['file']}: " + (str(row["refused"] or f"version {row['version']} by {row['signed_by']}")))
+            said = str(row["refused"] or f"version {row['version']} by {row['signed_by']}")
+            typer.echo(printable(f"{row['file']}: {said}"))
     if any(row["refused"] for row in rows):
         raise typer.Exit(1)
 
@@ -206,7 +210,7 @@ def _fault(settings: bytes) -> str:
 
 
 def _read(file: Path) -> bytes:
-    with file.open("rb") as opened:
+    with open_file(file) as opened:
         # one byte more than is taken shows that there is more
         text = opened.read(MAX_PUSHED_BYTES + 1)
     if len(text) > MAX_PUSHED_BYTES:
@@ -226,7 +230,7 @@ def _errors_as_messages() -> Iterator[None]:
         typer.echo("\n".join(error.lines), err=True)
         raise typer.Exit(os.EX_CONFIG) from error
     except (IdentityError, OSError, ValueError) as error:
-        typer.echo(f"waybill push: {error_text(error)}", err=True)
+        typer.echo(printable(f"waybill push: {error_text(error)}"), err=True)
         raise typer.Exit(1) from error
 
 

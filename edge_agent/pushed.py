@@ -12,7 +12,7 @@ from typing import Any, Literal
 from edge_agent.config import AgentSettings, ClassSettings, UplinkSettings
 from edge_agent.pushable import ALLOW_DELETION, CREDENTIALS, PushRefused, check_bounds, merged, pushed_tables
 from edge_agent.pushed_files import AGAIN, ATTEMPTS, IN_FORCE, ON_TRIAL, REFUSED, PushedFiles
-from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, validate
+from settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, SettingsError, load, parse_toml, read_file, validate
 
 NO_ACKNOWLEDGEMENT = "no region acknowledged with them"
 MAX_ATTEMPTS = 3
@@ -62,7 +62,7 @@ def merge_pushed(config: Path, text: str) -> AgentSettings:
     base, pushed = load(AgentSettings, config), pushed_tables(text)
     pushed.pop(ALLOW_DELETION, None)
     try:
-        file_tables = parse_toml(config.read_text(encoding="utf-8"), MAX_TOML_BYTES)
+        file_tables = parse_toml(read_file(config).decode("utf-8"), MAX_TOML_BYTES)
     except (OSError, ValueError) as error:
         raise SettingsError(str(config), [f"cannot be read: {error}"]) from error
     if "uplinks" in pushed:

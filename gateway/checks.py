@@ -19,7 +19,7 @@ from runtime.broker_settings import is_this_machine, unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import unusable_tls_files
 from runtime.token_watch import token_faults, tokens_ending
-from settings import SettingsError
+from settings import SettingsError, read_file
 
 
 def problems(settings: GatewaySettings) -> list[str]:
@@ -77,7 +77,7 @@ def _name_problems(settings: GatewaySettings) -> Iterator[str]:
     if tls is None or tls.certificate is None:
         return
     with contextlib.suppress(OSError, ValueError, IdentityError):
-        named = common_name(read_certificates(tls.certificate.read_bytes())[0].subject)
+        named = common_name(read_certificates(read_file(tls.certificate))[0].subject)
         if named != own:
             make = f"waybill pki gateway {settings.name} --region {settings.region} --out FOLDER"
             yield (

@@ -13,7 +13,7 @@ import structlog
 from gateway.config import PushFolder
 from gateway.validation import Sender
 from identity import OperatorKeys, SignatureRefused, read_operators, read_signed_push, verify_push
-from settings import MAX_PUSHED_BYTES, SettingsError, parse_toml
+from settings import MAX_PUSHED_BYTES, SettingsError, open_file, parse_toml
 from telemetry import DEVICE_PATTERN, InvalidJson, parse_json
 
 OUTCOMES = ("applied", "refused", "taken back")
@@ -80,7 +80,7 @@ def read_push(path: Path) -> PushedFile:
         raise ValueError(f"{device.tenant}/{device.device} is not a valid device name")
     if not path.is_file():
         raise ValueError("not a file")
-    with path.open("rb") as file:
+    with open_file(path) as file:
         # One byte more than is taken shows that there is more.
         text = file.read(MAX_PUSHED_BYTES + 1)
     if len(text) > MAX_PUSHED_BYTES:

@@ -33,6 +33,7 @@ from identity.authority import (
 from identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing, IdentityError, NotAnAuthority
 from identity.requests import KeyPair
 from runtime.durable_file import create_durably, replace_durably
+from settings import read_file
 
 __all__ = ["AUTHORITY_FILES", "AUTHORITY_KEY", "AuthorityFolder", "IssuedCertificate", "issued_in"]
 
@@ -57,7 +58,7 @@ class IssuedCertificate(NamedTuple):
     def read(cls, file: Path) -> Self:
         """The first certificate of a file (PEM). Raises AuthorityDamaged where there is none, OSError."""
         try:
-            certificate = read_certificates(file.read_bytes())[0]
+            certificate = read_certificates(read_file(file))[0]
         except NotAnAuthority as error:
             raise AuthorityDamaged(file, str(error)) from error
         name, issuer = common_name(certificate.subject), common_name(certificate.issuer)
@@ -101,9 +102,9 @@ class AuthorityFolder:
         Raises AuthorityMissing, AuthorityDamaged.
         """
         try:
-            certificate, *issuers = read_certificates((folder / _CERTIFICATE).read_bytes())
-            root_pem = (folder / _ROOT).read_bytes()
-            pair = KeyPair.from_pem((key or folder / AUTHORITY_KEY).read_bytes())
+            certificate, *issuers = read_certificates(read_file(folder / _CERTIFICATE))
+            root_pem = read_file(folder / _ROOT)
+            pair = KeyPair.from_pem(read_file(key or folder / AUTHORITY_KEY))
             return cls(folder, Authority(certificate, pair, tuple(issuers)), root_pem)
         except FileNotFoundError as error:
             what = f"has no {Path(error.filename).name}: make an authority there, or say where its key is"
@@ -115,7 +116,7 @@ class AuthorityFolder:
     def certificate_in(folder: Path) -> x509.Certificate:
         """The certificate of the authority of a folder; its key is not needed. Raises AuthorityDamaged, OSError."""
         try:
-            return read_certificates((folder / _CERTIFICATE).read_bytes())[0]
+            return read_certificates(read_file(folder / _CERTIFICATE))[0]
         except NotAnAuthority as error:
             raise AuthorityDamaged(folder, f"{_CERTIFICATE}: {error}") from error
 
@@ -161,7 +162,7 @@ class AuthorityFolder:
         """
         file = self.folder / _ISSUED / f"{serial:040x}.pem"
         try:
-            certificate = read_certificates(file.read_bytes())[0]
+            certificate = read_certificates(read_file(file))[0]
         except FileNotFoundError:
             return None
         except NotAnAuthority as error:
@@ -183,7 +184,7 @@ def _new_key(folder: Path) -> KeyPair:
         raise AuthorityExists(folder)
     # The key that a crash left here, before its certificate was written, is as good as another one.
     create_durably(folder / AUTHORITY_KEY, KeyPair.generate().private_pem(), mode=0o600)
-    return KeyPair.from_pem((folder / AUTHORITY_KEY).read_bytes())
+    return KeyPair.from_pem(read_file(folder / AUTHORITY_KEY))
 
 
 def issued_in(folder: Path) -> list[IssuedCertificate]:

@@ -130,8 +130,10 @@ class Published:
     def text(self) -> str:
         """How far it came."""
         unknown = isinstance(self.error, PublicationUnknown) and bool(self.left)
+        # One that is published may have to be published once more.
+        published = len(self.made.keys() - {*self.left})
         of_one = f", of {self.left[0]} nobody knows" if unknown else ""
-        return f"cut short: {len(self.made)} published{of_one}, {len(self.left) - unknown} not published: {self.error}"
+        return f"cut short: {published} published{of_one}, {len(self.left) - unknown} not published: {self.error}"
 
 
 class Heard(NamedTuple):

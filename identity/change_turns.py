@@ -23,10 +23,15 @@ def published_in_turn(
     turn: Callable[[str], DeviceEntry],
     publish: Callable[[DeviceEntry], str],
     on_published: Callable[[int], object],
+    before: Published | None = None,
 ) -> Published:
-    """What was published; `turn` makes the entry of a device. Raises RegistryUnreachable where surely nothing was."""
-    sent = Published()
+    """What was published, beside what was `before`; `turn` makes the entry of a device.
+
+    Raises RegistryUnreachable where surely nothing was.
+    """
+    sent = Published() if before is None else before
     for number, name in enumerate(names):
+        former = sent.made.get(name)
         try:
             _take_turn(sent, name, turn, publish)
             on_published(len(sent.made))
@@ -37,7 +42,8 @@ def published_in_turn(
             return sent
         except KeyboardInterrupt:
             # It may have come after the cluster's answer.
-            sent.error, sent.left = Interrupted(f"interrupted at {name}"), names[number + (name in sent.made) :]
+            is_made = sent.made.get(name) is not former
+            sent.error, sent.left = Interrupted(f"interrupted at {name}"), names[number + is_made :]
             return sent
     return sent
 

@@ -12,6 +12,7 @@ import typer
 
 from identity.command_session import command_session, known_entry
 from identity.device_answers import DEVICE, Speaker, confirmation, device_facts, device_line, no_device_text
+from settings import printable
 
 if TYPE_CHECKING:
     from identity.registry_messages import DevicePublication
@@ -33,7 +34,8 @@ def show_devices(config: Path | None, tenant: str, *, as_json: bool, speaker: Sp
         else:
             for one in chosen:
                 why = (missing or {}).get(one.entry.name)
-                typer.echo(device_line(one.entry, session.signed_by(one)) + (f"  NOT CONFIRMED: {why}" if why else ""))
+                unconfirmed = f"  NOT CONFIRMED: {printable(why)}" if why else ""
+                typer.echo(device_line(one.entry, session.signed_by(one)) + unconfirmed)
     if missing is None:
         typer.echo(f"{speaker.program}: confirmations cannot be read: what is listed may not be in force", err=True)
 

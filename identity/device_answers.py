@@ -12,6 +12,7 @@ import typer
 
 from identity.errors import MAX_ERROR_CHARACTERS
 from identity.nearest import did_you_mean
+from settings import printable
 
 if TYPE_CHECKING:
     from identity.change_outcome import ChangeOutcome, DeviceOutcome
@@ -85,7 +86,7 @@ def say_outcome(
     else:
         _say_devices(outcome, speaker)
         for _, text in problems:
-            typer.echo(f"{speaker.program}: {text}", err=True)
+            typer.echo(printable(f"{speaker.program}: {text}"), err=True)
     if problems:
         raise typer.Exit(problems[0][0])
 
@@ -135,19 +136,19 @@ def _say_devices(outcome: ChangeOutcome, speaker: Speaker) -> None:
     published = {one.entry.name for one in outcome.publications}
     for one in outcome.publications:
         entry, mark = one.entry, _mark(outcome.devices.get(one.entry.name))
-        typer.echo(f"{entry.name}: {entry.state}, version {entry.version} ({one.publication_id}){mark}")
+        typer.echo(printable(f"{entry.name}: {entry.state}, version {entry.version} ({one.publication_id}){mark}"))
         for line in () if "OUTRANKED" in mark else _advice(entry):
             typer.echo(f"  {line}")
     for name, became in outcome.devices.items():
         if name not in published and (mark := _mark(became)):
-            typer.echo(f"{name}:{mark}")
+            typer.echo(printable(f"{name}:{mark}"))
     if outcome.holds and outcome.confirmed and not outcome.missing:
-        typer.echo(f"confirmed: {', '.join(outcome.confirmed)}")
+        typer.echo(printable(f"confirmed: {', '.join(outcome.confirmed)}"))
     if outcome.unlisted:
         regions = ", ".join(outcome.unlisted)
-        typer.echo(f"{speaker.program}: `regions` of the settings lacks {regions}: add it there", err=True)
+        typer.echo(printable(f"{speaker.program}: `regions` of the settings lacks {regions}: add it there"), err=True)
     for name in outcome.names("refused"):
-        typer.echo(f"{speaker.program}: {name}: {outcome.devices[name].why}", err=True)
+        typer.echo(printable(f"{speaker.program}: {name}: {outcome.devices[name].why}"), err=True)
 
 
 def _mark(one: DeviceOutcome | None) -> str:
@@ -181,7 +182,7 @@ def end(
     if as_json:
         typer.echo(_result(status, text, facts or {}))
     else:
-        typer.echo(f"{speaker.program}: {text}", err=True)
+        typer.echo(printable(f"{speaker.program}: {text}", "\n"), err=True)
     raise typer.Exit(status)
 
 
@@ -189,7 +190,7 @@ def refusals(refused: Mapping[str, Exception], *, as_json: bool) -> dict[str, ob
     """The devices that were refused, for programs; for people each is printed here."""
     if not as_json:
         for why in refused.values():
-            typer.echo(f"{DEVICE.program}: {why}", err=True)
+            typer.echo(printable(f"{DEVICE.program}: {why}"), err=True)
     return {"refused": [{"device": name, "why": str(why)} for name, why in refused.items()]}
 
 

@@ -34,7 +34,6 @@ from identity.command_options import (
 from identity.command_session import command_session, known_entry, outcome_of
 from identity.command_views import show_device, show_devices
 from identity.device_answers import end_refused, refusals, say_outcome
-from identity.refused_token import removes_refused_token
 
 if TYPE_CHECKING:
     from identity.operator_settings import OperatorSettings
@@ -75,7 +74,6 @@ def show(device: Device, *, config: Config = None, as_json: AsJson = False) -> N
 
 
 @app.command()
-@removes_refused_token
 def expect(
     device: Device,
     *,
@@ -100,28 +98,29 @@ def expect(
 
     Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
     """
-    from identity.claim_option import claim_of
+    from identity.claim_option import claim_option
     from identity.registry import expect as expected
     from identity.registry import expect_again
 
     tenant, _, name = device.partition("/")
-    claim = claim_of(token_file, factory, by_hand=by_hand, days=days)
-    if again and claim is None:
+    if again and by_hand:
         raise typer.BadParameter("--again needs a claim: --token-file or --factory")
 
-    def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-        held = known_entry(session, device) if again else session.get(device)
-        waits_for = None if held is None else held.predecessor
-        before = None if waits_for is None else session.get(waits_for)
-        if again and claim is not None and held is not None:
-            made = expect_again(held, region=region, claim=claim, change=change, predecessor=before)
-        else:
-            made = expected(tenant, name, region=region, claim=claim, change=change, held=held, predecessor=before)
-        if waits_for is not None and made.predecessor is None:
-            typer.echo(f"waybill device: {waits_for} ended otherwise: {device} is a device of its own", err=True)
-        return (made,)
+    with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
 
-    _change(config, key, reason, wait, entries, names={device}, region=region, tenant=tenant, as_json=as_json)
+        def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
+            held = known_entry(session, device) if again else session.get(device)
+            waits_for = None if held is None else held.predecessor
+            before = None if waits_for is None else session.get(waits_for)
+            if again and claim is not None and held is not None:
+                made = expect_again(held, region=region, claim=claim, change=change, predecessor=before)
+            else:
+                made = expected(tenant, name, region=region, claim=claim, change=change, held=held, predecessor=before)
+            if waits_for is not None and made.predecessor is None:
+                typer.echo(f"waybill device: {waits_for} ended otherwise: {device} is a device of its own", err=True)
+            return (made,)
+
+        _change(config, key, reason, wait, entries, names={device}, region=region, tenant=tenant, as_json=as_json)
 
 
 @app.command()
@@ -186,7 +185,6 @@ def revoke(
 
 
 @app.command()
-@removes_refused_token
 def move(
     device: Device,
     tenant: Annotated[str, typer.Argument(help="The tenant that it belongs to from now on.")],
@@ -205,22 +203,22 @@ def move(
 
     Example: waybill device move acme/bus-1 zeta --token-file bus-1.token --reason "sold" --config operator.toml
     """
-    from identity.claim_option import claim_of
+    from identity.claim_option import claim_option
     from identity.registry import Beginning
     from identity.registry import move as moved
 
-    claim, name = claim_of(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[2]
+    name = device.partition("/")[2]
+    with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
 
-    def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-        beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
-        # The new one first: killed between the two, the command can be given again.
-        return moved(known_entry(session, device), tenant, beginning, change)[::-1]
+        def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
+            beginning = Beginning(claim, held=session.get(f"{tenant}/{name}"))
+            # The new one first: killed between the two, the command can be given again.
+            return moved(known_entry(session, device), tenant, beginning, change)[::-1]
 
-    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"}, tenant=tenant, as_json=as_json)
+        _change(config, key, reason, wait, entries, names={device, f"{tenant}/{name}"}, tenant=tenant, as_json=as_json)
 
 
 @app.command()
-@removes_refused_token
 def replace(
     device: Device,
     successor: Successor,
@@ -239,17 +237,18 @@ def replace(
 
     Example: waybill device replace acme/bus-1 bus-1b --factory SN-99 --reason "broken" --config operator.toml
     """
-    from identity.claim_option import claim_of
+    from identity.claim_option import claim_option
     from identity.registry import Beginning
     from identity.registry import replace as replaced
 
-    claim, tenant = claim_of(token_file, factory, by_hand=by_hand, days=days), device.partition("/")[0]
+    tenant = device.partition("/")[0]
+    with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
 
-    def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-        beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
-        return replaced(known_entry(session, device), successor, beginning, change)[::-1]
+        def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
+            beginning = Beginning(claim, held=session.get(f"{tenant}/{successor}"))
+            return replaced(known_entry(session, device), successor, beginning, change)[::-1]
 
-    _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"}, as_json=as_json)
+        _change(config, key, reason, wait, entries, names={device, f"{tenant}/{successor}"}, as_json=as_json)
 
 
 @app.command()

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from identity.errors import IdentityError
-from settings import file_fault
+from settings import file_fault, printable
 
 __all__ = ["error_text", "errors_as_messages", "print_error"]
 
@@ -33,4 +33,4 @@ def error_text(error: Exception) -> str:
 
 def print_error(text: str) -> None:
     """One line on stderr, never cut."""
-    _errors.print(text, style="red", markup=False, soft_wrap=True)
+    _errors.print(printable(text, "\n"), style="red", markup=False, soft_wrap=True)

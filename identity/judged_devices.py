@@ -26,7 +26,7 @@ from identity.registry import ChangeRefused, Claim, DeviceChange, DeviceEntry, D
 from identity.standing_change import AsItIs
 from identity.token_files import TokenFiles
 from runtime import read_bounded
-from settings import file_fault
+from settings import file_fault, printable
 
 __all__ = ["Beginnings", "JudgedDevice", "Registry", "Turns", "entries_of", "judged", "read_device_files"]
 
@@ -65,6 +65,8 @@ def read_device_files(files: Collection[Path]) -> tuple[list[PlacedDevice], list
     """The devices of files, and all that is wrong with them by itself."""
     placed, faults, left = list[PlacedDevice](), list[DeviceFileFault](), MAX_DEVICES_FILE_BYTES
     for file in files:
+        # A name may have any characters, and is shown to people.
+        name = printable(str(file))
         if len(faults) >= MAX_FILE_FAULTS:
             break
         try:
@@ -74,14 +76,14 @@ def read_device_files(files: Collection[Path]) -> tuple[list[PlacedDevice], list
             text = content.decode("utf-8-sig")
         except (OSError, ValueError) as error:
             why = file_fault(error) if isinstance(error, OSError) else str(error)
-            faults.append(DeviceFileFault(str(file), FileFault.UNREADABLE, f"cannot be read: {why}"))
+            faults.append(DeviceFileFault(name, FileFault.UNREADABLE, f"cannot be read: {why}"))
             continue
-        found, wrong = devices_of_toml(text, str(file), MAX_DEVICES - len(placed))
+        found, wrong = devices_of_toml(text, name, MAX_DEVICES - len(placed))
         placed += found
         faults += wrong
         if not found and not wrong:
             # What was to be written and is empty would change nothing, and be called right.
-            faults.append(DeviceFileFault(str(file), FileFault.UNREADABLE, "no device is in it"))
+            faults.append(DeviceFileFault(name, FileFault.UNREADABLE, "no device is in it"))
     return placed, [*faults, *islice(given_twice(placed), MAX_FILE_FAULTS)][:MAX_FILE_FAULTS]
 
 

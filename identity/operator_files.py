@@ -13,7 +13,8 @@ from identity.errors import OperatorKeyRefused
 from identity.operator_keys import OperatorKeys, TrustedKey
 from identity.signatures import OperatorKey
 from runtime.durable_file import create_durably, replace_durably
-from settings import file_fault, load, parse
+from runtime.folder_lock import alone_in
+from settings import file_fault, load, open_file, parse
 
 __all__ = [
     "NewOperator",
@@ -45,17 +46,19 @@ def write_operator(path: Path, operator: NewOperator) -> None:
 
 def trust_operator(path: Path, operator: NewOperator) -> None:
     """Adds the public key to a file of trusted keys, which may not exist yet. Raises SettingsError, OSError."""
-    known = dict(read_operators(path).keys) if path.exists() else {}
-    text = operators_toml(known | {operator.key.key_id: operator.trusted})
-    # before the write: what nobody can read would end every check on this machine
-    parse(OperatorKeys, text, str(path))
-    replace_durably(path, text.encode())
+    # Of two that add a key at once neither may write what it read before the other had written.
+    with alone_in(path.parent):
+        known = dict(read_operators(path).keys) if path.exists() else {}
+        text = operators_toml(known | {operator.key.key_id: operator.trusted})
+        # before the write: what nobody can read would end every check on this machine
+        parse(OperatorKeys, text, str(path))
+        replace_durably(path, text.encode())
 
 
 def read_operator_key(path: Path) -> OperatorKey:
     """The private key of a file. Raises OperatorKeyRefused."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return OperatorKey.from_pem(file.read(_MAX_KEY_BYTES))
     except OSError as error:
         raise OperatorKeyRefused(f"{path}: cannot be read: {file_fault(error)}") from error

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from identity.authority import common_name, regional_name
 from identity.authority_folder import IssuedCertificate
@@ -21,6 +22,7 @@ from identity.names import PrincipalKind, device_name, principal
 from identity.pki_folder import PkiFolder, latest
 from identity.token_key_commands import app as token_key
 from runtime.tls import TlsSettings
+from settings import printable
 
 __all__ = ["app"]
 
@@ -312,7 +314,9 @@ def _show(found: Sequence[IssuedCertificate], within: float, as_json: bool, revo
         for heading in ("name", "what", "ends", "state", "revoked", "signed by"):
             table.add_column(heading, overflow="fold", no_wrap=heading == "ends")
         for one, is_listed, state in rows:
-            table.add_row(one.name, one.what, _as_text(one.not_after), state, is_listed, one.issuer)
+            cells = (one.name, one.what, _as_text(one.not_after), state, is_listed, one.issuer)
+            # as Text: Rich would read brackets in a name as markup
+            table.add_row(*(Text(printable(cell)) for cell in cells))
         console.print(table)
     raise typer.Exit(1 if any(state in {"ends soon", "ended"} for *_, state in rows) else 0)
 

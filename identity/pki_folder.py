@@ -31,6 +31,7 @@ from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request, read_req
 from identity.share_file import read_share
 from runtime.durable_file import create_durably, replace_durably
 from runtime.tls import TlsSettings
+from settings import open_file, read_file
 from telemetry.record import DEVICE_PATTERN
 
 __all__ = ["PkiFolder", "certify", "latest"]
@@ -165,7 +166,7 @@ class PkiFolder:
             raise KeyExists(folder, owner or _SOMEBODY)
         if not has_share:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_durably(copy, share.read_bytes(), mode=0o600)
+            replace_durably(copy, read_file(share), mode=0o600)
         # Before the certificate: whoever is killed between the two says the same again.
         if owner is not None and not has_share:
             return credentials_in(folder)
@@ -183,7 +184,7 @@ class PkiFolder:
         if not isinstance(named, DeviceName):
             raise NameRefused(f"{name!r:.80} names no device: a device is TENANT/DEVICE")
         # One byte more than is taken, so that a longer file is refused and not cut.
-        with request.open("rb") as file:
+        with open_file(request) as file:
             pem = file.read(MAX_REQUEST_BYTES + 1)
         if (owner := _owner(folder)) not in (None, name):
             raise KeyExists(folder, owner or _SOMEBODY)
@@ -208,7 +209,7 @@ class PkiFolder:
         if key is None or not files.certificate.exists():
             missing = "key.pem" if key is None else "certificate.pem"
             raise CredentialsRefused(folder, f"has no {missing}: there is nothing to renew")
-        old = read_certificates(files.certificate.read_bytes())[0]
+        old = read_certificates(read_file(files.certificate))[0]
         if old.public_key() != key.public:
             raise CredentialsRefused(folder, "key.pem is not the key of certificate.pem: make a new pair elsewhere")
         issuer = common_name(old.issuer)
@@ -240,7 +241,7 @@ def _owner(folder: Path) -> str | None:
     files = credentials_in(folder)
     assert files.certificate is not None
     try:
-        return common_name(read_certificates(files.certificate.read_bytes())[0].subject)
+        return common_name(read_certificates(read_file(files.certificate))[0].subject)
     except FileNotFoundError:
         return None
     except IdentityError:
@@ -252,7 +253,7 @@ def _key_in(folder: Path) -> KeyPair | None:
     files = credentials_in(folder)
     assert files.key is not None
     try:
-        return KeyPair.from_pem(files.key.read_bytes())
+        return KeyPair.from_pem(read_file(files.key))
     except FileNotFoundError:
         return None
     except KeyRefused as error:

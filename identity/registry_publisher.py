@@ -91,9 +91,8 @@ class RegistryPublisher:
             # The next one begins anew: a client that got no producer would be left behind.
             self.close()
             if refusal := access_refusal(error):
-                raise RegistryRefused(
-                    refusal_text(refusal, str(error), self._access, DEVICES_TOPIC, "produce")
-                ) from error
+                why = refusal_text(refusal, str(error), self._access, DEVICES_TOPIC, "produce")
+                raise RegistryRefused(f"{entry.name} is not published at {self._service_url}: {why}") from error
             if is_sent:
                 unknown = f"whether {entry.name} is published at {self._service_url} is not known: {error}"
                 raise PublicationUnknown(unknown) from error

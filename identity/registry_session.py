@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,6 +39,7 @@ from identity.registry_publisher import RegistryPublisher, RegistryRefused, Regi
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Repeated
 from identity.registry_signing import check_right, signed_by
 from identity.standing_change import Anew, StandingChange
+from runtime.bounded_closing import close_within
 from runtime.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.pulsar_client import TokenNotGood
@@ -50,8 +52,8 @@ _SILENCE_S: Final = 30.0
 _LOOK_S: Final = 0.2
 _SIGNED_AGAIN: Final = 3
 
-
 OnMessage = Callable[[TopicMessage, BecameOfMessage], object]
+Turn = Callable[[str], DeviceEntry]
 
 
 class ClockRefused(IdentityError):
@@ -63,8 +65,7 @@ class RegistrySession:
 
     `names`: the devices that are asked about, of which alone messages are judged; None: all. `on_progress` hears what
     goes on and how far it is. Raises RegistryUnreachable; RegistryRefused at once where a cluster lets us not in, or
-    would not, by what our token says of itself;
-    SettingsError, OperatorKeyRefused for files of keys that cannot be used.
+    would not, by what our token says of itself; SettingsError, OperatorKeyRefused for files of keys.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class RegistrySession:
     def _not_let_in(self, standing: TopicStanding, topic: str) -> str:
         """Why a topic is not read."""
         if standing.refusal is None:
-            return standing.problem
+            return f"{self._settings.service_url}: {standing.problem}"
         return refusal_text(standing.refusal, standing.problem, self._settings.access, topic, "consume")
 
     def __enter__(self) -> Self:
@@ -136,7 +137,7 @@ class RegistrySession:
             raise RegistryRefused(str(error)) from error
         try:
             self._read(self._reader)
-        except RegistryUnreachable:
+        except BaseException:
             self.__exit__(None, None, None)
             raise
         self._is_read = True
@@ -146,10 +147,8 @@ class RegistrySession:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self._publisher.close()
-        self._reader.close()
-        if self._confirmations.is_running:
-            self._confirmations.close()
+        hears = self._confirmations.is_running
+        close_within([self._publisher.close, self._reader.close, *([self._confirmations.close] if hears else [])])
 
     def not_taken(self, name: str) -> str:
         """Why a device of which there is an entry is not known here, and may be elsewhere; "": there is none."""
@@ -221,14 +220,18 @@ class RegistrySession:
         self._begin_to_hear(wait_s)
         for _ in range(_SIGNED_AGAIN):
             # Each as it is at its turn: among so many one may be enrolled meanwhile.
-            again = self._send([name for name in todo if self.get(name) is not None], self._known)
-            again.made, again.refused = sent.made | again.made, sent.refused | again.refused
-            sent = again
+            sent = self._send([name for name in todo if self.get(name) is not None], self._known, sent)
             # What it was at its turn came behind what it is now, and compaction keeps the last.
             change = StandingChange(sent, {}, self.publication)
-            if sent.error is not None or not (todo := tuple(change.gone(self._seen))):
+            if sent.error is not None or not (todo := tuple(change.gone(self._seen, self._lost))):
                 break
         return self._outcome(StandingChange(sent, {}, self.publication), wait_s)
+
+    @property
+    def _lost(self) -> str:
+        """Why nothing comes back; "": it may."""
+        problem = self._reader.standing.problem
+        return problem and f"the registry at {self._settings.service_url} is not read any more: {problem}"
 
     def _publications(self, names: Iterable[str]) -> dict[str, DevicePublication]:
         return {name: one for name in names if (one := self.publication(name)) is not None}
@@ -238,23 +241,21 @@ class RegistrySession:
         assert found is not None, "nothing takes a device out of the registry"
         return found
 
-    def _send(self, names: Sequence[str], turn: Callable[[str], DeviceEntry]) -> Published:
-        """What was published, once it came back, as far as it does. Raises RegistryUnreachable where nothing was."""
+    def _send(self, names: Sequence[str], turn: Turn, before: Published | None = None) -> Published:
+        """What is published once it came back, and what was `before`. Raises RegistryUnreachable where nothing is."""
 
         def checked(name: str) -> DeviceEntry:
             self._check_rights((entry := turn(name),))
             return entry
 
-        sent = published_in_turn(
-            names, checked, self._publisher.publish, lambda count: self._on_progress("published", count)
-        )
+        publish, on_published = self._publisher.publish, partial(self._on_progress, "published")
+        sent = published_in_turn(names, checked, publish, on_published, before)
         # What another operator published at the same moment stands before ours or behind it: ours is read back.
         ids = [one.publication_id for one in sent.made.values()]
         if not isinstance(sent.error, Interrupted):
             with notes_interrupt(sent, "what is published was read back"):
-                self._progress(
-                    "read back", lambda: sum(one in self._seen for one in ids), lambda: self._seen.issuperset(ids)
-                )
+                is_back, count = partial(self._seen.issuperset, ids), lambda: sum(one in self._seen for one in ids)
+                self._progress("read back", count, is_back)
         return sent
 
     def _check(self, entries: Iterable[DeviceEntry]) -> None:
@@ -297,7 +298,8 @@ class RegistrySession:
             since_ms = (time.time() - CONFIRMATIONS_KEPT.total_seconds()) * 1000
             with notes_interrupt(sent, "every region had answered"):
                 heard = self._heard(lambda: change.asked(since_ms), wait_s)
-        outcome = change_outcome(sent, change.gone(self._seen), change.beside, heard, self._settings.regions)
+        gone = change.gone(self._seen, self._lost)
+        outcome = change_outcome(sent, gone, change.beside, heard, self._settings.regions)
         if sent.error is not None:
             raise ChangeCutShort(outcome) from sent.error
         return outcome
@@ -394,6 +396,5 @@ class RegistrySession:
         return True
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        end_s = time.monotonic() + timeout_s
         with self._changed:
-            return self._changed.wait_for(condition, max(0.0, end_s - time.monotonic()))
+            return self._changed.wait_for(condition, max(0.0, timeout_s))

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from identity.errors import SealingKeyError, Unsealable
 from identity.pem_keys import private_key_of, public_key_of
+from settings import open_file
 
 _MAGIC: Final = b"WBS1"
 _ID_BYTES, _KEY_BYTES, _NUMBER_BYTES, _TAG_BYTES = 8, 32, 12, 16
@@ -139,7 +140,7 @@ def read_private_key(file: Path) -> X25519PrivateKey:
 
 def _pem(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
+        with open_file(file) as opened:
             return opened.read(_MAX_PEM_BYTES)
     except OSError as error:
         raise SealingKeyError(f"{file}: cannot be read: {error}") from error

@@ -48,8 +48,11 @@ class StandingChange:
         self.sent, self.beside = sent, beside
         self._held, self._anew = held, anew
 
-    def gone(self, seen: Collection[str]) -> dict[str, DeviceOutcome]:
-        """The devices of which something else holds, or of which nobody knows; `seen`: the ids that came back."""
+    def gone(self, seen: Collection[str], lost: str = "") -> dict[str, DeviceOutcome]:
+        """The devices of which something else holds, or of which nobody knows.
+
+        `seen`: the ids that came back; `lost`: why others do not.
+        """
         found = dict[str, DeviceOutcome]()
         for name, one in self.sent.made.items():
             now = self._held(name)
@@ -57,7 +60,8 @@ class StandingChange:
             if not is_back and one.publication_id not in seen:
                 # Of what was cut short nothing is waited for: the cluster said that it has it.
                 if self.sent.error is None:
-                    found[name] = DeviceOutcome(Became.UNKNOWN, "it is published, and did not come back")
+                    why = f"it is published, and did not come back{lost and ': '}{lost}"
+                    found[name] = DeviceOutcome(Became.UNKNOWN, why)
             elif self._is_other(name, one, now):
                 found[name] = _outranked(now)
         for name, one in self.beside.items():

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from identity.claims import EnrolmentToken, make_token, read_token
+from identity.claims import EnrolmentToken, make_token
 from identity.device_file import FileFault
 from identity.device_file_changes import FileChangeRefused
 from identity.errors import NameRefused
 from identity.registry import Claim, DeviceEntry, first_fault
-from runtime.durable_file import create_durably
+from identity.token_file import check_own, create_token_file, remove_token_file, take_token_file
 from settings import file_fault
 
 __all__ = ["TokenFiles"]
 
-_MAX_BYTES: Final = 1 << 10
+_TRIES: Final = 10
 
 
 class TokenFiles:
@@ -32,7 +32,7 @@ class TokenFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made: dict[str, Path] = {}
+        self._made: dict[str, tuple[Path, EnrolmentToken]] = {}
         self._names: dict[str, str] = {}
 
     def note(self, entries: Iterable[DeviceEntry]) -> None:
@@ -63,9 +63,12 @@ class TokenFiles:
         raise FileChangeRefused(FileFault.NO_TOKEN, name, why)
 
     def forget(self, names: Iterable[str] | None = None) -> None:
-        """Takes away what was made here for these devices (None: all): never published, it opens nothing."""
+        """Takes away what was made here for these devices (None: all): never published, it opens nothing.
+
+        What another command took meanwhile stays: it may be published.
+        """
         for name in self._made if names is None else self._made.keys() & {*names}:
-            self._made[name].unlink(missing_ok=True)
+            remove_token_file(*self._made[name])
 
     def _token(self, name: str, file: Path) -> EnrolmentToken:
         token = make_token()
@@ -73,34 +76,12 @@ class TokenFiles:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         for folder in (self._folder, file.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
-            _check_own(folder, folder.stat(), stat.S_IWGRP | stat.S_IWOTH)
-        if create_durably(file, token.text.get_secret_value().encode() + b"\n", mode=0o600):
-            self._made[name] = file
-            return token
-        # Never overwritten: by another use of the folder it may have been handed out.
-        try:
-            return read_token(_read_own(file).decode().removesuffix("\n"))
-        except ValueError as error:
-            raise NameRefused(str(error)) from error
-
-
-def _read_own(file: Path) -> bytes:
-    """A token that this user wrote and that nobody else can read. Raises OSError, ValueError."""
-    # No link is followed, and a pipe is not waited for: who put one there chooses what we would publish.
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is no file")
-        _check_own(file, found, stat.S_IRWXG | stat.S_IRWXO)
-        return os.read(descriptor, _MAX_BYTES)
-    finally:
-        os.close(descriptor)
-
-
-def _check_own(path: Path, found: os.stat_result, forbidden: int) -> None:
-    """Raises NameRefused for what another user has, or may use in a way that is forbidden."""
-    if found.st_uid != os.geteuid():
-        raise NameRefused(f"{path} belongs to another user")
-    if found.st_mode & forbidden:
-        raise NameRefused(f"others may use {path}, by its mode {stat.S_IMODE(found.st_mode):03o}: chmod go= it")
+            check_own(folder, folder.stat(), stat.S_IWGRP | stat.S_IWOTH)
+        for _ in range(_TRIES):
+            if create_token_file(file, token):
+                self._made[name] = file, token
+                return token
+            # Never overwritten: by another use of the folder it may have been handed out.
+            with suppress(FileNotFoundError):  # removed meanwhile by the command that made it
+                return take_token_file(file)
+        raise NameRefused("other commands make it and remove it again")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from identity.errors import IdentityError
 from identity.tokens import DISCOVERY_PATH, InvalidToken, TokenClaims, TokenKey, read_claims
 from runtime import read_bounded
+from settings import read_file
 
 __all__ = ["CLUSTERS_READ_S", "KeyStep", "KeyStepRefused", "KeyUse", "NextStep", "TokenFolder", "TokenKeyState"]
 
@@ -97,7 +98,7 @@ class TokenFolder:
     def claims(self, role: str) -> TokenClaims | None:
         """What a role's token says; None where it is missing, is no text, or is no token."""
         try:
-            return read_claims(self.token_file(role).read_text())
+            return read_claims(read_file(self.token_file(role)).decode())
         except (OSError, ValueError):
             return None
 
@@ -108,7 +109,7 @@ class TokenFolder:
     def key_in(self, file: Path) -> TokenKey:
         """The key of a file. Raises InvalidToken, which names it, OSError."""
         try:
-            return TokenKey.from_pem(file.read_bytes())
+            return TokenKey.from_pem(read_file(file))
         except InvalidToken as error:
             raise InvalidToken(f"{file}: {error}") from error
 
@@ -140,7 +141,7 @@ class TokenFolder:
 
     def _signer_among(self, ids: list[str]) -> str:
         try:
-            named = self.signer_file.read_bytes().decode(errors="replace")
+            named = read_file(self.signer_file).decode(errors="replace")
         except FileNotFoundError:
             if not ids:
                 raise InvalidToken(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ipaddress
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from runtime.tls import TlsSettings, unusable_tls_files
-from settings import Settings
+from settings import Settings, open_file
 
 __all__ = ["BrokerSettings", "Host", "Port", "Seconds", "is_this_machine", "read_password", "unusable_files"]
 
@@ -57,7 +58,7 @@ class BrokerSettings(Settings):
 
 def read_password(file: Path) -> str:
     """The first line of a password file. Raises OSError, ValueError."""
-    with file.open(encoding="utf-8") as lines:
+    with io.TextIOWrapper(open_file(file), encoding="utf-8") as lines:
         return lines.readline(MAX_PASSWORD_CHARACTERS).partition("\n")[0]
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from runtime.tls import TlsSettings, certificate_faults, check_key_pair
 from runtime.token_life import TokenLife, token_life
-from settings import Settings
+from settings import Settings, open_file
 
 if TYPE_CHECKING:
     import pulsar
@@ -254,7 +254,7 @@ def _refuse_passphrase(certificate: Path, key: Path) -> None:
 
 def _read_token(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             text = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise PulsarAccessError(f"token file {path} cannot be read: {error}") from error

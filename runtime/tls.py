@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from settings import Settings
+from settings import Settings, read_file
 
 __all__ = [
     "TlsSettings",
@@ -65,7 +65,7 @@ def certificate_faults(ca: Path | None, certificate: Path | None, key: Path | No
     for name, path in {"ca": ca, "certificate": certificate, "key": key}.items():
         try:
             if path is not None:
-                path.read_bytes()
+                read_file(path)
         except OSError as error:
             unreadable = True
             yield name, f"cannot be read: {error}"

@@ -11,7 +11,8 @@ from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, 
 from settings.file_fault import file_fault
 from settings.loading import load, parse, problem_text, read_text, renamed_to, validate
 from settings.model import Settings, SettingsError
-from settings.one_line import one_line
+from settings.one_line import one_line, printable
+from settings.regular_file import NotAFile, open_file, read_file
 from settings.text_fault import TextFault, toml_fault
 from settings.toml_lines import TomlLines, TomlPath
 
@@ -19,6 +20,7 @@ __all__ = [
     "MAX_PUSHED_BYTES",
     "MAX_TOML_BYTES",
     "TOML_TOKEN",
+    "NotAFile",
     "Settings",
     "SettingsError",
     "TextFault",
@@ -27,9 +29,12 @@ __all__ = [
     "file_fault",
     "load",
     "one_line",
+    "open_file",
     "parse",
     "parse_toml",
+    "printable",
     "problem_text",
+    "read_file",
     "read_text",
     "renamed_to",
     "toml_fault",

@@ -13,6 +13,7 @@ from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
 from settings.file_fault import file_fault
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line
+from settings.regular_file import open_file
 
 Made = TypeVar("Made", bound=Settings)
 
@@ -30,7 +31,7 @@ def load(model: type[Made], path: Path) -> Made:
 def read_text(path: Path) -> str:
     """The text of a TOML file, for `parse`; one that is too long is cut where that notices it. Raises SettingsError."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             # One byte more than is allowed shows that there are too many.
             return file.read(MAX_TOML_BYTES + 1).decode("utf-8")
     except OSError as error:

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from settings.one_line import printable
+
 
 class Settings(BaseModel):
     """A frozen model whose fields are the only keys there are; numbers are finite."""
@@ -31,4 +33,4 @@ class SettingsError(Exception):
     @property
     def lines(self) -> list[str]:
         """One line for each mistake, the file first: what a command says of it."""
-        return [f"{self.source}: {problem}" for problem in self.problems]
+        return [printable(f"{self.source}: {problem}") for problem in self.problems]

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line"]
+import unicodedata
+
+__all__ = ["one_line", "printable"]
 
 
 def one_line(text: str, most: int = 300) -> str:
     """At most so many characters, in one line that moves no cursor: what is not printable is escaped, as `\\x1b`."""
     return "".join(sign if sign.isprintable() else _escaped(sign) for sign in text[:most].strip())[:most]
+
+
+def printable(text: str, keeps: str = "") -> str:
+    """All of a text, where nothing moves a cursor, changes a colour or turns the direction; `keeps`: signs that may."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign in keeps or not _is_control(sign) else _escaped(sign) for sign in text)
+
+
+def _is_control(sign: str) -> bool:
+    category = unicodedata.category(sign)
+    # spaces of any width are none
+    return category[0] == "C" or category in {"Zl", "Zp"}
 
 
 def _escaped(sign: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from settings import one_line
+from settings import one_line, read_file
 from simulator.drive import Track
 from simulator.errors import ScenarioError
 from simulator.fleet_contracts import contracts_toml
@@ -45,7 +45,7 @@ def read_folder(folder: Path) -> tuple[Scenario, Track | None]:
     """The scenario in a folder, and its recorded track if it has one. Raises ScenarioError."""
     path = folder / SCENARIO_FILE
     try:
-        scenario = Scenario.model_validate_json(path.read_text(encoding="utf-8"))
+        scenario = Scenario.model_validate_json(read_file(path))
         return scenario, _read_track(folder / scenario.track) if scenario.track else None
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read ({error}); write it with `fleet-simulator scenario`") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from settings import read_file
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.publisher import BrokerAddress
 from simulator.scenario import Faults
@@ -26,7 +27,7 @@ def parse_brokers(given: Sequence[str], file: Path | None) -> dict[str, BrokerAd
     brokers: dict[str, BrokerAddress] = {}
     if file is not None:
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(read_file(file))
             brokers.update((str(device), parse_address(str(address))) for device, address in content.items())
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise SimulatorError(f"{file}: cannot be read as {{device: HOST:PORT}}: {error}") from error

@@ -6,6 +6,7 @@ bearing that is no finite number is refused with its line: the fix would be good
 """
 
 import csv
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from settings import open_file
 from simulator import messages
 from simulator.errors import TrackError
 from simulator.messages import VehicleMessage
@@ -46,7 +48,7 @@ def read_recording(path: Path) -> Recording:
     """Read a recorded track. Raises TrackError if it is no such file or nothing in it can be used."""
     try:
         # A spreadsheet writes a byte order mark, which would be a part of the first column's name.
-        with path.open(newline="", encoding="utf-8-sig") as lines:
+        with io.TextIOWrapper(open_file(path), newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines)
             missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
             if missing:

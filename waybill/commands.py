@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from waybill.interrupts import says_interrupt
+
 if TYPE_CHECKING:
     import typer
 
@@ -134,7 +136,8 @@ def waybill() -> None:
         sys.meta_path.insert(0, _NoPandas())
     extra = SUBCOMMANDS[asked].extra if asked in SUBCOMMANDS else "local"
     # Around the run too: commands import much of what they need when they are called.
-    with extra_installed(f"waybill {asked}".strip(), extra):
+    name = f"waybill {asked}".strip()
+    with says_interrupt(name), extra_installed(name, extra):
         command_line(SUBCOMMANDS, arguments, "Waybill: from the vehicle to the invoice.")()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from pydantic import Field, SecretStr, model_validator
 
 from cloud_jobs.errors import LocationError
-from settings import Settings
+from settings import Settings, read_file
 
 _ENVIRONMENT: Final = {
     "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -104,7 +104,7 @@ class S3Access(Settings):
 def _read(path: Path, profile: str) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        parser.read_string(path.read_text(encoding="utf-8"))
+        parser.read_string(read_file(path).decode("utf-8"))
         section = parser[profile]
         found = {"access_key_id": section["aws_access_key_id"], "secret_access_key": section["aws_secret_access_key"]}
     except OSError as error:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus
+from settings import printable
 
 _UNKNOWN: Final = "unknown"
 _BATCH: Final = (
@@ -58,8 +59,8 @@ def status_tables(status: CentreStatus, problems: Sequence[str]) -> RenderableTy
     )
     facts = Table(box=None, pad_edge=False, show_header=False)
     for name, text in _facts(status):
-        facts.add_row(name, Text(text))
-    verdict = [Text(f"- {problem}") for problem in problems]
+        facts.add_row(name, Text(printable(text, "\n")))
+    verdict = [Text(printable(f"- {problem}", "\n")) for problem in problems]
     return Group(lag, Text(), tables, Text(), derived, Text(), facts, Text(), _verdict(problems), *verdict)
 
 
@@ -145,5 +146,5 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
         table.add_column(heading, overflow="fold")
     for row in rows:
         # as Text: Rich would read brackets in a name as markup
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table

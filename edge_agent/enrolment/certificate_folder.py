@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from edge_agent.enrolment.validity import Validity, read_validity
 from runtime.durable_file import replace_durably, sync_folder
+from settings import open_file
 
 MAX_PEM_BYTES = 64 << 10
 _PRIVATE = 0o600
@@ -92,5 +93,5 @@ def read_held(path: Path) -> HeldCertificate | None:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return file.read(MAX_PEM_BYTES)

@@ -17,6 +17,7 @@ from identity.enrolment import (
     encode_enrolment_request,
 )
 from identity.errors import EnrolmentUnreadable, IdentityError
+from settings import read_file
 
 if TYPE_CHECKING:
     from identity import KeyPair
@@ -79,7 +80,7 @@ class CertificateRequests:
         if key is None or certificate.public_key() != key.public:
             raise EnrolmentFailed("the certificate is for another key than the one that was asked for")
         try:
-            trusted = read_certificates(self._ca.read_bytes())
+            trusted = read_certificates(read_file(self._ca))
         except IdentityError as error:
             raise EnrolmentFailed(f"{self._ca}: {error}") from error
         # Whoever gets between may answer: with a certificate that no broker takes it would never ask again.

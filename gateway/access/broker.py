@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
@@ -16,6 +12,7 @@ from gateway.access.revocation import RevocationList, lists_in
 from identity.broker_rules import broker_rules, rules_version
 from identity.names import PrincipalKind, principal
 from runtime.durable_file import replace_durably
+from runtime.folder_lock import alone_in
 
 __all__ = ["BrokerFiles", "drawn_secret"]
 
@@ -87,23 +84,12 @@ class BrokerFiles:
 
 def drawn_secret(path: Path) -> str:
     """The secret of a file, which is made where there is none; the same for all who ask at once. Raises OSError."""
-    with _alone_in(path.parent):
+    with alone_in(path.parent):
         secret = _read(path).decode(errors="replace").strip()
         if not secret:
             secret = secrets.token_urlsafe(32)
             replace_durably(path, secret.encode(), mode=0o600)
     return secret
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """No other process is in such a block for the same folder. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path) -> bytes:

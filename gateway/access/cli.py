@@ -17,7 +17,7 @@ from gateway.access.checks import ended_tokens, problems, warnings
 from gateway.access.config import AccessSettings
 from gateway.errors import GatewayError
 from identity import IdentityError, OperatorKeyRefused
-from settings import SettingsError, load
+from settings import SettingsError, load, printable
 
 __all__ = ["app"]
 
@@ -121,7 +121,7 @@ def forget(
             forget_entries(settings, devices)
             return
         for one in doubtful_entries(settings):
-            typer.echo(f"{one.device} {one.state} {one.doubt}")
+            typer.echo(printable(f"{one.device} {one.state} {one.doubt}"))
 
 
 def _checked_settings(config: Path) -> AccessSettings:
@@ -142,5 +142,5 @@ def _errors_as_messages() -> Iterator[None]:
         typer.echo(f"fleet-gateway access: {error}: `registry.key` of the settings names it", err=True)
         raise typer.Exit(os.EX_CONFIG) from error
     except (GatewayError, IdentityError, OSError) as error:
-        typer.echo(f"fleet-gateway access: {error}", err=True)
+        typer.echo(printable(f"fleet-gateway access: {error}", "\n"), err=True)
         raise typer.Exit(1) from error

@@ -158,6 +158,9 @@ class AccessCore:
         # By name: a revocation names a device, and a list its serials. Whose it is says the authority, nobody else.
         if (former := self._owner.get(serial, name)) != name:
             del self._issued[former][serial]
+            # On the list for the other's sake alone: by an entry that names a certificate that is not its device's.
+            if self._may_connect(name) and self._revoked.pop(serial, None) is not None:
+                self._change()
         self._owner[serial] = name
         self._issued.setdefault(name, {})[serial] = not_after_s
         # Signed while it was revoked, or found after a start: it goes on the list at once.

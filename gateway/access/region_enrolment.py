@@ -25,6 +25,7 @@ from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication
 from identity.registry_publisher import RegistryPublisher
 from runtime.durable_file import replace_durably
+from settings import read_file
 
 __all__ = ["RegionEnrolment"]
 
@@ -179,7 +180,7 @@ class RegionEnrolment:
     def _hash_in_file(self) -> str:
         """Our own password's hash that the broker knows; "" if it knows none."""
         try:
-            lines = self._settings.broker.password_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = read_file(self._settings.broker.password_file).decode("utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return ""
         found = [line.removeprefix(f"{self._name}:") for line in lines if line.startswith(f"{self._name}:")]

@@ -92,6 +92,12 @@ def test_a_key_is_never_replaced_and_a_second_one_is_trusted_beside_it(folder: P
     assert (folder / "bea.key").stat().st_mode & 0o777 == 0o600
 
 
+def test_where_the_trusted_keys_cannot_be_used_no_key_is_left_behind(folder: Path) -> None:
+    (folder / "operators.toml").write_text("keys = 1")
+    code, text = run("key", "bea", "--tenant", "*", "--kind", "*")
+    assert (code, "operators.toml" in text, (folder / "bea.key").exists()) == (78, True, False), text
+
+
 @pytest.mark.parametrize(
     "words",
     [

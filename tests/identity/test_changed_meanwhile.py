@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from identity.claims import read_token
 from identity.device_cli import app
 from identity.errors import SignatureFault, SignatureRefused
 from identity.registry import DeviceEntry, enrol, resume, revoke, suspend
 from identity.registry_session import RegistrySession
+from runtime.cluster_clock import ClockDiffers
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, active, change, expected
 from tests.identity.registry_world import Command, World, command, outcomes, put, world  # noqa: F401 - fixtures
 from tests.identity.test_device_files_cli import table
@@ -115,6 +117,40 @@ def test_a_token_that_another_put_published_stays_though_this_one_ends_without_a
     done = put(table("y", "suspended") + new, "--tokens", tokens, "--json")
     assert (done.exit_code, outcomes(done)["y"]) == (3, "refused"), done.output
     assert [one.name for one in tmp_path.rglob("*.token")] == ["new.token"]
+
+
+def test_a_put_whose_clock_is_refused_leaves_a_token_that_another_put_has_published(
+    world: World, put: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, tokens, file = table("new", "expected", region="eu"), tmp_path / "tokens", tmp_path / "other.toml"
+    file.write_text(new)
+    asked: list[int] = []
+
+    def clock_of_the_first_is_wrong(*given: Any) -> None:
+        asked.append(len(given))
+        if len(asked) == 1:
+            assert command("put", file, "--wait", "0", "--tokens", tokens).exit_code == 0
+            raise ClockDiffers("http://nowhere", -3600)
+
+    monkeypatch.setattr("identity.registry_session.check_clock", clock_of_the_first_is_wrong)
+    done = put(new, "--tokens", tokens)
+    assert (done.exit_code, "3600 s behind" in done.stderr) == (3, True), done.output
+    (token,) = tmp_path.rglob("*.token")
+    entry = DeviceEntry.model_validate_json(world.messages[-1].body)
+    assert entry.claim is not None
+    assert entry.claim.id == read_token(token.read_text().strip()).id
+    # and without another one nothing stays
+    world.messages.clear()
+    token.unlink()
+    monkeypatch.setattr("identity.registry_session.check_clock", refused_by(ClockDiffers("http://nowhere", 3600)))
+    assert (put(new, "--tokens", tokens).exit_code, [*tmp_path.rglob("*.token")]) == (3, [])
+
+
+def refused_by(error: Exception) -> Callable[..., None]:
+    def asked(*_: object) -> None:
+        raise error
+
+    return asked
 
 
 def test_who_was_refused_a_signature_is_named_though_others_are_signed_again(

@@ -253,6 +253,24 @@ def test_while_a_region_is_missing_nothing_is_called_confirmed_and_one_that_the_
     assert (found["confirmed"], found["missing"], found["unlisted"]) == (["eu", "us"], ["asia"], ["asia"])
 
 
+def test_what_a_region_calls_itself_and_says_moves_no_cursor(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tuple(read_entry(*message, None) for message in MESSAGES[:1])
+    (name,) = (one.entry.name for one in made)
+    why = "a\x1b[2J refuses it: \x9b1m"
+    missing = {name: DeviceOutcome(Became.NOT_CONFIRMED, why)}
+    for outcome in (
+        ChangeOutcome(made, missing, ("a\x1b[2J",), why, ("eu\x1b[1m",), ("a\x1b[2J",)),
+        ChangeOutcome(made, {}, (), "", ("eu\x1b[1m",)),
+    ):
+        monkeypatch.setattr(InMemory, "publish", lambda *_, made=outcome, **__: made)
+        done = CliRunner().invoke(app, ["revoke", "acme/bus-1", "--reason", "stolen", "--config", str(config)])
+        assert r"\x1b[" in done.output
+        assert not {"\x1b", "\x9b"} & {*done.output}
+    monkeypatch.setattr(InMemory, "unconfirmed", {name: why})
+    listed = CliRunner().invoke(app, ["list", "--config", str(config)]).output
+    assert r"NOT CONFIRMED: a\x1b[2J refuses it: \x9b1m" in listed
+
+
 def test_a_device_that_was_never_enrolled_is_listed_so_and_resume_names_the_way_on(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
 from identity.operator_files import (
+    NewOperator,
     operators_toml,
     read_operator_key,
     read_operators,
@@ -85,6 +88,19 @@ def test_the_files_of_an_operator_say_what_was_made_and_nobody_else_reads_the_ke
     assert (tmp_path / "keys" / "anna.key").stat().st_mode & 0o777 == 0o600
     with pytest.raises(OperatorKeyRefused, match="never replaced"):
         write_operator(tmp_path / "keys" / "anna.key", paul)
+
+
+def test_of_many_who_add_a_key_at_once_each_is_trusted(tmp_path: Path) -> None:
+    file, every = tmp_path / "operators.toml", [operator(f"anna-{number}") for number in range(8)]
+    begin = threading.Barrier(len(every))
+
+    def trust(one: NewOperator) -> None:
+        begin.wait()
+        trust_operator(file, one)
+
+    with ThreadPoolExecutor(len(every)) as pool:
+        list(pool.map(trust, every))
+    assert read_operators(file) == trusting(*every)
 
 
 @pytest.mark.parametrize("content", [b"", b"no key", b"x" * 10_000, b"-----BEGIN PRIVATE KEY-----\nAA==\n"])

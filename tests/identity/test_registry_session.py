@@ -12,12 +12,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from identity import registry_session
+from identity.change_outcome import ChangeCutShort
 from identity.confirmations import encode_confirmation
 from identity.operator_settings import NotInSettings, OperatorSettings
 from identity.publication_id import PROPERTY, next_publication_id
 from identity.registry import DeviceEntry, DeviceState, enrol, revoke
 from identity.registry_messages import entry_body
-from identity.registry_publisher import RegistryRefused, RegistryUnreachable
+from identity.registry_publisher import PublicationUnknown, RegistryRefused, RegistryUnreachable
 from identity.registry_reader import DeviceRegistry, RegistryReader
 from identity.registry_session import ClockRefused, RegistrySession
 from identity.tokens import TokenKey
@@ -292,7 +293,7 @@ def test_what_cannot_be_read_to_its_end_confirms_nothing(
     with RegistrySession(SETTINGS) as session:
         outcome = session.publish([entry], 0.01)
     assert (outcome.confirmed, outcome.missing) == ((), ("eu", "us"))
-    assert outcome.why == "confirmations cannot be read: no way"
+    assert outcome.why == "confirmations cannot be read: pulsar://nowhere: no way"
 
 
 def test_who_is_not_let_in_hears_so_at_once_with_the_role_the_topic_and_the_right(
@@ -326,3 +327,45 @@ def test_what_is_cut_short_says_what_was_published_before(topic: Topic) -> None:
         session.publish([active(), active("acme", "bus-2")])
     assert not isinstance(broken.value, RegistryRefused), "something was changed"
     assert str(broken.value) == "cut short: 1 published, 1 not published: the right was taken away"
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        (
+            RegistryUnreachable("not published at pulsar://nowhere"),
+            "1 published, 1 not published: not published at pulsar",
+        ),
+        (
+            PublicationUnknown("at pulsar://nowhere"),
+            "1 published, of acme/bus-1 nobody knows, 0 not published: at pulsar",
+        ),
+        (KeyboardInterrupt(), "1 published, of acme/bus-1 nobody knows, 0 not published: interrupted at acme/bus-1"),
+    ],
+)
+def test_who_loses_the_cluster_while_signing_once_more_hears_so_and_what_was_signed_before(
+    topic: Topic, lost: BaseException, said: str
+) -> None:
+    def cut() -> None:
+        raise lost
+
+    topic.put(active())
+    topic.put(active("acme", "bus-2"))
+    topic.turns = iter([lambda: topic.put(revoke(active(), change())), _nothing, cut])
+    with RegistrySession(SETTINGS) as session, pytest.raises(ChangeCutShort, match=f"^cut short: {said}") as broken:
+        session.sign(["acme/bus-1", "acme/bus-2"])
+    outcome = broken.value.outcome
+    assert (outcome.holds, outcome.devices["acme/bus-2"].became) == (False, "published")
+    assert [one.entry.name for one in outcome.publications] == ["acme/bus-1", "acme/bus-2"]
+
+
+def test_where_nothing_comes_back_the_lost_cluster_is_named(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic.put(active())
+    lost = TopicStanding(was_current=True, problem="the connection to the cluster is lost")
+    with RegistrySession(SETTINGS) as session:
+        monkeypatch.setattr(registry_session, "_SILENCE_S", 0.05)
+        monkeypatch.setattr(Reader, "hear", lambda *_: None)
+        monkeypatch.setattr(Reader, "standing", lost)
+        outcome = session.sign(["acme/bus-1"])
+    assert not outcome.holds
+    assert "pulsar://nowhere is not read any more: the connection" in outcome.devices["acme/bus-1"].why

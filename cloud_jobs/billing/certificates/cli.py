@@ -26,6 +26,7 @@ from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 from geo.reference.moments import stamp
+from settings import read_file
 
 MAX_DEVICES: Final = 1000
 """So many devices are decided on at once."""
@@ -143,7 +144,7 @@ def _opened(lake: str) -> Lake:
 def _devices(tenant: str | None, given: list[str], file: Path | None) -> list[TenantDevice]:
     """The devices that are asked for, each once, in order. Raises BadParameter."""
     try:
-        lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+        lines = [] if file is None else read_file(file).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{file} cannot be read: {error}") from error
     found = sorted({name for line in (*given, *lines) if (name := line.strip())})

@@ -228,3 +228,20 @@ def test_a_daemon_that_was_killed_and_one_that_was_not_come_to_the_same(
     assert steps[1] is not None
     assert steps[0].denied == steps[1].denied
     assert {*steps[0].end} == {*steps[1].end} == steps[0].denied
+
+
+def test_who_names_the_certificate_of_another_device_locks_that_one_out_no_longer_than_it_is_unknown() -> None:
+    made = AccessCore("eu", lambda name: name == "zeta/bus-9")
+    made.on_ready()
+    assert made.take_step(LATER_S) is not None
+    stranger = EnrolledCertificate(issuer="eu", serial="7", not_after=MOMENT + timedelta(days=1))
+    entry = active("acme", "bus-1")
+    made.on_device(published(revoke(entry.model_copy(update={"certificates": (stranger,)}), change())))
+    step = made.take_step(LATER_S + 1)
+    assert step is not None
+    assert [*step.revoked] == [7]
+    # the authority says whose it is, and the registry lets that one in
+    made.on_issued("zeta/bus-9", 7, NOW_S + 1000, NOW_S)
+    step = made.take_step(LATER_S + 2)
+    assert step is not None
+    assert (dict(step.revoked), step.denied) == ({}, frozenset({"acme/bus-1"}))

@@ -1,0 +1,102 @@
+"""What is no file is refused by its name, wherever a file is read, and nobody waits for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cloud_jobs.reference_files import read_reference
+from edge_agent.push_cli import _read as read_settings_to_push
+from identity.authority_folder import AuthorityFolder
+from identity.judged_devices import read_device_files
+from identity.operator_files import read_operator_key
+from identity.operator_settings import read_operator_settings
+from identity.sealing import read_public_key
+from identity.token_folder import TokenFolder
+from runtime import read_bounded
+from runtime.broker_settings import read_password
+from runtime.pulsar_client import PulsarAccess
+from runtime.tls import certificate_faults
+from settings import NotAFile, open_file, read_file
+from simulator.options import parse_brokers
+from simulator.replay import read_recording
+
+
+def make(kind: str, path: Path) -> Path:
+    if kind == "device":
+        return Path("/dev/zero")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link to a pipe":
+        os.mkfifo(path.with_name("other"))
+        path.symlink_to("other")
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "socket", "device"])
+def test_what_is_no_file_is_refused_by_its_name(tmp_path: Path, kind: str) -> None:
+    path = make(kind, tmp_path / "input")
+    for read in (open_file, read_file, lambda one: read_bounded(one, 1000)):
+        with pytest.raises(NotAFile, match=f"it is a .*, and no file: '{path}'") as refused:
+            read(path)
+        assert refused.value.filename == str(path)
+
+
+def test_a_file_is_read_through_a_link_and_a_folder_is_one(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_bytes(b"content")
+    link.symlink_to(file)
+    assert (read_file(link), read_bounded(link, 7)) == (b"content", b"content")
+    with pytest.raises(IsADirectoryError):
+        read_file(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none")
+
+
+def test_what_a_shell_hands_over_is_read(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from settings import read_file; print(read_file(Path(sys.argv[1])))"
+    asked = f"printf one | {sys.executable} -c '{code}' /dev/stdin; {sys.executable} -c '{code}' <(printf two)"
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "b'one'\nb'two'\n", done.stderr
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "settings": read_operator_settings,
+    "a file of devices": lambda path: [str(one) for one in read_device_files([path])[1]],
+    "a file of contracts": lambda path: read_reference([path]),
+    "a key of an operator": read_operator_key,
+    "a key for sealed batches": read_public_key,
+    "a key of an authority": lambda path: AuthorityFolder.open(path.parent, path),
+    "a key of tokens": lambda path: TokenFolder(path.parent).key_in(path),
+    "a token": lambda path: [why for _, why in PulsarAccess(token_file=path).file_faults()],
+    "a certificate": lambda path: [why for _, why in certificate_faults(path, None, None)],
+    "a password": read_password,
+    "settings to push": read_settings_to_push,
+    "brokers": lambda path: parse_brokers([], path),
+    "a recorded track": read_recording,
+}
+
+
+@pytest.mark.parametrize("name", [*READERS])
+def test_whatever_is_read_a_pipe_that_nobody_writes_to_is_refused_and_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "input.toml"
+    os.mkfifo(path)
+    if name == "a key of an authority":
+        # its certificate is looked at before its key
+        (tmp_path / "certificate.pem").symlink_to(path)
+        (tmp_path / "authority.pem").symlink_to(path)
+    try:
+        said = str(READERS[name](path))
+    except Exception as refused:  # noqa: BLE001 - each reader has its own error
+        said = str(refused)
+    assert "it is a named pipe, and no file" in said
+    assert "input.toml" in said or name == "a key of an authority", said
