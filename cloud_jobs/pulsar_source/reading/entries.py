@@ -157,7 +157,7 @@ class InquiryBounds(NamedTuple):
     many of one range are accounted for; what lies beyond is unknown.
     """
 
-    single: int = 4
+    single: int = 16
     entries: int = 1_000_000
 
 
