@@ -77,7 +77,7 @@ def promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """What promtool says, called in a folder."""
     found = shutil.which("promtool") or str(cache_folder() / "promtool" / "promtool")
     assert Path(found).is_file(), "promtool is not here: run `make setup`"
-    return subprocess.run([found, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([found, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=240)
 
 
 def template_labels(text: str) -> Iterator[str]:
