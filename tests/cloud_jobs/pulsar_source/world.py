@@ -35,7 +35,7 @@ def session() -> SparkSession:
     return spark
 
 
-def eventually(what: str, true: Callable[[], Any], timeout_s: float = 90.0) -> Any:
+def eventually(what: str, true: Callable[[], Any], timeout_s: float = 150.0) -> Any:
     """Waits until the call gives something true, and returns that."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
