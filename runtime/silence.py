@@ -34,6 +34,12 @@ class Silence:
         """Whether the cluster has messages that it does not give."""
         return self._beyond >= _TIMES_BEYOND
 
+    def problem(self, *, is_connected: bool) -> str:
+        """Why what there is may not come; empty when nothing is wrong."""
+        if not is_connected:
+            return "the connection to the cluster is lost"
+        return WITHHELD if self.is_withheld else ""
+
     def on_read(self, position: EntryPosition, now_s: float) -> None:
         """Everything up to there was read."""
         self._read, self._asked_s, self._beyond = position, now_s, 0

@@ -14,7 +14,7 @@ import structlog
 from cloud_jobs.verdicts.collecting import TopicAlert
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 from runtime.pulsar_positions import MessagePosition, position_of
-from runtime.silence import WITHHELD, Silence
+from runtime.silence import Silence
 
 MAX_BYTES: Final = 64 << 20
 """One run takes no more than this, however many messages it may take."""
@@ -57,6 +57,11 @@ class _Reading:
     begun_ms: float = float("-inf")
     last: MessagePosition | None = None
     silence: Silence = field(default_factory=Silence)
+
+    @property
+    def problem(self) -> str:
+        """Why it is unknown what waits; empty when nothing is wrong."""
+        return self.silence.problem(is_connected=self.consumer.is_connected())
 
     def begin(self, until_ms: float, now_s: float) -> None:
         """All that is there now is taken, and what comes from now on is not waited for. Raises PulsarException."""
@@ -161,7 +166,7 @@ class AlertSubscription:
 
     def _not_read(self) -> dict[str, str]:
         """Topics of which it is unknown what waits: also while a connection is away that may come back."""
-        return self._unread | {one.topic: problem for one in self._readings if (problem := _problem(one))}
+        return self._unread | {one.topic: one.problem for one in self._readings if one.problem}
 
     def _ask_again(self) -> bool:
         """What a run that failed did not acknowledge comes again; returns whether there was any."""
@@ -176,7 +181,7 @@ class AlertSubscription:
     def _subscribe(self) -> bool:
         """Subscribes to what is not read, if it is time; returns whether any is new."""
         for reading in [*self._readings]:
-            if self._clock() - self._tried_s >= RETRY_S and (problem := _problem(reading)):
+            if self._clock() - self._tried_s >= RETRY_S and (problem := reading.problem):
                 self._lose(reading, ConnectionError(problem))
         # also when all are read: a topic may have got more partitions
         if self._clock() - self._tried_s < RETRY_S:
@@ -277,10 +282,3 @@ def _received(reading: _Reading) -> Any:
         return reading.consumer.receive(timeout_millis=_WAIT_MS)
     except pulsar.Timeout:
         return None
-
-
-def _problem(reading: _Reading) -> str:
-    """Why it is unknown what waits; empty when nothing is wrong."""
-    if not reading.consumer.is_connected():
-        return "the connection to the cluster is lost"
-    return WITHHELD if reading.silence.is_withheld else ""

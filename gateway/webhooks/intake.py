@@ -20,7 +20,7 @@ from gateway.webhooks.unread_topics import UnreadTopics
 from runtime.backoff import Backoff
 from runtime.pulsar_client import PulsarAccessError, close_quietly
 from runtime.pulsar_positions import position_of
-from runtime.silence import WITHHELD, Silence
+from runtime.silence import Silence
 
 __all__ = ["AlertIntake", "AlertTopic", "TakenMessage"]
 
@@ -73,9 +73,7 @@ class _PartitionReading(NamedTuple):
     @property
     def problem(self) -> str:
         """Why what there is may not come; empty when nothing is wrong."""
-        if not self.consumer.is_connected():
-            return "the connection to the cluster is lost"
-        return WITHHELD if self.silence.is_withheld else ""
+        return self.silence.problem(is_connected=self.consumer.is_connected())
 
     def receive(self, wait_ms: int) -> Any:
         """The next message; None: none came in time. Raises PulsarException."""
