@@ -181,9 +181,16 @@ class Intake:
             return
         kept = [one for one in self._waiting if one.arrival not in self._unproven]
         self._parts.buffer.counters.add("duplicates", len(self._waiting) - len(kept))
-        self._waiting = kept
-        self._arrivals -= self._unproven
         self._unproven.clear()
+        self._keep_waiting(kept)
+
+    def _keep_waiting(self, kept: list[PendingRecord]) -> None:
+        """These wait, and what is remembered of those that wait is of these alone."""
+        self._waiting = kept
+        # A stored message that still seemed to wait would get its PUBACK with the next commit, and none if it is lost.
+        self._arrivals = {one.arrival for one in kept if one.arrival.mid}
+        self._waiting_bytes = sum(len(one.payload) for one in kept)
+        self._earliest_waiting_us = min((one.device_time_us for one in kept), default=MAX_DEVICE_TIME_US)
 
     def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: Parsed, now_s: float) -> None:
         if parsed.malformed:
@@ -226,9 +233,7 @@ class Intake:
         if jump is not None:
             log.warning("the clock jumped", seconds=jump.delta_us / 1_000_000)
             self._jump = jump
-            self._waiting = [self._corrected(one, jump) for one in self._waiting]
-            times_us = (one.device_time_us for one in self._waiting)
-            self._earliest_waiting_us = min(times_us, default=MAX_DEVICE_TIME_US)
+            self._keep_waiting([self._corrected(one, jump) for one in self._waiting])
             self._set_statement(None)
             parts.on_jump(jump)
         elif self._jump and monotonic_us > self._jump.at_us + parts.correction.same_clock_us:
@@ -263,18 +268,19 @@ class Intake:
         return True
 
     def _on_committed(self, now_s: float, batches: Sequence[StoredBatch]) -> None:
-        self.counters.commits += 1
-        self._unknown_commit = None
         self._group.on_committed(now_s)
-        self._waiting.clear()
-        self._earliest_waiting_us = MAX_DEVICE_TIME_US
-        self._waiting_bytes = 0
-        self._arrivals.clear()
-        if self._unproven:
-            self._parts.buffer.counters.add("possible_duplicates", len(self._unproven))
-            self._unproven.clear()
+        self._on_stored(self.waiting)
         self._parts.on_commit(batches)
         self._enforce_retention()
+
+    def _on_stored(self, count: int) -> None:
+        """The first `count` of those that wait are stored, as is known now."""
+        self.counters.commits += 1
+        self._unknown_commit = None
+        stored = {one.arrival for one in self._waiting[:count]} & self._unproven
+        self._parts.buffer.counters.add("possible_duplicates", len(stored))
+        self._unproven -= stored
+        self._keep_waiting(self._waiting[count:])
 
     def _resolve_unknown_commit(self) -> None:
         """After a commit that failed: finds out whether it is stored after all. Raises StoreError.
@@ -290,7 +296,7 @@ class Intake:
         if generation == buffer.generation:
             assert head <= buffer.head <= head + count, "a commit is whole or absent"
             if buffer.head > head:
-                del self._waiting[:count]
+                self._on_stored(count)
                 self._parts.on_missed()
         self._unknown_commit = None
 
