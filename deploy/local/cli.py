@@ -31,7 +31,8 @@ __all__ = ["down", "link", "status", "up"]
 
 Folder = Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="The stack's own folder.")]
 DEFAULT_FOLDER = Path("var/local")
-_START_S = 240.0
+# Twice the stack's own bound: for its clusters, and for what needs them.
+_START_S = 600.0
 _WATCH_S = 0.5
 
 console = Console(highlight=False)

@@ -113,7 +113,7 @@ class PulsarCluster(Server):
     """
 
     kind = "pulsar"
-    start_timeout_s = 120.0
+    start_timeout_s = 300.0
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class StackSettings(Settings):
     mosquitto: MosquittoSettings = Field(default_factory=MosquittoSettings)
     lake: LakePlace = Field(LakePlace.FOLDER, description="with `s3` the stack has an S3 server with a bucket for it")
     spark: SparkClusterSettings | None = Field(None, description="a Spark cluster beside the rest; None: there is none")
-    start_timeout_s: float = Field(180.0, gt=0)
+    start_timeout_s: float = Field(300.0, gt=0)
     ask_every_s: float = Field(10.0, ge=0, description="how often `check` asks the servers whether they are healthy")
     gateways: int = Field(2, ge=1, le=64, description="of a region, that its broker takes: REGION-1, REGION-2, …")
     insecure: bool = Field(False, description="open to everybody on this machine, in plain text")

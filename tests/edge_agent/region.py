@@ -12,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from deploy.local import TlsFiles
 from telemetry import Ack, IntervalSet, Record, decode, encode_ack
+from tests.waiting import deadline_s
 
 Name = tuple[str, int, int]
 
@@ -61,7 +62,7 @@ class MqttRegion:
         return names | self.lost.get((device, epoch), IntervalSet())
 
     def wait_for(self, condition: Callable[[MqttRegion], bool], timeout_s: float = 20.0) -> bool:
-        deadline = time.monotonic() + timeout_s
+        deadline = deadline_s(timeout_s)
         while not condition(self):
             if time.monotonic() > deadline:
                 return False

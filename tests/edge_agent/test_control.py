@@ -36,6 +36,7 @@ from edge_agent.uplink.region_probe import RegionProbe
 from telemetry import Ack, IntervalSet, RefusalReason, encode_ack
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.scripted_region import Road, ScriptedUplink, acks, drive, waiting
+from tests.waiting import deadline_s
 
 
 def test_a_forged_acknowledgement_takes_only_what_was_sent(tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ def test_a_probe_that_cannot_even_be_made_answers_no(error: Exception) -> None:
         raise error
 
     probe = RegionProbe(make, 1.0)
-    deadline = time.monotonic() + 5
+    deadline = deadline_s(5)
     while probe.held is None and time.monotonic() < deadline:
         time.sleep(0.001)
     assert probe.held is False
@@ -361,7 +362,7 @@ def test_the_preferred_region_is_looked_at_again_after_a_look_that_failed(tmp_pa
 
         def advance(self, seconds: float) -> None:
             probe = self.drainer.regions._probe if self.drainer else None
-            until_s = time.monotonic() + 5
+            until_s = deadline_s(5)
             while probe is not None and probe.held is None and time.monotonic() < until_s:
                 time.sleep(0.001)
             super().advance(seconds)

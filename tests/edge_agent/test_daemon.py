@@ -26,6 +26,7 @@ from edge_agent.store.retention import drop_batch, oldest_rows
 from telemetry import IntervalSet
 from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer
 from tests.edge_agent.process import AgentProcess
+from tests.waiting import deadline_s
 
 UNIT = Path(__file__).parents[2] / "deploy/systemd/edge-agent.service"
 
@@ -273,12 +274,12 @@ def test_flash_is_counted_by_the_day_beyond_restarts():
 def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, moment):
     agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, "[status]\nport = 0")
     agent.start()
-    deadline_s = time.monotonic() + 60
+    ends_s = deadline_s(60)
     here = Path(f"/proc/{agent.pid}")
 
     def until(done):
         while not done():
-            assert time.monotonic() < deadline_s, agent.log.read_text()
+            assert time.monotonic() < ends_s, agent.log.read_text()
             time.sleep(0.001)
 
     def holds_reloads_back():

@@ -23,6 +23,7 @@ from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings,
 from runtime.broker_settings import BrokerSettings
 from runtime.mqtt_client import RECEIVE_BYTES, TRUNCATED_BYTES, MqttMessage, MqttSessionOptions
 from telemetry import IntervalSet
+from tests.waiting import deadline_s
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 
@@ -71,7 +72,7 @@ def session(port: int, taken: list[MqttMessage], max_packet_bytes: int = 1 << 20
 
 
 def poll_until_it_ends(it: MqttSession) -> None:
-    deadline = time.monotonic() + 5
+    deadline = deadline_s(5)
     try:
         while time.monotonic() < deadline:
             it.poll(0.2)
@@ -144,7 +145,7 @@ def test_of_a_message_that_is_too_large_the_beginning_and_the_size_are_kept_and_
         options = MqttSessionOptions(client_id="x", max_packet_bytes=1 << 16, truncates_larger=True)
         link = MqttSession(BrokerSettings(port=it.port, connect_timeout_s=2), options, taken.append)
         link.open()
-        kept, deadline = 0, time.monotonic() + 10
+        kept, deadline = 0, deadline_s(10)
         while len(taken) < 2 and time.monotonic() < deadline:
             link.poll(0.2)
             kept = max(kept, len(link._client._in_packet["packet"]))
@@ -175,7 +176,7 @@ def test_a_batch_that_reached_nobody_is_reported_and_a_result_that_reached_nobod
         uplink.report(b"{}")
         uplink.send(OutgoingBatch(7, IntervalSet([(1, 1)]), b"x"))
         events: list[UplinkEvent] = []
-        deadline = time.monotonic() + 5
+        deadline = deadline_s(5)
         while not events and time.monotonic() < deadline:
             events = uplink.poll(0.2)
         assert events == [NoGateway()]
@@ -233,7 +234,7 @@ def test_no_more_is_published_than_the_broker_takes_at_once_and_the_rest_follows
         link.open()
         for _ in range(20):
             link.publish("t", b"x")
-        deadline, published = time.monotonic() + 10, 0
+        deadline, published = deadline_s(10), 0
         while published < 20 and time.monotonic() < deadline:
             link.poll(0.1)
             published += len(link.take_publish_results())
@@ -299,7 +300,7 @@ def test_a_subscription_with_less_than_qos_1_is_none(granted: int, is_good: bool
         link.open()
         link.subscribe("vehicle/#")
         if is_good:
-            deadline = time.monotonic() + 5
+            deadline = deadline_s(5)
             while link._pending_subscriptions and time.monotonic() < deadline:
                 link.poll(0.2)
             assert link._pending_subscriptions == 0

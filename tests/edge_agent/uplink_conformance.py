@@ -13,6 +13,7 @@ import pytest
 from edge_agent.errors import LinkError
 from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, RefusedBatch, Uplink, UplinkEvent
 from telemetry import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
+from tests.waiting import deadline_s
 
 EPOCH = 77
 
@@ -36,7 +37,7 @@ def batch(device: str, first: int, last: int) -> OutgoingBatch:
 def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list[UplinkEvent]:
     """Events until these names are acknowledged."""
     events: list[UplinkEvent] = []
-    deadline = time.monotonic() + timeout_s
+    deadline = deadline_s(timeout_s)
     missing = names
     while missing and time.monotonic() < deadline:
         for event in uplink.poll(0.2):
@@ -66,7 +67,7 @@ class UplinkConformance:
         uplink.send(beat)
         uplink.send(batch(side.device, 311, 320))
         events = collect(uplink, IntervalSet([(301, 320)]))
-        deadline = time.monotonic() + 15
+        deadline = deadline_s(15)
         while HeartbeatAnswered() not in events and time.monotonic() < deadline:
             events += uplink.poll(0.2)
         uplink.close()

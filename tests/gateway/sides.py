@@ -16,6 +16,7 @@ from gateway.loop import GatewayLoop
 from runtime.wakeup import WakeUp
 from telemetry import Ack, IntervalSet, decode_ack, parse_device_topic, read_header
 from tests.gateway.strategies import settings
+from tests.waiting import deadline_s
 
 CONNECT, PUBLISH, PUBACK, SUBSCRIBE, UNSUBSCRIBE, PINGREQ = 1, 3, 4, 8, 10, 12
 SUCCESS, NO_SUBSCRIBER, NOT_AUTHORIZED = 0x00, 0x10, 0x87
@@ -270,7 +271,7 @@ class Region:
 
     def until(self, condition: Callable[[], Any], step_s: float = 0.0, bound_s: float = 20.0) -> None:
         """Turns until it is so; `step_s` of the loop's time pass with each turn. A socket may take a moment."""
-        ends_s = time.monotonic() + bound_s
+        ends_s = deadline_s(bound_s)
         while not condition():
             assert time.monotonic() < ends_s, "it did not happen in time"
             self.now_s += step_s

@@ -13,6 +13,7 @@ from gateway import BrokerUnreachable
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from tests.gateway.sides import NO_SUBSCRIBER, NOT_AUTHORIZED, FakeBroker
 from tests.gateway.strategies import settings, topic
+from tests.waiting import deadline_s
 
 ACK = topic("d1").replace("batch", "ack")
 
@@ -37,7 +38,7 @@ class Session:
         self.broker.turn()
 
     def until(self, condition: Callable[[], Any]) -> None:
-        ends_s = time.monotonic() + 20
+        ends_s = deadline_s(20)
         while not condition():
             assert time.monotonic() < ends_s, f"it did not happen in time: {self.side.last_error}"
             self.turn()

@@ -20,22 +20,24 @@ from cloud_jobs.lake import location
 from deploy.local import LocalStack, ObjectStore
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, session
 from tests.system.dying_store import DyingStore
+from tests.waiting import PATIENCE
 
 # Spark's JVM lives for a few minutes: the quick compiler alone costs less than the other one gains. A Spark that a test
 # starts as a command has it too.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The limit of a test counts the test alone.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The limit of a test counts the test alone, and is as patient as its waits.
 
     Whichever comes first starts the servers, each within a bound of its own, and Spark: minutes on a busy machine.
     """
+    usual_s = float(config.getini("timeout"))
     for item in items:
         if item.get_closest_marker("system"):
             limit = item.get_closest_marker("timeout")
-            args, kwargs = (limit.args, limit.kwargs) if limit else ((), {})
-            item.add_marker(pytest.mark.timeout(*args, **{**kwargs, "func_only": True}), append=False)
+            limit_s = limit.args[0] if limit else usual_s
+            item.add_marker(pytest.mark.timeout(limit_s * PATIENCE, func_only=True), append=False)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from geo.alerts import Alert, AlertVerdict, FinalEvent, VerdictKind, encode_aler
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.gateway.webhooks.hook_server import SECRET_TEXT
 from tests.pulsar_clients import open_client
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 TENANT = "acme"
 ALERTS = f"persistent://{TENANT}/alerts-eu/alerts"
@@ -173,7 +173,7 @@ class NotifierProcess:
     def command(self, *words: str) -> tuple[int, str]:
         """A command of `waybill alerts` with the same settings: its exit status, and what it said."""
         command = [sys.executable, "-m", "waybill", "alerts", *words, "--config", str(self.config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def undelivered(self, *words: str) -> list[dict[str, Any]]:

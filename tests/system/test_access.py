@@ -41,7 +41,7 @@ def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
     cluster = PulsarCluster("eu", tmp_path_factory.mktemp("access") / "pulsar")
     try:
         cluster.start()
-        cluster.wait(120)
+        cluster.wait()
         admin = f"{cluster.admin_url}/admin/v2"
         wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
         httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()

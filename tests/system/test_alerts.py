@@ -16,7 +16,7 @@ import pytest
 from deploy.local import PulsarCluster, wait_all
 from gateway.errors import NoAnswer
 from tests.system.alert_region import FEATURES, AlertProcess, AlertRegion, Drive
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -247,7 +247,7 @@ def test_the_commands_check_the_settings_and_show_the_process(
 
     def said(*words: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "gateway", "alerts", *words, "--config", str(process.config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
         return done.returncode, done.stdout + done.stderr
 
     code, text = said("check-config")

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.simulator.runs import RECORDING
+from tests.waiting import PATIENCE
 
 NEEDS_RECORDING = pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
 
@@ -28,7 +29,9 @@ VARYING = re.compile(
 def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "waybill", "demo", "--vehicles", "4", "--drive-s", "15", "--json"]
-    done = subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True, timeout=540, check=False)
+    done = subprocess.run(
+        [*command, "--folder", str(folder)], capture_output=True, text=True, timeout=540 * PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert found["equal"]
@@ -70,13 +73,13 @@ def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_proce
 )
 def test_each_other_form_of_the_demo_ends_as_well(tmp_path: Path, form: list[str]) -> None:
     command = [sys.executable, "-m", "waybill", "demo", *form, "--drive-s", "15", "--folder", str(tmp_path / "demo")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540 * PATIENCE, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 def test_a_replay_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "waybill", "demo", "--replay", "nowhere.csv", "--folder", str(tmp_path / "demo")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
     assert done.returncode == 2
     assert "nowhere.csv" in done.stderr
 
@@ -84,7 +87,7 @@ def test_a_replay_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_pages_show_what_the_demo_prints(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "waybill", "demo", "--folder", str(tmp_path / "demo")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540 * PATIENCE, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert not_printed("README.md", done.stdout) == not_printed("docs/local-stack.md", done.stdout) == []
 

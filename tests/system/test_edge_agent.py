@@ -10,6 +10,7 @@ import pytest
 from deploy.local import MosquittoBroker
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
+from tests.waiting import deadline_s
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -49,7 +50,7 @@ def agent(tmp_path: Path, brokers: tuple[MosquittoBroker, MosquittoBroker]) -> I
 
 
 def settled(agent: AgentProcess, records: int, timeout_s: float = 15.0) -> bool:
-    deadline = time.monotonic() + timeout_s
+    deadline = deadline_s(timeout_s)
     while time.monotonic() < deadline:
         state = agent.status() if agent.config.parent.joinpath("buffer/buffer.db").exists() else {}
         if state.get("acknowledged") == records and state["depth_records"] == 0:
@@ -105,7 +106,7 @@ def test_sigterm_commits_what_waits_and_leaves_within_two_seconds(agent, vehicle
 
 
 def wait_for_subscription(agent: AgentProcess) -> None:
-    deadline = time.monotonic() + 30
+    deadline = deadline_s(30)
     while "listening" not in agent.log.read_text():
         assert time.monotonic() < deadline, agent.log.read_text()
         time.sleep(0.02)

@@ -11,6 +11,7 @@ from deploy.local import MosquittoBroker
 from telemetry import IntervalSet
 from tests.edge_agent.process import DEVICE, AgentProcess, VehicleSensors, number_of
 from tests.edge_agent.region import MqttRegion
+from tests.waiting import deadline_s
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 MESSAGES_A_SECOND = 800
@@ -69,7 +70,7 @@ def _drive(vehicle: VehicleSensors, seconds: float) -> None:
 
 
 def _wait_for_agent(agent: AgentProcess) -> None:
-    deadline = time.monotonic() + 30
+    deadline = deadline_s(30)
     while "listening" not in agent.log.read_text():
         assert time.monotonic() < deadline, agent.log.read_text()
         time.sleep(0.02)

@@ -22,7 +22,7 @@ from settings import parse
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.system.enrolment_region import EnrolmentRegion
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -57,7 +57,7 @@ def token_line(folder: Path, text: str) -> str:
 
 def enrol(config: Path) -> tuple[int, str]:
     command = [sys.executable, "-m", "edge_agent", "enrol", "--config", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

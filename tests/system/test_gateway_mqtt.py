@@ -17,6 +17,7 @@ from deploy.local import MosquittoBroker
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from runtime.mqtt_client import MqttMessage
 from tests.gateway.strategies import settings
+from tests.waiting import deadline_s
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -42,7 +43,7 @@ class Session:
         self.turn_until(lambda: self.side.is_subscribed)
 
     def turn_until(self, condition: Callable[[], Any], timeout_s: float = 10) -> None:
-        deadline = time.monotonic() + timeout_s
+        deadline = deadline_s(timeout_s)
         while not condition():
             assert time.monotonic() < deadline, f"it did not happen in time: {self.side.last_error}"
             socket = self.side.socket

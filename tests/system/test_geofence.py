@@ -35,6 +35,7 @@ from geo.spatial import TrackSettings
 from tests.cloud_jobs.publications import rows_of
 from tests.pulsar_clients import open_client
 from tests.system.lake_of_fixes import NIGHT, NOON, LakeFix, in_force, ingest, lake_of, square
+from tests.waiting import PATIENCE, deadline_s
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -152,7 +153,7 @@ def messages(stack: LocalStack, topic: str, count: int, timeout_s: float = 30) -
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found: list[tuple[str, dict[str, Any]]] = []
-        end = time.monotonic() + timeout_s
+        end = deadline_s(timeout_s)
         while len(found) < count and time.monotonic() < end:
             if reader.has_message_available():
                 message = reader.read_next(5_000)
@@ -229,7 +230,7 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
     command = [sys.executable, "-m", "cloud_jobs", "geofence", "--config", str(config), "--follow"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            end = time.monotonic() + 240
+            end = deadline_s(240)
             while lake.open(TABLE).version() < 1 and time.monotonic() < end:
                 time.sleep(0.2)
             published = reference(
@@ -240,7 +241,7 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
             ingest(lake, inside[2:])
             every = [row for _, row in messages(stack, topic, 2, 120) if row["place"] == f"square-{place}"]
             process.send_signal(signal.SIGTERM)
-            _, log = process.communicate(timeout=60)
+            _, log = process.communicate(timeout=60 * PATIENCE)
         finally:
             process.kill()
     assert process.returncode == 0, log

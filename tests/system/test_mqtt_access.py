@@ -30,7 +30,7 @@ from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensor
 from tests.edge_agent.region import MqttRegion
 from tests.gateway.strategies import settings as gateway_settings
 from tests.system.regional_broker import RegionalBroker
-from tests.waiting import wait_until
+from tests.waiting import deadline_s, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -264,7 +264,7 @@ def subscribed_gateway(broker: RegionalBroker, on_message: Callable[[MqttMessage
 
 
 def turn_until(side: MqttConnection, condition: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + 20
+    ends_s = deadline_s(20)
     while not condition():
         assert time.monotonic() < ends_s, side.last_error
         side.read()

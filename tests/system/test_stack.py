@@ -101,7 +101,8 @@ def test_an_interrupted_start_leaves_no_process_behind(up: Up, number: signal.Si
 
 @own_servers
 def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(up: Up) -> None:
-    wait_until(lambda: up.phase() == "ready", 120, said=up.log.read_text)
+    wait_until(lambda: up.phase() == "ready" or up.process.poll() is not None, 300, said=up.log.read_text)
+    assert up.phase() == "ready", up.log.read_text()
     before = StackState.load(up.folder)
     up.process.kill()
     up.process.wait(10)
@@ -127,7 +128,7 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
 def test_a_stack_runs_in_the_background_until_it_is_stopped(tmp_path: Path) -> None:
     def waybill(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "waybill", *words, "--folder", str(tmp_path / "stack")]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=700)
 
     started = waybill("up", "--detach", "--lake", "s3")
     assert started.returncode == 0, started.stderr

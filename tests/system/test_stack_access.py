@@ -35,7 +35,7 @@ from identity.operator_settings import OPERATOR_SETTINGS, read_operator_settings
 from identity.registry_session import RegistrySession
 from settings import load
 from tests.system.access_region import has_ended, is_refused_at
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.system
 TENANT = "fleet"
@@ -75,7 +75,7 @@ def start_enrol(config: Path) -> subprocess.Popen[str]:
 
 
 def ended(enrolling: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = enrolling.communicate(timeout=90)
+    said, _ = enrolling.communicate(timeout=90 * PATIENCE)
     return enrolling.returncode, said
 
 
@@ -247,7 +247,7 @@ def test_what_shows_alerts_reads_them_with_the_settings_of_the_stack(stack: Loca
         assert tailing.stdout.readline().split()[:3] == ["device", "time", "state"]
     finally:
         tailing.terminate()
-        _, said = tailing.communicate(timeout=30)
+        _, said = tailing.communicate(timeout=30 * PATIENCE)
     assert "cannot" not in said
 
 

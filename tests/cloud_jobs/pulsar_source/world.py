@@ -22,6 +22,7 @@ from cloud_jobs.spark import SparkSettings, start_spark
 from deploy.local import PulsarCluster
 from runtime.pulsar_client import PulsarAccess
 from tests.pulsar_clients import NOBODY, http_access, open_client, source_access
+from tests.waiting import deadline_s
 
 _numbers = itertools.count(1)
 _TRIES_WHILE_BUSY = 20
@@ -37,7 +38,7 @@ def session() -> SparkSession:
 
 def eventually(what: str, true: Callable[[], Any], timeout_s: float = 150.0) -> Any:
     """Waits until the call gives something true, and returns that."""
-    deadline = time.monotonic() + timeout_s
+    deadline = deadline_s(timeout_s)
     while time.monotonic() < deadline:
         if result := true():
             return result
