@@ -12,6 +12,7 @@ from edge_agent.store.buffer import Buffer
 from edge_agent.store.retention import downsample_batch, drop_batch, oldest_rows
 from telemetry import IntervalSet, decode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record, stored_bytes
+from tests.examples import examples
 
 
 def stored(buffer: Buffer) -> tuple[IntervalSet, IntervalSet]:
@@ -105,7 +106,7 @@ class BufferLaws(RuleBasedStateMachine):
 
 
 TestBufferLaws = BufferLaws.TestCase
-TestBufferLaws.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestBufferLaws.settings = settings(max_examples=examples(30), stateful_step_count=20, deadline=None)
 
 
 def test_a_name_is_committed_before_commit_returns_and_survives_without_a_goodbye(tmp_path):

@@ -14,6 +14,7 @@ from edge_agent.store.batch_rows import StoredBatch, batch_row_id, merge_tombsto
 from edge_agent.store.buffer import Buffer
 from telemetry import Batch, IntervalSet, Tombstone, decode, encode
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
+from tests.examples import examples
 
 SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, live_s=10, ack_timeout_s=5)
 
@@ -166,7 +167,7 @@ def test_the_live_queue_is_bounded_and_gives_back_what_does_not_fit():
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from([0.1, 0.25, 0.5]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_in_a_contest_the_backlog_gets_its_share_of_bytes(draw, wanted):
     share = FairShare(wanted)
     sent = [0, 0]

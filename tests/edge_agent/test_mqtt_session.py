@@ -23,6 +23,7 @@ from edge_agent.uplink.protocol import NoGateway, OutgoingBatch, PushedSettings,
 from runtime.broker_settings import BrokerSettings
 from runtime.mqtt_client import RECEIVE_BYTES, TRUNCATED_BYTES, MqttMessage, MqttSessionOptions
 from telemetry import IntervalSet
+from tests.examples import examples
 from tests.waiting import deadline_s
 
 CONNACK = b"\x20\x03\x00\x00\x00"
@@ -82,7 +83,7 @@ def poll_until_it_ends(it: MqttSession) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_bytes_a_broker_sends_the_only_error_is_a_lost_link(data: bytes) -> None:
     with broker(CONNACK, lambda sock: sock.sendall(data)) as it:
         link = session(it.port, [])
@@ -93,7 +94,7 @@ def test_whatever_bytes_a_broker_sends_the_only_error_is_a_lost_link(data: bytes
 
 
 @given(st.binary(max_size=120))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_a_broker_answers_to_connect_the_only_error_is_a_lost_link(data: bytes) -> None:
     with broker(b"\x20" + bytes([len(data)]) + data) as it:
         link = session(it.port, [])

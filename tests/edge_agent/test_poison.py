@@ -19,6 +19,7 @@ from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.test_daemon import settings as agent_settings
 from tests.edge_agent.test_intake import FIELDS, json_values
+from tests.examples import examples
 
 GOOD = b'{"time": 1767603422000, "path": "Vehicle.Speed", "value": 3}'
 NASTY = [
@@ -43,7 +44,7 @@ def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged
     assert sum(isinstance(record.body, Signal) for record in records) >= 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.dictionaries(FIELDS, json_values), st.sampled_from(["signal", "event", "position"]))),
 )

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.edge_agent.world import SimulatedWorld
+from tests.examples import examples
 
 LIVES = 5
 
 
-@pytest.mark.parametrize("cuts", [500, pytest.param(5_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("cuts", [examples(500), pytest.param(5_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("faults", [0.0, 0.02], ids=["no-faults", "EIO-ENOSPC"])
 @pytest.mark.parametrize("quota", [1 << 30, 1 << 16], ids=["roomy", "full"])
 def test_every_acknowledged_record_is_delivered_or_declared_after_any_power_cut(

@@ -16,6 +16,7 @@ from edge_agent.pushed import Trial, effective_settings
 from edge_agent.pushed_files import AGAIN, IN_FORCE, ON_TRIAL, REFUSED
 from settings import SettingsError, load, parse, parse_toml
 from tests.edge_agent.makers import MINIMAL_FILE
+from tests.examples import examples
 
 SECURE = """
 insecure = true
@@ -85,7 +86,7 @@ def test_whatever_is_pushed_is_refused_with_a_reason_of_bounded_length(config: P
 
 
 @given(st.binary(max_size=300) | st.text(alphabet="[]{}=\"'#.\n a1\\", max_size=300).map(str.encode))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_no_pushed_text_raises_anything_but_a_refusal(config: Path, text: bytes) -> None:
     try:
         Trial(config, load(AgentSettings, config)).begin(text)
@@ -97,7 +98,7 @@ def test_no_pushed_text_raises_anything_but_a_refusal(config: Path, text: bytes)
 
 
 @given(st.text(alphabet="[]{}=\"'#.,\n a1\\", max_size=400))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_the_bound_of_depth_never_changes_what_a_shallow_text_means(text: str) -> None:
     try:
         expected = tomllib.loads(text)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from runtime.mqtt_client import MqttMessage
 from telemetry import Raw
 from tests.edge_agent.intake_parts import IntakeHarness
+from tests.examples import examples
 
 SET_MS = 1_767_603_422_000
 
@@ -124,7 +125,7 @@ def test_the_order_of_what_came_outlives_a_restart_whatever_its_classes(tmp_path
     assert again.buffer.counters.value("duplicates") == 41
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 20), st.integers(1, 70), st.randoms())
 def test_any_part_of_what_was_stored_may_come_again_before_what_is_new(start, length, new, commit_every, draw):
     before = [timed(n, n) for n in range(1, 61)]

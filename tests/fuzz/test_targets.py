@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fuzz.__main__ import ROOT, names, target
 from tests.fuzz.bounds import BUSY, bounded, check_bounds, max_seconds
 
@@ -39,7 +40,7 @@ def test_the_seeds_are_judged_within_bounds(name: str) -> None:
 def test_mutated_seeds_and_arbitrary_bytes_are_read_or_refused(name: str) -> None:
     module: Any = target(name)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(mutations(tuple(module.seeds())) | st.binary(max_size=200))
     def law(data: bytes) -> None:
         module.judge(data)

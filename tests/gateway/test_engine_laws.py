@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway import Produce
 from gateway.inflight import RANGE_BYTES
 from telemetry import IntervalSet
+from tests.examples import examples
 from tests.gateway.strategies import batch, engine, topic
 
 DEVICES = ("d1", "d2", "d3")
@@ -132,4 +133,4 @@ class GatewayModel(RuleBasedStateMachine):
 
 
 TestGateway = GatewayModel.TestCase
-TestGateway.settings = hypothesis_settings(max_examples=60, stateful_step_count=40)
+TestGateway.settings = hypothesis_settings(max_examples=examples(60), stateful_step_count=40)

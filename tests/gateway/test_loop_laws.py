@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from telemetry import IntervalSet, read_header
+from tests.examples import examples
 from tests.gateway.sides import FakeBroker, Published, Region
 from tests.gateway.strategies import batch, topic
 
@@ -136,4 +137,4 @@ class LoopMachine(RuleBasedStateMachine):
 
 
 TestLoopLaws = LoopMachine.TestCase
-TestLoopLaws.settings = hypothesis_settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestLoopLaws.settings = hypothesis_settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway import Produce
 from gateway.pulsar_groups import OK, UNPROVEN, UNSENDABLE, GroupSender, SendResult
+from tests.examples import examples
 
 Callback = Callable[[Any, Any], None]
 
@@ -213,7 +214,7 @@ def happen(side: Side, wire: Wire, number: int, event: str, answered: int) -> No
 
 @given(st.lists(st.tuples(st.sampled_from(WHAT_MAY_HAPPEN), st.integers(0, 9)), max_size=60))
 @example([("send", 0), ("send", 0), ("lost", 0), ("send", 0)])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_each_message_has_one_result_whatever_happens_and_ok_only_where_it_is_persisted(
     events: list[tuple[str, int]],
 ) -> None:

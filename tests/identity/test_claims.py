@@ -20,6 +20,7 @@ from identity.claims import (
     token_id,
     token_user,
 )
+from tests.examples import examples
 
 _PASSWD = shutil.which("mosquitto_passwd")
 
@@ -61,7 +62,7 @@ def test_the_hash_is_that_of_mosquitto_passwd_of_the_same_salt(tmp_path: Path) -
 
 
 @given(st.text(max_size=40), st.binary(min_size=12, max_size=12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_password_is_known_again_by_its_hash_and_no_other_is(text: str, salt: bytes) -> None:
     hashed = broker_password(text, salt)
     assert is_broker_password(text, hashed)

@@ -31,6 +31,7 @@ from identity.registry import (
     revoke,
     suspend,
 )
+from tests.examples import examples
 from tests.identity.registry_strategies import (
     CERTIFICATE,
     CHANGE,
@@ -116,7 +117,7 @@ class DeviceMachine(RuleBasedStateMachine):
 
 
 TestDeviceMachine = DeviceMachine.TestCase
-TestDeviceMachine.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+TestDeviceMachine.settings = settings(max_examples=examples(30), stateful_step_count=15, deadline=None)
 
 
 def test_a_device_without_a_claim_is_active_and_one_with_a_claim_is_expected() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulator import Faults, Scenario, VehicleMessage, drive, generated_scenario
 from simulator.messages import TOPIC_KINDS, journal_line
 from simulator.truth.track import metres
+from tests.examples import examples
 from tests.simulator.runs import write_journal
 
 
@@ -26,7 +27,7 @@ def positions(messages: list[VehicleMessage], device: str) -> list[dict[str, flo
     return [json.loads(payload) for payload in said if payload.endswith(b"}")]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 2**40))
 def test_the_same_seed_gives_the_same_messages(seed: int) -> None:
     scenario = generated_scenario(seed=seed, vehicles=2, regions=("eu", "us"), duration_s=300)

@@ -34,6 +34,7 @@ from telemetry import (
 )
 from telemetry.columns import decode_columns
 from telemetry.content import pack_records
+from tests.examples import examples
 from tests.fuzz.bounds import MAX_BYTES, check_bounds
 from tests.fuzz.worst import PARSERS
 from tests.telemetry.test_wire import framed
@@ -176,7 +177,7 @@ UNJUDGED: st.SearchStrategy[Body] = st.one_of(
 SOUND = st.just(5)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(

@@ -35,6 +35,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
 )
 from tests.cloud_jobs.billing.documents.published_rules import broken_rules, schema
 from tests.cloud_jobs.billing.documents.rated import CERTIFICATES, ORIGINAL, VATS, charges, taxed
+from tests.examples import examples
 
 Body = dict[str, Any]
 MOMENT = datetime(2026, 4, 10, tzinfo=UTC)
@@ -133,7 +134,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ubl")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.tuples(SELLERS, PAYERS, TEXTS, ZONES),
     charges(),
@@ -169,7 +170,7 @@ def test_most_of_what_is_drawn_is_accepted() -> None:
     """Else the law above would say nothing."""
     found = []
 
-    @settings(max_examples=200, database=None, derandomize=True)
+    @settings(max_examples=examples(200), database=None, derandomize=True)
     @given(SELLERS, PAYERS, TEXTS)
     def draw(seller: Body, pays: Body, name: str) -> None:
         found.append(

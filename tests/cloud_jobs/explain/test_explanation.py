@@ -15,6 +15,7 @@ from cloud_jobs.explain import explain, with_hours_again
 from cloud_jobs.explain.pool_arithmetic import PoolArithmetic, steps
 from simulator.truth import TrueDays
 from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, rated, row, table, tariff, used_worlds
+from tests.examples import examples
 
 MARCH = TrueDays("Asia/Kolkata", date(2026, 3, 1), date(2026, 3, 31))
 NOON = datetime(2026, 3, 5, 12, tzinfo=UTC)
@@ -30,7 +31,7 @@ def usage_charges(world: World, rows: list[Row]) -> list[Charge]:
     return [one for one in rated(world, rows).charges if one.key.kind is ChargeKind.USAGE]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(used_worlds())
 def test_hours_digest_and_amount_of_every_charge_come_out_once_more(used: tuple[World, list[Row]]) -> None:
     world, rows = used

@@ -18,6 +18,7 @@ from cloud_jobs.lake.data_files import DataFile, read_data_file, write_data_file
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files
+from tests.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -44,7 +45,7 @@ def written(files: FileSystem, *rows: dict[str, Any]) -> list[DataFile]:
 ids = st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["a", "b", "a.b"]), st.integers(1, 9), st.integers(0, 2))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(st.lists(ids, min_size=1, max_size=12))
 def test_the_files_hold_the_rows_in_order_each_in_the_one_of_its_day(
     files: FileSystem, made: list[tuple[str, str, int, int]]

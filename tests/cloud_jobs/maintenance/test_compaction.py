@@ -28,6 +28,7 @@ from cloud_jobs.maintenance.table_files import table_files
 from telemetry import IntervalSet
 from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
 from tests.cloud_jobs.maintenance.upkeep import keys_of, positions, raw, run
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -214,7 +215,7 @@ def _values(kind: pa.DataType, at: int) -> pa.Array:
     return numbers.cast(kind)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 40)), min_size=1, max_size=40),

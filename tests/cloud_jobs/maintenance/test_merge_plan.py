@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.maintenance.merge_plan import MERGED_FILES, FileLimits, growing_merges, overlap, settled_merges
 from cloud_jobs.maintenance.table_files import TableFile
+from tests.examples import examples
 
 MILLION = 1_000_000
 ORDER = ("tenant", "device")
@@ -46,7 +47,7 @@ def test_files_of_about_one_size_are_merged_and_full_ones_never() -> None:
     assert growing_merges(small + full, LIMITS) == [tuple(small)]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(1, 3000))
 def test_however_many_files_come_few_stay(count: int) -> None:
     files = [file(at, 10) for at in range(count)]

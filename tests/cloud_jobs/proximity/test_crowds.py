@@ -28,6 +28,7 @@ from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES
 from geo.spatial.geodesic import distance_m
 from telemetry.record import DEVICE_PATTERN
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix, in_crowds
+from tests.examples import examples
 
 NIGHT = 20_000 * 86_400_000
 YARD = [(50.0 + at / 1e5, 8.0) for at in range(6)]
@@ -161,7 +162,7 @@ steps = st.tuples(st.sampled_from([1_000, 3_000, 10_000, 47_000]), st.integers(0
 walks = st.lists(steps, min_size=2, max_size=5)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(CORNERS, st.lists(walks, min_size=1, max_size=8), st.integers(1, 3), st.sampled_from([0, 9_500, 55_000]))
 def test_whoever_is_in_no_crowd_has_at_no_moment_more_than_the_limit_within_the_distance(
     corner: tuple[float, float], walked: list[list[tuple[int, int, int]]], most: int, begin: int
@@ -207,7 +208,7 @@ def test_who_stands_in_a_crowd_has_more_than_the_limit_within_three_and_a_half_t
         assert sum(far) > most or (f"t/d{at:02}", 0) not in inside
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(walks, min_size=4, max_size=30), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_crowds_do_not_depend_on_the_order_of_devices_nor_on_how_spans_and_pieces_are_taken(
     walked: list[list[tuple[int, int, int]]], most: int, random: Any

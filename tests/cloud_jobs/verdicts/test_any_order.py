@@ -17,6 +17,7 @@ from geo.alerts import Alert
 from geo.alerts.verdict import ErrorReason, VerdictKind
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, rules
 from tests.cloud_jobs.verdicts.centre import VerdictCentre, alert_of
+from tests.examples import examples
 
 NOON = 20_000 * DAY_MS + DAY_MS // 2
 BOUND = VerdictSettings(max_provisional_s=600.0)
@@ -48,7 +49,7 @@ def seen_on_the_way(by: EventRules, fixes: list[GeofenceFix], data: st.DataObjec
 
 
 @given(fixes=drives(), data=st.data())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_each_announced_id_has_one_verdict_and_announced_are_the_final_and_the_withdrawn(
     fixes: list[GeofenceFix], data: st.DataObject
 ) -> None:

@@ -21,6 +21,7 @@ from geo.spatial import (
     find_events,
     use_by_fence,
 )
+from tests.examples import examples
 
 
 def fences(script: CanaryScript) -> FenceSet:
@@ -37,7 +38,7 @@ def fences(script: CanaryScript) -> FenceSet:
     fence_m=st.floats(100, 500),
     first=st.integers(0, 10**8),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_each_probe_enters_and_leaves_once_and_drives_the_known_length(
     latitude: float, longitude: float, fence_m: float, first: int
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from edge_agent.enrolment.validity import read_validity
 from identity import KeyPair, make_request
 from tests.edge_agent.enrolment.makers import Issuer
+from tests.examples import examples
 
 KEY = KeyPair.generate()
 
@@ -21,7 +22,7 @@ KEY = KeyPair.generate()
     st.datetimes(datetime(1980, 1, 1), datetime(2120, 1, 1), timezones=st.just(UTC)),
     st.timedeltas(timedelta(hours=1), timedelta(days=3000)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_times_and_the_serial_are_those_of_the_library(now: datetime, lifetime: timedelta) -> None:
     issued = Issuer(now, lifetime).issue(make_request(KEY, "acme/bus-1"))
     found = read_validity(b"what stands before it\n" + issued.chain_pem)
@@ -34,7 +35,7 @@ PEM = Issuer().issue(make_request(KEY, "acme/bus-1")).chain_pem
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 255))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_bytes_are_worse_than_a_value_error(data: bytes, at: int, byte: int) -> None:
     der = bytearray(base64.b64decode(b"".join(PEM.splitlines()[1:-1])))
     der[at] = byte

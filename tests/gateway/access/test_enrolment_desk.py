@@ -45,6 +45,7 @@ from identity.registry import (
     revoke,
     suspend,
 )
+from tests.examples import examples
 
 NOW = datetime(2027, 1, 5, 9, tzinfo=UTC)
 HASH = "$7$101$c2FsdA==$" + "A" * 86 + "=="
@@ -363,7 +364,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_killed_between_any_two_steps_a_claim_enrols_one_key(steps: list[tuple[str, str]]) -> None:
     """Law: all certificates that ever left are one and the same, and the registry has its serial."""
     world, keys = World(expected()), {"one": KEY, "two": OTHER_KEY}

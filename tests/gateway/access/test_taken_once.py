@@ -17,6 +17,7 @@ from identity.registry import DeviceState, enrol, resume, revoke, suspend
 from identity.registry_messages import DevicePublication
 from identity.signatures import SIGNATURE
 from runtime.compacted_topic import TopicMessage
+from tests.examples import examples
 from tests.gateway.access.test_held_entries import HOUR_S, NAME, Region, Topic, without
 from tests.identity.operators import trusting
 from tests.identity.registry_strategies import CERTIFICATE, active, change, expected
@@ -220,7 +221,7 @@ lives = st.lists(
 
 
 @given(lives)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_a_daemon_lives_through_what_it_keeps_never_sinks_in_rank(
     lives: list[tuple[object, float, list[TopicMessage]]],
 ) -> None:

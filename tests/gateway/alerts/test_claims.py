@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway.alerts.claims import LEAVE_S, MAX_TRIES, RETRY_S, SPREAD, YIELD_S, Claims, ClaimState
 from gateway.alerts.owner import MAX_PARTITIONS
 from gateway.alerts.presence import REST_S, Presence, PresenceMessage
+from tests.examples import examples
 
 TURN_S = 0.1
 TAKEN_OVER_S = 4.5
@@ -140,7 +141,7 @@ class Region:
         return sorted(len(one.held) for one in self.processes.values())
 
 
-@settings(max_examples=80, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(80), phases=[Phase.explicit, Phase.generate])
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 10_000), st.booleans(), st.data())
 def test_whoever_comes_and_goes_every_partition_has_an_owner_soon_and_shares_differ_by_one_at_most(
     partitions: int, count: int, seed: int, stands_by: bool, data: st.DataObject
@@ -162,7 +163,7 @@ def test_whoever_comes_and_goes_every_partition_has_an_owner_soon_and_shares_dif
         assert region.shares[-1] - region.shares[0] <= 1
 
 
-@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(25), phases=[Phase.explicit, Phase.generate])
 @given(st.integers(2, 5), st.integers(0, 10_000))
 def test_the_partitions_of_one_that_is_killed_go_to_those_that_have_their_state(count: int, seed: int) -> None:
     region = Region(NAMES[:6], seed, stands_by=True)

@@ -15,6 +15,7 @@ from gateway.alerts.presence import Presence
 from gateway.alerts.standby import MAX_BEHIND_S, PAUSE_S, PartitionStandby
 from gateway.alerts.standby_partitions import StandbyPartitions
 from runtime.pulsar_positions import EntryPosition
+from tests.examples import examples
 from tests.gateway.alerts.fixes_as_they_come import NOON, LiveFix, cut, drives
 from tests.gateway.alerts.scripted_partition import (
     NAME,
@@ -49,7 +50,7 @@ def straight(batches: int = 12, publish_ms: int = NOON) -> ScriptedTopic:
 
 
 @given(topics(), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_a_standby_that_takes_over_says_what_one_says_that_reads_all_again(
     topic: ScriptedTopic, data: st.DataObject
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gateway.webhooks.config import PostTimes
 from gateway.webhooks.http_outcome import MAX_RETRY_AFTER_S, HttpOutcome, outcome_of_status, retry_after_s
 from gateway.webhooks.http_post import post
+from tests.examples import examples
 from tests.gateway.webhooks.certificates import self_signed
 from tests.gateway.webhooks.hook_server import LOOPBACK, HookServer, Request, answers, drips, hook_server, sends
 
@@ -144,7 +145,7 @@ def test_what_is_no_http_is_tried_again(server: HookServer, data: bytes) -> None
 
 
 @given(data=st.binary(max_size=300) | st.binary(max_size=200).map(lambda some: b"HTTP/1.1 2" + some))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_an_outcome(server: HookServer, data: bytes) -> None:
     server.behave = sends(data)
     assert posted(server).reason in {"delivered", "redirected", "refused", "failed", "timeout", "unreachable"}

@@ -22,6 +22,7 @@ from geo.replication import (
 from geo.replication.apply import _allowed, _check_subjects
 from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.plan import stale_addresses
+from tests.examples import examples
 from tests.geo.replication.plan_model import with_changes
 from tests.geo.replication.topologies import cluster_states, topologies
 
@@ -31,21 +32,21 @@ def test_what_is_as_wanted_needs_no_change(topology: Topology) -> None:
     assert plan(desired(topology), desired(topology)) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(topologies(), cluster_states())
 def test_after_all_changes_nothing_is_left_to_change(topology: Topology, there: dict[str, ClusterState]) -> None:
     wanted = desired(topology)
     assert plan(wanted, with_changes(there, plan(wanted, there))) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(topologies(), topologies())
 def test_any_topology_leads_to_any_other(before: Topology, after: Topology) -> None:
     there = desired(before)
     assert plan(desired(after), with_changes(there, plan(desired(after), there))) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(topologies(), cluster_states())
 def test_without_those_that_delete_data_exactly_those_are_left(
     topology: Topology, there: dict[str, ClusterState]
@@ -56,7 +57,7 @@ def test_without_those_that_delete_data_exactly_those_are_left(
     assert plan(wanted, kept) == [change for change in changes if change.deletes_data]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(topologies(), cluster_states(), st.data())
 def test_an_interrupted_apply_is_finished_by_the_next_one(
     topology: Topology, there: dict[str, ClusterState], data: st.DataObject
@@ -67,7 +68,7 @@ def test_an_interrupted_apply_is_finished_by_the_next_one(
     assert plan(wanted, with_changes(halfway, plan(wanted, halfway))) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(topologies(), cluster_states())
 def test_nothing_of_another_tenant_is_touched(topology: Topology, there: dict[str, ClusterState]) -> None:
     foreign = {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from geo.spatial import FenceError
 from geo.spatial.geodesic import WGS84
 from geo.spatial.shapes import corridor
+from tests.examples import examples
 
 
 @st.composite
@@ -40,7 +41,7 @@ def nearest_m(line: np.ndarray, x: float, y: float) -> float:
     return least
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(lines(), st.floats(0.5, 5), st.data())
 def test_its_border_is_half_its_width_from_its_line(line: np.ndarray, width: float, data: st.DataObject) -> None:
     radius_m = 10**width / 2

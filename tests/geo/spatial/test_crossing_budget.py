@@ -17,6 +17,7 @@ from geo.spatial import FenceError, FenceReport, fences_from_geojson
 from geo.spatial import crossings as module
 from geo.spatial.crossings import refuse_too_many_crossings
 from geo.spatial.rings import world_polygon
+from tests.examples import examples
 from tests.geo.spatial.exact_fuzz import world
 
 
@@ -84,7 +85,7 @@ def test_edges_that_lie_side_by_side_in_millions_of_pairs_are_refused() -> None:
     assert read(upright).refused == ()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=4, max_size=30), st.integers(0, 60))
 def test_the_pairs_that_are_counted_are_those_that_cross(corners: list[tuple[int, int]], most: int) -> None:
     ring = np.array([*corners, corners[0]], dtype=float)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from geo.spatial import Encounters, Fixes, find_encounters
 from geo.spatial.geodesic import distance_m
+from tests.examples import examples
 from tests.geo.spatial import event_fuzz
 from tests.geo.spatial.seeded import compared_for_long
 from tests.geo.spatial.worlds import START_MS, every_fix
@@ -75,7 +76,7 @@ def touches(fixes: Fixes, within_m: float) -> bool:
     return len(set(counts)) > 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(fleets(), st.permutations((0, 1, 2)))
 def test_encounters_are_the_same_whoever_is_asked_first_and_in_whichever_direction_of_time(
     made: tuple[Fixes, float], names: list[int]
@@ -93,7 +94,7 @@ def test_encounters_are_the_same_whoever_is_asked_first_and_in_whichever_directi
     same(met, sorted((*row[:2], last - row[3], last - row[2], row[4]) for row in again))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(fleets())
 def test_encounters_at_the_poles_and_at_180_degrees_are_those_that_thousands_of_looks_find(
     made: tuple[Fixes, float],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from geo.spatial import fences_from_geojson
 from geo.spatial.features import MAX_SYNTAX_FAULTS
+from tests.examples import examples
 
 RING = [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
 
@@ -85,7 +86,7 @@ def test_wherever_a_text_is_cut_every_feature_before_the_cut_is_used_and_the_cut
     assert len(some) >= text[:cut].count("]]}}") - len(refused)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text() | st.recursive(st.none() | st.floats() | st.text(max_size=3), lambda inner: st.lists(inner) |
        st.dictionaries(st.sampled_from(["type", "features", "properties", "geometry", "id", "coordinates", "weekly"]),
                        inner)).map(json.dumps), st.integers(0, 3))  # fmt: skip
@@ -95,7 +96,7 @@ def test_any_text_is_read_and_its_neighbours_are_used(text: str, breaks: int) ->
     assert used(collection(A, text))[0][:1] == ["A"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=30), st.integers(0, len(collection(A, B, C))))
 def test_bytes_put_anywhere_make_no_traceback_and_no_silence(noise: bytes, at: int) -> None:
     text = collection(A, B, C).encode()

@@ -12,6 +12,7 @@ from geo.spatial import Fence, FenceError, FenceSet, Fixes, GateSet, TrackSettin
 from geo.spatial.clip import segments_of
 from geo.spatial.gates import Gate, _unwrapped
 from geo.spatial.touches import crossings_of
+from tests.examples import examples
 
 Line = list[tuple[float, float]]
 PLACES = st.tuples(st.integers(-180, 180), st.integers(-80, 80))
@@ -56,7 +57,7 @@ def is_refused(line: Line) -> bool:
     return refused
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @example([[(0, 10), (20, 10), (10, 10)], [(30, 0), (30, 20)]], [(15, 5), (15, 15)])
 @given(st.lists(LINES, min_size=1, max_size=3), st.lists(PLACES, min_size=2, max_size=6))
 def test_a_gate_counts_what_looking_at_each_segment_counts(gates: list[Line], way: Line) -> None:

@@ -16,6 +16,7 @@ from pymeos import TGeomPointInst, TGeomPointSeq, pymeos_finalize, pymeos_initia
 from shapely import Polygon
 
 from geo.spatial import FenceSet, Fixes, TrackSettings, build_tracks, use_by_fence
+from tests.examples import examples
 from tests.geo.spatial.worlds import BUS_TRACK, START_MS, every_fix, fences, shapes, taken, walks
 
 
@@ -53,7 +54,7 @@ def inside_by_meos(fixes: Fixes, rows: tuple[int, int], shape: Polygon) -> tuple
     return metres, seconds
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(walks(devices=1, longest=8), shapes)
 def test_lengths_and_times_inside_a_polygon_are_those_of_meos(fixes: Fixes, shape: Polygon) -> None:
     _, keep = np.unique(fixes.t_ms // 1000, return_index=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from geo.spatial import fences_from_geojson
 from geo.spatial.features import MAX_SYNTAX_FAULTS, read_features
+from tests.examples import examples
 from tests.geo.spatial.test_features import RING
 
 FAULTS = {
@@ -120,7 +121,7 @@ def _costs_more_than_its_neighbours(
 PUTS = ["", *'{}[]",:x0']
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(sorted(LAYOUTS)), st.sampled_from(ORDERS), st.integers(0, 1200), st.sampled_from(PUTS))
 @example("collection", ORDERS[0], 0, "[")
 @example("side by side", ORDERS[2], 169, "")

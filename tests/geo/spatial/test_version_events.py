@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shapely import Polygon, box
 
 from geo.spatial import Activity, EventSettings, Fence, FenceSet, Fixes, GeofenceEvent, find_events, find_visits
+from tests.examples import examples
 from tests.geo.spatial.worlds import START_MS, every_fix
 
 METRE = 1 / 111_320  # in degrees, at the equator
@@ -140,7 +141,7 @@ DEEP = version(box(12.99, -0.01, 13.01, 0.01))
 BESIDE = version(box(13.0 + METRE, -0.01, 13.01, 0.01), 20)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     way=ways(),
     versions=several_versions(),

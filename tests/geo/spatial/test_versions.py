@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from geo.spatial import Fence, FenceSet, GateSet, fences_from_geojson
 from geo.spatial.activity import Activity
+from tests.examples import examples
 from tests.geo.spatial.test_fence_files import SQUARE, feature, read
 from tests.geo.spatial.worlds import every_fix, line
 
@@ -99,7 +100,7 @@ def test_dates_at_the_ends_of_the_calendar_are_times_or_are_refused() -> None:
     assert fences_from_geojson("{}").refused
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(

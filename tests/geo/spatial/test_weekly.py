@@ -19,6 +19,7 @@ from geo.spatial.activity import Activity
 from geo.spatial.hours import DAY_MS
 from geo.spatial.schedule import Schedule
 from geo.spatial.weekly import DAYS, MAX_WINDOWS, weekly_faults, weekly_of
+from tests.examples import examples
 
 CLOCKS = st.integers(0, 1439).map(lambda minute: f"{minute // 60:02d}:{minute % 60:02d}")
 WINDOWS = st.fixed_dictionaries(
@@ -49,7 +50,7 @@ def is_open(windows: list[dict[str, Any]], local: datetime) -> bool:
     return False
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(WINDOWS, min_size=1, max_size=4),
     st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "UTC"]),
@@ -97,7 +98,7 @@ def activities(draw: st.DrawFn) -> Activity:
     return dated & weekly_of({"timezone": draw(st.sampled_from(ZONES)), "windows": windows}).activity()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(activities(), min_size=1, max_size=5), st.lists(STRETCHES, min_size=1, max_size=3))
 def test_many_activities_are_asked_together_and_every_switch_within_the_times_at_hand_is_known(
     several: list[Activity], stretches: list[tuple[datetime, int, int]]

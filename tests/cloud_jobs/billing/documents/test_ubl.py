@@ -20,6 +20,7 @@ from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from tests.cloud_jobs.billing.documents.published_rules import RULES, broken_rules, jar, schema
 from tests.cloud_jobs.billing.documents.rated import VATS, buyer, charge, fixed, issued, rated_accounts, seller, taxed
 from tests.cloud_jobs.billing.documents.test_document import KINDS, document_of
+from tests.examples import examples
 
 # What one decimal more than EN 16931 has breaks: the limits themselves, and the sums that round to two.
 OF_A_THIRD_DECIMAL = ("BR-DEC-", "UBL-DT-01", "BR-CO-10", "BR-CO-13", "BR-CO-14", "BR-CO-15", "BR-CO-16")
@@ -105,7 +106,7 @@ def test_a_cash_payment_and_a_seller_without_vat_id_are_valid(schemas: Path) -> 
     assert_valid(issued(taxed(CHARGES), seller=of), schemas)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(rated_accounts(currencies=("EUR", "JPY")), KINDS)
 def test_any_rated_account_keeps_the_published_rules(rated: RatedAccount, kind: DocumentType) -> None:
     assert broken_rules(to_ubl(document_of(rated, kind))) == []

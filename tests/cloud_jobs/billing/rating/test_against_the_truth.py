@@ -22,6 +22,7 @@ from tests.cloud_jobs.billing.rating.worlds import (
     used_worlds,
     worlds,
 )
+from tests.examples import examples
 
 
 def true(world: World, rows: list[Row]) -> TrueOwed:
@@ -52,13 +53,13 @@ def same(found: RatedAccount, expected: TrueOwed) -> None:
     assert Decimal(found.gross_minor) == expected.gross_minor
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(used_worlds())
 def test_any_prices_tiers_allowances_windows_and_versions(drawn: tuple[World, list[Row]]) -> None:
     same(rated(*drawn), true(*drawn))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(used_worlds(complete=False))
 def test_what_has_no_price_is_an_error_of_both(drawn: tuple[World, list[Row]]) -> None:
     try:
@@ -75,7 +76,7 @@ def test_what_has_no_price_is_an_error_of_both(drawn: tuple[World, list[Row]]) -
 DISTANCE = [price("distance", "1.3333", zone=zone) for zone in ("", "*")]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(worlds(), st.sampled_from(["device", "account"]), st.sampled_from(["day", "period"]), st.data())
 def test_a_cap_on_what_is_one_pool(world: World, pool: str, per: str, data: st.DataObject) -> None:
     cap = {"pool": pool, "per": per, "amount": data.draw(st.sampled_from(["0", "20", "55"])), "meters": ["distance"]}

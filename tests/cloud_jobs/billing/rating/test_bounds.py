@@ -29,6 +29,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
     tariff,
 )
 from tests.cloud_jobs.billing.rating.worlds import QUANTITIES, UNITS, Row, row, table
+from tests.examples import examples
 
 HOUR = datetime(2026, 3, 10, 6, tzinfo=UTC)
 KEY = PeriodKey("waybill-eu", "acme", date(2026, 3, 1), date(2026, 3, 31))
@@ -84,7 +85,7 @@ def rated(made: Contracts, rows: list[Row]) -> RatedAccount:
     return rate(contract, cells, metered)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(tariffs(), used())
 def test_any_price_and_any_usage_makes_charges_that_can_be_stored_or_a_reason(
     agreed_prices: dict[str, Any], rows: list[Row]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from simulator.truth import TrueDays, month_of
 from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, rated, row, tariff, used_worlds
+from tests.examples import examples
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=examples(30), deadline=None)
 FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TWO_DAYS = TrueDays("UTC", date(2026, 3, 1), date(2026, 3, 2))
 KM = 1_000_000

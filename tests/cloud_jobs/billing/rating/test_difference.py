@@ -12,8 +12,9 @@ from cloud_jobs.billing.contracts import VatCategory
 from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, Posted, RatedAccount, TaxGroup, difference
 from tests.cloud_jobs.billing.rating.worlds import Row, World, rated, usage_rows, worlds
+from tests.examples import examples
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=examples(60), deadline=None)
 keys = st.builds(
     ChargeKey,
     account=st.sampled_from(["acme", "west"]),

@@ -22,8 +22,9 @@ from tests.cloud_jobs.billing.rating.worlds import (
     true_quarters,
     used_worlds,
 )
+from tests.examples import examples
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=examples(30), deadline=None)
 used = used_worlds()
 
 

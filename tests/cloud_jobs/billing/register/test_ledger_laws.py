@@ -23,6 +23,7 @@ from cloud_jobs.billing.register.ledger import (
     void,
 )
 from tests.cloud_jobs.billing.register.closings import NOW, change_between, closing_of
+from tests.examples import examples
 
 ENTITIES, PAYERS = ("one", "two"), ("acme", "beta")
 FIRST = date(2026, 1, 1)
@@ -144,4 +145,4 @@ class Register(RuleBasedStateMachine):
 
 
 TestRegister = Register.TestCase
-TestRegister.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestRegister.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
