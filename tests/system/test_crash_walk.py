@@ -164,7 +164,7 @@ def walk(store: ObjectStore, dying: DyingStore, request: pytest.FixtureRequest) 
     return Walk(JOBS[name], store, dying, name)
 
 
-EVERY = {"ingest": 7, "maintain": 19, "usage": 3}
+EVERY = {"ingest": 14, "maintain": 38, "usage": 6}
 """In each run of the tests one of so many writes; all of them take minutes."""
 
 

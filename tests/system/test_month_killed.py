@@ -71,7 +71,7 @@ def void(centre: Centre) -> None:
 COMMANDS: dict[str, Callable[[Centre], None]] = {"issue": close_and_issue, "adjust": close_and_adjust, "void": void}
 WRITES = {"issue": 8, "adjust": 8, "void": 4}
 """At least so many: files and a commit of each of the three tables of a closing, and of the documents."""
-EVERY = {"issue": 6, "adjust": 6, "void": 3}
+EVERY = {"issue": 12, "adjust": 12, "void": 6}
 """In each run of the tests one of so many writes is the last; all of them take minutes."""
 
 

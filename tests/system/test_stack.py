@@ -89,7 +89,9 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 @own_servers
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL]
+)
 def test_an_interrupted_start_leaves_no_process_behind(up: Up, number: signal.Signals) -> None:
     wait_until(up.has_servers, 60, said=up.log.read_text)
     assert any("PulsarStandaloneStarter" in words for words in processes_of(up.folder))
@@ -100,6 +102,7 @@ def test_an_interrupted_start_leaves_no_process_behind(up: Up, number: signal.Si
 
 
 @own_servers
+@pytest.mark.nightly
 def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(up: Up) -> None:
     wait_until(lambda: up.phase() == "ready" or up.process.poll() is not None, 300, said=up.log.read_text)
     assert up.phase() == "ready", up.log.read_text()
