@@ -1,12 +1,14 @@
 """A document as UBL 2.1 in the syntax binding of EN 16931: an Invoice (380, 383) or a CreditNote (381).
 
-EN 16931 has no third decimal (BR-DEC), and its published rules do not know the newest currencies (BR-CL-04). Where an
-amount needs a third decimal, or the currency is one of those, the document is written as it is and does not claim to
-follow EN 16931: its CustomizationID is that of plain UBL.
+EN 16931 has no third decimal (BR-DEC), and its published rules do not know the newest currencies (BR-CL-04), nor a tax
+of half a unit or more at a rate below half a percent (BR-CO-17). Where an amount needs a third decimal, or the currency
+or the tax is one of those, the document is written as it is and does not claim to follow EN 16931: its CustomizationID
+is that of plain UBL.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
@@ -21,6 +23,7 @@ _UBL: Final = "urn:oasis:names:specification:ubl:schema:xsd:"
 _AGGREGATE: Final = f"{{{_UBL}CommonAggregateComponents-2}}"
 _BASIC: Final = f"{{{_UBL}CommonBasicComponents-2}}"
 _DECIMALS: Final = 2
+_HALF: Final = Decimal("0.5")
 
 
 def to_ubl(document: Document) -> bytes:
@@ -86,8 +89,10 @@ def _header(root: Element, document: Document, name: str, *, credit: bool) -> No
 
 
 def _fits(document: Document) -> bool:
-    """Whether EN 16931 knows the currency, and no amount needs more decimals than it has."""
+    """Whether EN 16931 knows the currency, no amount needs more decimals than it has, and its rules take each rate."""
     if document["invoice_currency_code"] in NEWER_CURRENCIES:
+        return False
+    if not all(_takes_rate(vat) for vat in document["vat_breakdown"]):
         return False
     amounts = [
         *document["document_totals"].values(),
@@ -95,6 +100,12 @@ def _fits(document: Document) -> bool:
         *(line["invoice_line_net_amount"] for line in document["lines"]),
     ]
     return all(len(amount["text"].partition(".")[2]) <= _DECIMALS for amount in amounts)
+
+
+def _takes_rate(vat: Document) -> bool:
+    """BR-CO-17 as published: rate and tax are rounded to whole numbers, and where the rate is 0, the tax has to be."""
+    rate, tax = Decimal(vat["vat_category_rate"] or 0), Decimal(vat["vat_category_tax_amount"]["text"])
+    return rate >= _HALF or abs(tax) < _HALF
 
 
 def _party(parent: Element, document: Document, role: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from lxml import etree
 
 from cloud_jobs.billing.codes import COUNTRIES, NEWER_CURRENCIES, PAYMENT_MEANS, VAT_PREFIXES
-from cloud_jobs.billing.contracts import Payment, Vat
+from cloud_jobs.billing.contracts import Payment, Vat, VatCategory
 from cloud_jobs.billing.currency import EXPONENT_OF
 from cloud_jobs.billing.documents import Document, DocumentType, NotIssued, to_ubl
 from cloud_jobs.billing.documents.ubl import EN_16931
@@ -72,6 +73,18 @@ def test_a_third_decimal_breaks_the_rules_about_decimals_alone_and_the_document_
 def test_without_a_third_decimal_the_same_currency_would_be_valid() -> None:
     made = issued(taxed([charge(amount_minor=1000)], VATS["Z"], currency="JOD"), buyer=buyer(VATS["Z"], "JOD"))
     assert {rule[:6] for rule in broken_rules(to_ubl(made))} <= {"BR-DEC", "UBL-DT"}
+
+
+@pytest.mark.parametrize(
+    ("rate", "net_minor", "claimed"), [("0.499", 9_800, True), ("0.499", 10_000, False), ("0.5", 10_000, True)]
+)
+def test_a_rate_that_the_published_rules_take_for_none_is_claimed_while_its_tax_is_none(
+    rate: str, net_minor: int, *, claimed: bool
+) -> None:
+    vat = Vat(category=VatCategory.STANDARD, rate=Decimal(rate))
+    xml = to_ubl(issued(taxed([charge(amount_minor=net_minor)], vat), buyer=buyer(vat)))
+    assert (EN_16931.encode() in xml) == claimed
+    assert broken_rules(xml) == ([] if claimed else ["BR-CO-17"])
 
 
 def test_nothing_used_is_valid(schemas: Path) -> None:
