@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from gateway.access.enrolment_rates import EnrolmentRates
+from gateway.access.open_tokens import REPEAT_WITHIN
 from identity.authority import CLOCK_SKEW, Issued
 from identity.enrolment import (
     EnrolmentAnswer,
@@ -30,12 +31,11 @@ from identity.enrolment import (
     encode_enrolment_answer,
 )
 from identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
-from identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name
+from identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
 from identity.requests import CertificateRequest, read_request
 
 __all__ = [
-    "REPEAT_WITHIN",
     "CertificateSigner",
     "EnrolmentDesk",
     "EnrolmentEffect",
@@ -44,11 +44,8 @@ __all__ = [
     "PublishEntry",
     "RefusedRequest",
     "SendAnswer",
-    "may_log_in",
 ]
 
-REPEAT_WITHIN = timedelta(minutes=10)
-"""For so long a key gets its certificate again: an answer may be lost, and the device asks again."""
 MAX_VALID_CERTIFICATES = 8
 """Of one device at a time: each is on the revocation list when the device is revoked."""
 MAX_PENDING = 1000
@@ -62,9 +59,6 @@ class KnownDevices(Protocol):
 
     def device(self, name: str) -> DeviceEntry | None:
         """The entry of `tenant/device`."""
-
-    def claimed_by(self, claim_id: str) -> tuple[str, ...]:
-        """The devices whose entries name this claim."""
 
     def successor(self, name: str) -> str | None:
         """In whose favour a device has ended; None: it has not."""
@@ -175,11 +169,15 @@ class EnrolmentDesk:
         """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock."""
         nonce = ""
         try:
-            if not self.rates.try_take(sender, self._tenant_of(sender), now_s):
-                raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
-            request = decode_enrolment_request(payload)
-            nonce = request.nonce
-            asked = _Asked(sender, request, read_request(request.csr), now)
+            self._bound(self.rates.try_sender(sender, now_s))
+            try:
+                request = decode_enrolment_request(payload)
+                nonce = request.nonce
+                asked = _Asked(sender, request, read_request(request.csr), now)
+            except (EnrolmentUnreadable, RequestRefused):
+                self._bound(self.rates.try_tenant("", now_s))
+                raise
+            self._bound(self.rates.try_tenant(self._tenant_of(asked), now_s))
             name = parse_name(sender)
             if isinstance(name, DeviceName):
                 return self._renewed(asked)
@@ -262,13 +260,19 @@ class EnrolmentDesk:
             raise _Refuse(RefusedBecause.TOO_MANY, f"{name} has {valid} valid certificates, and may have no more")
         return self._issue(entry, asked)
 
-    def _tenant_of(self, sender: str) -> str:
-        name = parse_name(sender)
-        if isinstance(name, DeviceName):
-            return name.tenant if self.devices.device(sender) is not None else ""
-        named = () if name is None else self.devices.claimed_by(name.name)
-        # Whoever names another one's claim too gets these senders into no share of his own.
-        return "/".join(sorted({one.partition("/")[0] for one in named}))
+    def _bound(self, is_within: bool) -> None:
+        if not is_within:
+            raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
+
+    def _tenant_of(self, asked: _Asked) -> str:
+        """In whose share a request is: of the device that asks, or whose own entry names the claim that is shown.
+
+        Many may name one claim: each counts for its own tenant, and takes nothing from another's.
+        """
+        name = asked.wanted.common_name if asked.is_claim else asked.sender
+        entry = self.devices.device(name)
+        is_its_own = entry is not None and (not asked.is_claim or _has_claim(entry, asked.sender))
+        return entry.tenant if entry is not None and is_its_own else ""
 
     def _check_place(self, entry: DeviceEntry, asked: _Asked) -> None:
         if asked.wanted.common_name != entry.name:
@@ -343,17 +347,8 @@ class EnrolmentDesk:
         return [_answer(sender, EnrolmentRefused(nonce, reason, detail))]
 
 
-def may_log_in(entry: DeviceEntry, region: str, now: datetime) -> bool:
-    """Whether the enrolment broker of a region takes the token of this entry.
-
-    One that was used is taken for a while more: its device may ask for a lost answer again.
-    """
-    claim = entry.claim
-    if claim is None or not claim.is_token or entry.region != region:
-        return False
-    if entry.state is DeviceState.EXPECTED:
-        return claim.until is None or now < claim.until
-    return entry.state is DeviceState.ACTIVE and now - REPEAT_WITHIN < entry.changed_at
+def _has_claim(entry: DeviceEntry, sender: str) -> bool:
+    return entry.claim is not None and sender == principal(PrincipalKind.CLAIM, entry.claim.id)
 
 
 def _grant(sender: str, nonce: str, issued: Issued) -> SendAnswer:

@@ -1,18 +1,13 @@
-"""What the enrolment broker of a region reads: rules that never change, and the passwords of open tokens. Pure."""
+"""What the enrolment broker of a region lets whom do: rules that never change. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from datetime import datetime
 
-from gateway.access.enrolment import may_log_in
-from identity.claims import password_file
 from identity.names import PrincipalKind, principal
-from identity.registry import DeviceEntry
 from telemetry import EnrolmentChannel, enrolment_filters, enrolment_rule
 
-__all__ = ["enrolment_passwords", "enrolment_rules", "name_at_enrolment"]
+__all__ = ["enrolment_rules", "name_at_enrolment"]
 
 _NAME_DIGITS = 16
 
@@ -34,13 +29,3 @@ def enrolment_rules(name: str) -> str:
     lines += [f"pattern write {enrolment_rule(EnrolmentChannel.REQUEST)}"]
     lines += [f"pattern read {enrolment_rule(EnrolmentChannel.ANSWER)}"]
     return "\n".join(lines) + "\n"
-
-
-def enrolment_passwords(entries: Iterable[DeviceEntry], region: str, now: datetime, own: Mapping[str, str]) -> bytes:
-    """The password file: the tokens that may log in now, and the access daemon itself (`own`: its name and hash)."""
-    hashes = dict(own)
-    # A factory certificate has no password: its listener knows it by mutual TLS.
-    for entry in entries:
-        if may_log_in(entry, region, now) and entry.claim is not None and entry.claim.password_hash is not None:
-            hashes[principal(PrincipalKind.CLAIM, entry.claim.id)] = entry.claim.password_hash
-    return password_file(hashes)

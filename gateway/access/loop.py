@@ -97,11 +97,12 @@ class AccessLoop:
         if self._monotonic() >= self._tick_at_s:
             self._tick_at_s = self._monotonic() + TICK_S
             self._tick(self._clock())
-        if self._enrolment is not None:
-            self._enrolment.turn()
         # A look at a broker that is down would fail like the step.
         if self._monotonic() >= self._retry_at_s:
             self._step()
+        # Behind it: who is to be locked out waits for no token of anybody else.
+        if self._enrolment is not None:
+            self._enrolment.turn()
 
     def take(self, event: AccessEvent) -> None:
         """What happened, at once. What fails is `not_applied`, until it or what comes after it for the same name is."""

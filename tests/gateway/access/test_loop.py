@@ -15,6 +15,7 @@ from gateway.access.list_intake import ListIntake
 from gateway.access.loop import CLOCK_BACK_S, AccessLoop
 from gateway.access.metrics import AccessMetrics
 from gateway.access.pacing import SessionLooks, Settling
+from gateway.access.region_enrolment import RegionEnrolment
 from gateway.errors import BrokerUnreachable, ClockSetBack
 from identity.registry import revoke
 from identity.registry_messages import DevicePublication
@@ -51,6 +52,7 @@ class Region:
     steady_s: float = 0.0
     is_broker_down: bool = False
     is_clock_right: bool = True
+    enrolment: Any = None
 
     def __post_init__(self) -> None:
         runner = create_autospec(StepRunner, is_other_broker=False)
@@ -63,7 +65,9 @@ class Region:
         times: Any = {"clock": lambda: self.wall_s, "monotonic": lambda: self.steady_s}
         times |= {"may_begin": lambda: self.is_clock_right}
         times |= {"settling": Settling(0.02), "looks": SessionLooks(1)}
-        self.loop = AccessLoop(self.core, runner, lists, issued, self.metrics, on_tick=self._tick, **times)
+        self.loop = AccessLoop(
+            self.core, runner, lists, issued, self.metrics, on_tick=self._tick, enrolment=self.enrolment, **times
+        )
         self.loop.put(READ)
         self.wait(0)
         self.wait(1)
@@ -236,3 +240,15 @@ def test_sessions_end_though_what_was_issued_cannot_be_read() -> None:
     region.wait(0)
     region.wait(0.1)
     assert region.ended == ["acme/bus-1"]
+
+
+def test_who_is_to_be_locked_out_waits_for_no_token_of_anybody_else() -> None:
+    done: list[str] = []
+    enrolment = create_autospec(RegionEnrolment)
+    region = Region(enrolment=enrolment)
+    enrolment.turn.side_effect = lambda: done.append(f"tokens after {len(region.steps)}")
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wait(0.03)
+    assert region.ended == ["acme/bus-1"]
+    assert done[-1] == "tokens after 1"
