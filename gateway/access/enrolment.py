@@ -21,6 +21,7 @@ import structlog
 from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.open_tokens import REPEAT_WITHIN
 from identity.authority import CLOCK_SKEW, Issued
+from identity.claims import is_token_id
 from identity.enrolment import (
     EnrolmentAnswer,
     EnrolmentGranted,
@@ -34,6 +35,7 @@ from identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, Re
 from identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
 from identity.requests import CertificateRequest, read_request
+from telemetry import FACTORY_MOUNT
 
 __all__ = [
     "CertificateSigner",
@@ -119,10 +121,16 @@ class _Asked(NamedTuple):
     message: EnrolmentRequest
     wanted: CertificateRequest
     now: datetime
+    is_factory: bool
 
     @property
     def is_claim(self) -> bool:
         return "@" in self.sender
+
+    @property
+    def is_at_its_door(self) -> bool:
+        """Whether a token was shown by its text, and a serial by a certificate: that may have any name."""
+        return is_token_id(self.sender.partition("@")[2]) is not self.is_factory
 
     def is_for(self, issued: Issued) -> bool:
         """Whether this certificate is for the same key."""
@@ -165,15 +173,21 @@ class EnrolmentDesk:
     refusals: deque[RefusedRequest] = field(default_factory=lambda: deque(maxlen=_KEPT_REFUSALS))
     _pending: dict[str, _Pending] = field(default_factory=dict)
 
-    def on_request(self, sender: str, payload: bytes, *, now: datetime, now_s: float) -> list[EnrolmentEffect]:
-        """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock."""
+    def on_request(
+        self, sender: str, payload: bytes, *, now: datetime, now_s: float, is_factory: bool = False
+    ) -> list[EnrolmentEffect]:
+        """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock.
+
+        `is_factory`: it came by the door of factory certificates, whose authority may sign any name.
+        """
         nonce = ""
         try:
-            self._bound(self.rates.try_sender(sender, now_s))
+            # By another door it is another sender.
+            self._bound(self.rates.try_sender(f"{FACTORY_MOUNT}{sender}" if is_factory else sender, now_s))
             try:
                 request = decode_enrolment_request(payload)
                 nonce = request.nonce
-                asked = _Asked(sender, request, read_request(request.csr), now)
+                asked = _Asked(sender, request, read_request(request.csr), now, is_factory)
             except (EnrolmentUnreadable, RequestRefused):
                 self._bound(self.rates.try_tenant("", now_s))
                 raise
@@ -223,6 +237,9 @@ class EnrolmentDesk:
         return len(self._pending)
 
     def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
+        if not asked.is_at_its_door:
+            detail = "what is called as a token is shown by its text, and nothing else without a factory certificate"
+            raise _Refuse(RefusedBecause.UNKNOWN_CLAIM, detail)
         # By the name that the request is for: many may name one claim, and each device has the one of its own entry.
         name = asked.wanted.common_name
         entry = self.devices.device(name)
@@ -271,7 +288,7 @@ class EnrolmentDesk:
         """
         name = asked.wanted.common_name if asked.is_claim else asked.sender
         entry = self.devices.device(name)
-        is_its_own = entry is not None and (not asked.is_claim or _has_claim(entry, asked.sender))
+        is_its_own = not asked.is_claim or (asked.is_at_its_door and _has_claim(entry, asked.sender))
         return entry.tenant if entry is not None and is_its_own else ""
 
     def _check_place(self, entry: DeviceEntry, asked: _Asked) -> None:
@@ -321,7 +338,7 @@ class EnrolmentDesk:
     def _issue(self, entry: DeviceEntry, asked: _Asked) -> list[EnrolmentEffect]:
         if len(self._pending) >= MAX_PENDING:
             raise _Refuse(RefusedBecause.TOO_OFTEN, "too many wait for the registry: ask again later")
-        rules, (sender, message, _, now) = self.rules, asked
+        rules, sender, message, now = self.rules, asked.sender, asked.message, asked.now
         change = DeviceChange(now, f"access@{rules.region}", f"asked by {sender}")
         become = enrol if entry.state is DeviceState.EXPECTED else renew
         # Before anything is signed: an entry like the one that will be published has to be taken from us.
@@ -347,8 +364,8 @@ class EnrolmentDesk:
         return [_answer(sender, EnrolmentRefused(nonce, reason, detail))]
 
 
-def _has_claim(entry: DeviceEntry, sender: str) -> bool:
-    return entry.claim is not None and sender == principal(PrincipalKind.CLAIM, entry.claim.id)
+def _has_claim(entry: DeviceEntry | None, sender: str) -> bool:
+    return entry is not None and entry.claim is not None and sender == principal(PrincipalKind.CLAIM, entry.claim.id)
 
 
 def _grant(sender: str, nonce: str, issued: Issued) -> SendAnswer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from identity.names import PrincipalKind, principal
-from telemetry import EnrolmentChannel, enrolment_filters, enrolment_rule
+from telemetry import FACTORY_MOUNT, EnrolmentChannel, enrolment_filters, enrolment_rule
 
 __all__ = ["enrolment_rules", "name_at_enrolment"]
 
@@ -25,7 +25,10 @@ def enrolment_rules(name: str) -> str:
     """The rules file: who shows a claim writes its own requests and reads their answers; `name` is the daemon's."""
     requests, _ = enrolment_filters(EnrolmentChannel.REQUEST)
     answers, _ = enrolment_filters(EnrolmentChannel.ANSWER)
-    lines = [f"user {name}", f"topic read {requests}", f"topic write {answers}"]
-    lines += [f"pattern write {enrolment_rule(EnrolmentChannel.REQUEST)}"]
-    lines += [f"pattern read {enrolment_rule(EnrolmentChannel.ANSWER)}"]
+    lines = [f"user {name}"]
+    for mount in ("", FACTORY_MOUNT):
+        lines += [f"topic read {mount}{requests}", f"topic write {mount}{answers}"]
+    for mount in ("", FACTORY_MOUNT):
+        lines += [f"pattern write {mount}{enrolment_rule(EnrolmentChannel.REQUEST)}"]
+        lines += [f"pattern read {mount}{enrolment_rule(EnrolmentChannel.ANSWER)}"]
     return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ import pytest
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
 from identity.enrolment import RefusedBecause
 from identity.registry import Beginning, Claim, DeviceChange, DeviceEntry, expect, move, revoke
-from tests.gateway.access.test_enrolment_desk import NOW, World, granted, refusal
+from tests.gateway.access.test_enrolment_desk import CLAIM, NOW, World, expected, granted, refusal
 
 
 def with_serial(tenant: str, device: str, *, at: datetime = NOW) -> DeviceEntry:
@@ -67,3 +67,19 @@ def test_a_request_is_charged_to_the_tenant_whose_device_has_the_claim_and_not_t
     assert all(unread)
     assert world.desk.outcomes[RefusedBecause.UNREADABLE] == 0, "what cannot be read is in the share of nobody, too"
     granted(world.ask(name="zeta/bus-1", sender="claim@SN-1"))
+
+
+@pytest.mark.parametrize("claim", [CLAIM, "claim@SN-1"])
+def test_a_claim_is_good_at_the_door_of_its_kind_alone(claim: str) -> None:
+    world = World(expected() if claim == CLAIM else with_serial("acme", "bus-1"))
+    at_the_other = world.send(world.request(), claim, is_factory=claim == CLAIM)
+    assert refusal(world.perform(at_the_other)) is RefusedBecause.UNKNOWN_CLAIM
+    granted(world.ask(sender=claim))
+
+
+def test_who_signs_a_tokens_name_takes_nothing_of_the_share_and_turns_of_who_has_its_text() -> None:
+    world = World(expected())
+    world.desk.rates = EnrolmentRates(EnrolmentRateSettings(tenant_burst=2))
+    for _ in range(20):
+        world.send(world.request(), CLAIM, is_factory=True)
+    granted(world.ask())

@@ -21,7 +21,9 @@ def test_nobody_who_signs_names_guesses_what_the_daemon_is_called_at_the_enrolme
 def test_a_claim_may_write_its_own_requests_and_read_their_answers_and_nothing_else() -> None:
     assert enrolment_rules("access@eu-0f") == (
         "user access@eu-0f\ntopic read waybill/enrol/1/+/request\ntopic write waybill/enrol/1/+/answer\n"
+        "topic read factory/waybill/enrol/1/+/request\ntopic write factory/waybill/enrol/1/+/answer\n"
         "pattern write waybill/enrol/1/%u/request\npattern read waybill/enrol/1/%u/answer\n"
+        "pattern write factory/waybill/enrol/1/%u/request\npattern read factory/waybill/enrol/1/%u/answer\n"
     )
 
 

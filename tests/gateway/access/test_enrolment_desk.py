@@ -123,8 +123,11 @@ class World:
         self.number += 1
         return encode_enrolment_request(EnrolmentRequest(f"{self.number:032x}", make_request(key, name)))
 
-    def send(self, payload: bytes, sender: str = CLAIM) -> list[EnrolmentEffect]:
-        return self.desk.on_request(sender, payload, now=self.now, now_s=self.now.timestamp())
+    def send(self, payload: bytes, sender: str = CLAIM, *, is_factory: bool | None = None) -> list[EnrolmentEffect]:
+        """`is_factory` None: by the door of its kind."""
+        if is_factory is None:
+            is_factory = sender.startswith("claim@") and not sender.startswith("claim@token-")
+        return self.desk.on_request(sender, payload, now=self.now, now_s=self.now.timestamp(), is_factory=is_factory)
 
     def perform(self, effects: list[EnrolmentEffect]) -> EnrolmentAnswer | None:
         """Does what the desk wants, in order; the last answer."""
