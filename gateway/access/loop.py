@@ -71,7 +71,7 @@ class AccessLoop:
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
         self._settling, self._looks = settling, looks
         self._is_issued_due = False
-        self._retry_at_s = self._tick_at_s = monotonic()
+        self._retry_at_s = self._tick_at_s = self._read_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
         # By what they are of: as many as there are devices and lists.
         self._failed: dict[str, tuple[AccessEvent, str]] = {}
@@ -103,6 +103,7 @@ class AccessLoop:
         # Behind it: who is to be locked out waits for no token of anybody else.
         if self._enrolment is not None:
             self._enrolment.turn()
+        self._read_more()
 
     def take(self, event: AccessEvent) -> None:
         """What happened, at once. What fails is `not_applied`, until it or what comes after it for the same name is."""
@@ -164,17 +165,28 @@ class AccessLoop:
         """Once for all that is locked out by a step: a certificate may have been signed a moment ago."""
         if not self._is_issued_due:
             return
-        try:
-            self.read_issued(self._clock())
-        except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
-            _LOG.error("what was issued cannot be read before a step", problem=_text(error))
+        self._try_to_read_issued()
         self._is_issued_due = False
         # They are in this step.
         self._count_changes()
 
+    def _read_more(self) -> None:
+        """A few of those that wait, as after a start: between two steps, and nothing waits for all of them."""
+        if self._issued.is_behind and self._monotonic() >= self._read_at_s:
+            self._try_to_read_issued()
+
+    def _try_to_read_issued(self) -> None:
+        try:
+            self.read_issued(self._clock())
+        except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
+            self._read_at_s = self._monotonic() + RETRY_S
+            _LOG.error("what was issued cannot be read", problem=_text(error))
+
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()
-        if wait_s <= 0:
+        if self._issued.is_behind:
+            wait_s = self._read_at_s - self._monotonic()
+        elif wait_s <= 0:
             dues = (self._settling.due_s(), self._looks.due_s()) if self._core.is_ready else ()
             wait_s = min((due_s for due_s in dues if due_s is not None), default=math.inf) - self._monotonic()
         try:
@@ -188,7 +200,9 @@ class AccessLoop:
     def _apply(self, event: AccessEvent, now_s: float) -> None:
         if isinstance(event, DevicePublication):
             self._core.on_device(event)
-            self._is_issued_due |= not event.entry.may_connect
+            if not event.entry.may_connect:
+                self._is_issued_due = True
+                self._issued.read_first(int(one.serial, 16) for one in event.entry.certificates)
         elif isinstance(event, TopicMessage):
             self._lists.take(event, now_s)
         elif event.was_current:

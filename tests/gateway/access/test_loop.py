@@ -17,7 +17,7 @@ from gateway.access.metrics import AccessMetrics
 from gateway.access.pacing import SessionLooks, Settling
 from gateway.access.region_enrolment import RegionEnrolment
 from gateway.errors import BrokerUnreachable, ClockSetBack
-from identity.registry import revoke
+from identity.registry import EnrolledCertificate, revoke
 from identity.registry_messages import DevicePublication
 from runtime.compacted_topic import TopicStanding
 from tests.identity.registry_strategies import MOMENT, active, change, published
@@ -59,7 +59,7 @@ class Region:
         runner.run.side_effect = self._run
         runner.look.side_effect = self.looked.extend
         self.issued = issued = create_autospec(IssuedReader)
-        issued.read_new.return_value = []
+        issued.read_new.return_value, issued.is_behind = [], False
         lists = create_autospec(ListIntake)
         lists.take_displaced.return_value = False
         times: Any = {"clock": lambda: self.wall_s, "monotonic": lambda: self.steady_s}
@@ -252,3 +252,29 @@ def test_who_is_to_be_locked_out_waits_for_no_token_of_anybody_else() -> None:
     region.wait(0.03)
     assert region.ended == ["acme/bus-1"]
     assert done[-1] == "tokens after 1"
+
+
+def test_who_is_to_be_locked_out_waits_for_no_certificates_of_years() -> None:
+    region = Region()
+    region.issued.is_behind = True
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wait(0.03)
+    assert region.ended == ["acme/bus-1"]
+    read = region.issued.read_new.call_count
+    region.wait(0.03)
+    assert region.issued.read_new.call_count == read + 1, "each turn reads on"
+    region.issued.read_new.side_effect = OSError("no such folder")
+    region.wait(0.03)
+    for _ in range(10):
+        region.wait(0.03)
+    assert region.issued.read_new.call_count == read + 2, "and a folder that fails makes no loop that does nothing else"
+
+
+def test_the_certificates_of_who_is_locked_out_are_read_before_others() -> None:
+    region = Region()
+    named = EnrolledCertificate(issuer="eu", serial="ab", not_after=MOMENT)
+    entry = active("acme", "bus-1").model_copy(update={"certificates": (named,)})
+    region.loop.put(published(revoke(entry, change())))
+    region.wait(0)
+    assert [[*call.args[0]] for call in region.issued.read_first.call_args_list] == [[0xAB]]
