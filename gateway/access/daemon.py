@@ -71,7 +71,7 @@ class AccessDaemon:
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
         self._enrolment = self._made_enrolment(key)
-        intake = ListIntake(core, own, root, metrics)
+        intake = ListIntake(core, own, root, metrics, clock)
         self._loop = AccessLoop(
             core,
             StepRunner(files, guard, self._publisher, metrics, own_list=own, clock=clock),

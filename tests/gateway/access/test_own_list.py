@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.core import AccessCore
-from gateway.access.list_intake import MAX_PAUSE_TICKS, ListIntake
+from gateway.access.list_intake import MAX_PAUSE_TICKS, TWIN_S, ListIntake
 from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
 from gateway.access.revocation import RevocationList, lists_in
@@ -167,3 +167,50 @@ def test_two_daemons_of_one_region_with_two_keys_answer_each_other_less_and_less
         region.own.update(None, NOW)
     assert 3 < answers < 10
     assert "is signed by another key than ours" in region.intake.problem
+
+
+class Twin:
+    """A daemon, and a copy of its machine that runs too: both have one key. `at_s`: when a list was published."""
+
+    def __init__(self, folder: Path) -> None:
+        root = AuthorityFolder.create_root(folder / "root", "root", now=NOW, lifetime=3000 * DAY)
+        AuthorityFolder.create_regional(folder / "eu", root, "eu", now=NOW, lifetime=2000 * DAY)
+        self.own, self.copy = (OwnList(AuthorityPlace(folder=folder / "eu"), {}) for _ in range(2))
+        core, now_s = AccessCore(self.own.issuer), NOW.timestamp()
+        self.intake = ListIntake(core, self.own, root.authority.certificate, AccessMetrics(), lambda: now_s)
+
+    def hear(self, found: RevocationList, after_s: float = 3600) -> str:
+        at_s = NOW.timestamp() + after_s
+        self.intake.take(TopicMessage(found.issuer, found.message, {}, int(at_s * 1000)), at_s)
+        return self.intake.problem
+
+
+def revoked(*found: int) -> dict[int, Revoked]:
+    return {serial: Revoked(serial, NOW) for serial in found}
+
+
+@pytest.mark.parametrize("is_later", [True, False])
+def test_a_copy_of_the_daemon_that_runs_too_is_named_and_no_longer_than_it_signs(
+    tmp_path: Path, is_later: bool
+) -> None:
+    region = Twin(tmp_path)
+    region.own.update(revoked(5), NOW)
+    theirs = region.copy.update(revoked(6), NOW)
+    if is_later:
+        theirs = region.copy.update(revoked(6, 7), NOW)
+    assert "another one of this region runs" in region.hear(theirs)
+    region.intake.take_due(NOW.timestamp() + 3600 + TWIN_S - 1)
+    assert region.intake.problem
+    region.intake.take_due(NOW.timestamp() + 3600 + TWIN_S)
+    assert region.intake.problem == ""
+
+
+def test_a_daemon_is_no_copy_of_itself(tmp_path: Path) -> None:
+    region = Twin(tmp_path)
+    before = region.copy.update(revoked(5), NOW)
+    assert region.hear(before, after_s=1) == "", "of before its start: its disk is an older one"
+    assert region.hear(before) == "", "and published again by us"
+    older = region.own.update(revoked(5, 6), NOW)
+    newer = region.own.update(revoked(5, 6, 7), NOW)
+    for one in (older, newer, before, newer):
+        assert region.hear(one) == "", "comes back, or somebody publishes it again"
