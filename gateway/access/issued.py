@@ -92,8 +92,14 @@ class IssuedReader:
         again += [file for file, version in self._no_certificate.items() if self._version(file) != version]
         self._put_away()
         self._find_new()
-        files = [self._waiting.popitem()[0] for _ in range(min(MAX_READ, len(self._waiting)))]
-        return [issued for file in (*files, *again) if (issued := self._read(file)) is not None]
+        return [*self.read_waiting(), *self._read_all(again)]
+
+    def read_waiting(self) -> list[IssuedToDevice]:
+        """A few of those that wait, without a look for new ones."""
+        return self._read_all([self._waiting.popitem()[0] for _ in range(min(MAX_READ, len(self._waiting)))])
+
+    def _read_all(self, files: Iterable[str]) -> list[IssuedToDevice]:
+        return [issued for file in files if (issued := self._read(file)) is not None]
 
     def _find_new(self) -> None:
         try:
@@ -102,11 +108,10 @@ class IssuedReader:
             return
         if changed_ns == self._changed_ns:
             return
-        looked_at = (self._known, self._waiting, self._unread, self._no_certificate)
         with os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".pem") and not any(entry.name in one for one in looked_at):
-                    self._waiting[entry.name] = None
+            found = [entry.name for entry in entries if entry.name not in self._known and entry.name.endswith(".pem")]
+        looked_at = (self._waiting, self._unread, self._no_certificate)
+        self._waiting |= dict.fromkeys(name for name in found if not any(name in one for one in looked_at))
         # What was changed this moment may change again and have the same time: it is looked at once more.
         self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TIME_STEP_NS else -1
 

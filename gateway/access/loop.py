@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
 
 from gateway.access.apply import StepRunner
 from gateway.access.core import AccessCore, BrokerStep
-from gateway.access.issued import IssuedReader
+from gateway.access.issued import IssuedReader, IssuedToDevice
 from gateway.access.list_intake import ListIntake
 from gateway.access.metrics import AccessMetrics
 from gateway.access.pacing import SessionLooks, Settling
@@ -71,7 +71,7 @@ class AccessLoop:
         self._events: queue.Queue[AccessEvent] = queue.Queue(MAX_QUEUED)
         self._settling, self._looks = settling, looks
         self._is_issued_due = False
-        self._retry_at_s = self._tick_at_s = self._read_at_s = monotonic()
+        self._retry_at_s = self._tick_at_s = monotonic()
         self._clock_ahead_s = clock() - monotonic()
         # By what they are of: as many as there are devices and lists.
         self._failed: dict[str, tuple[AccessEvent, str]] = {}
@@ -121,7 +121,10 @@ class AccessLoop:
 
     def read_issued(self, now_s: float) -> None:
         """What the region's authority has signed since the last time."""
-        for one in self._issued.read_new():
+        self._take_issued(self._issued.read_new(), now_s)
+
+    def _take_issued(self, found: Iterable[IssuedToDevice], now_s: float) -> None:
+        for one in found:
             self._core.on_issued(one.name, one.serial, one.not_after_s, now_s)
 
     def _step(self) -> None:
@@ -165,27 +168,23 @@ class AccessLoop:
         """Once for all that is locked out by a step: a certificate may have been signed a moment ago."""
         if not self._is_issued_due:
             return
-        self._try_to_read_issued()
+        try:
+            self.read_issued(self._clock())
+        except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
+            _LOG.error("what was issued cannot be read before a step", problem=_text(error))
         self._is_issued_due = False
         # They are in this step.
         self._count_changes()
 
     def _read_more(self) -> None:
         """A few of those that wait, as after a start: between two steps, and nothing waits for all of them."""
-        if self._issued.is_behind and self._monotonic() >= self._read_at_s:
-            self._try_to_read_issued()
-
-    def _try_to_read_issued(self) -> None:
-        try:
-            self.read_issued(self._clock())
-        except Exception as error:  # noqa: BLE001 - each tick reads and names it: no session goes on for its sake
-            self._read_at_s = self._monotonic() + RETRY_S
-            _LOG.error("what was issued cannot be read", problem=_text(error))
+        if self._issued.is_behind:
+            self._take_issued(self._issued.read_waiting(), self._clock())
 
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()
         if self._issued.is_behind:
-            wait_s = self._read_at_s - self._monotonic()
+            wait_s = 0.0
         elif wait_s <= 0:
             dues = (self._settling.due_s(), self._looks.due_s()) if self._core.is_ready else ()
             wait_s = min((due_s for due_s in dues if due_s is not None), default=math.inf) - self._monotonic()
