@@ -4,6 +4,7 @@ FOLDER/root.pem          the root that everybody trusts
 FOLDER/authority.pem     the authority's certificate, and those between it and the root
 FOLDER/authority.key     its private key, mode 0600
 FOLDER/issued/SERIAL.pem what it signed, on disk before anybody gets it
+FOLDER/ended/SERIAL.pem  what ended long ago, out of the way of who reads what may still be good
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from settings import read_file
 
 __all__ = ["AUTHORITY_FILES", "AUTHORITY_KEY", "AuthorityFolder", "IssuedCertificate", "issued_in"]
 
-_ROOT, _CERTIFICATE, AUTHORITY_KEY, _ISSUED = "root.pem", "authority.pem", "authority.key", "issued"
+_ROOT, _CERTIFICATE, AUTHORITY_KEY = "root.pem", "authority.pem", "authority.key"
+_ISSUED, _ENDED = "issued", "ended"
 AUTHORITY_FILES = (_ROOT, _CERTIFICATE)
 """The certificates of the root and of the authority itself."""
 
@@ -160,14 +162,20 @@ class AuthorityFolder:
 
         Raises AuthorityDamaged for a file that is no certificate.
         """
-        file = self.folder / _ISSUED / f"{serial:040x}.pem"
-        try:
-            certificate = read_certificates(read_file(file))[0]
-        except FileNotFoundError:
-            return None
-        except NotAnAuthority as error:
-            raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
-        return with_chain(certificate, self.authority)
+        # In this order: it may be put away at this moment.
+        for file in (self.folder / kept / f"{serial:040x}.pem" for kept in (_ISSUED, _ENDED)):
+            try:
+                return with_chain(read_certificates(read_file(file))[0], self.authority)
+            except FileNotFoundError:
+                continue
+            except NotAnAuthority as error:
+                raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
+        return None
+
+    def put_away(self, file: str) -> None:
+        """Move a certificate that ended, `SERIAL.pem`, to `ended`; it is still recorded. Raises OSError."""
+        (self.folder / _ENDED).mkdir(mode=0o700, exist_ok=True)
+        (self.folder / _ISSUED / file).rename(self.folder / _ENDED / file)
 
     def _recorded(self, issued: Issued) -> Issued:
         # One file each, so that two processes need no lock, and a crash leaves no half line.
@@ -189,8 +197,17 @@ def _new_key(folder: Path) -> KeyPair:
 
 def issued_in(folder: Path) -> list[IssuedCertificate]:
     """What the authority of a folder signed, by name and end; its key is not needed. Raises AuthorityDamaged."""
-    found = [IssuedCertificate.read(file) for file in (folder / _ISSUED).glob("*.pem")]
+    # By name: one that is put away meanwhile may be seen in both.
+    files = {file.name: file for kept in (_ISSUED, _ENDED) for file in (folder / kept).glob("*.pem")}
+    found = [_read_recorded(file, folder / _ENDED / file.name) for file in files.values()]
     return sorted(found, key=lambda one: (one.name, one.not_after))
+
+
+def _read_recorded(file: Path, put_away: Path) -> IssuedCertificate:
+    try:
+        return IssuedCertificate.read(file)
+    except FileNotFoundError:
+        return IssuedCertificate.read(put_away)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from settings import Settings
+from telemetry import FACTORY_MOUNT
 
 __all__ = [
     "MosquittoSettings",
@@ -128,6 +129,8 @@ def enrolment_broker_lines(
     if factory_ca is not None:
         lines += [_listener(factory_port, bind), *_tls(files), *bounds]
         lines += [f"cafile {factory_ca}", "require_certificate true", "use_identity_as_username true"]
+        # Its authority may sign a token's name: by which door a request came is seen by its topic.
+        lines += [f"mount_point {FACTORY_MOUNT}"]
     return [
         *lines,
         "allow_anonymous false",

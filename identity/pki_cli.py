@@ -13,6 +13,7 @@ from rich.text import Text
 
 from identity.authority import common_name, regional_name
 from identity.authority_folder import IssuedCertificate
+from identity.claims import check_factory_serial
 from identity.command_options import AsJson
 from identity.error_messages import error_text, errors_as_messages, print_error
 from identity.errors import IdentityError
@@ -157,6 +158,8 @@ def factory(
 
     Example: waybill pki factory VIN-4711 --region eu --out flash/VIN-4711
     """
+    with errors_as_messages():
+        check_factory_serial(serial)
     _write_principal(folder, region, out, kind=PrincipalKind.CLAIM, name=serial, days=days, as_json=as_json)
 
 

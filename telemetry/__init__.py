@@ -21,6 +21,7 @@ from telemetry.errors import (
 from telemetry.intervals import IntervalSet
 from telemetry.layout import MAX_CONTENT_BYTES
 from telemetry.mqtt_topics import (
+    FACTORY_MOUNT,
     VEHICLE_CANARY,
     VEHICLE_EVENT,
     VEHICLE_FILTER,
@@ -54,6 +55,7 @@ from telemetry.wire import MAX_RECORDS, decode, encode, read_header, validate, w
 
 __all__ = [
     "DEVICE_PATTERN",
+    "FACTORY_MOUNT",
     "MAX_CONTENT_BYTES",
     "MAX_DEVICE_TIME_US",
     "MAX_RAW_BYTES",

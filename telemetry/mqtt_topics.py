@@ -9,6 +9,7 @@ Between a device and the gateways of its region there are `waybill/1/{tenant}/{d
 
 Between whoever asks for a certificate and the access daemon of its region there are `waybill/enrol/1/{name}/` and a
 channel, `request` or `answer`. The name is that of the certificate or claim: `{tenant}/{device}`, or `claim@...`.
+Where factory certificates are taken the broker puts `factory/` before them, so that nobody has to believe a name.
 
 Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract are the constants below.
 """
@@ -24,6 +25,8 @@ from telemetry.record import DEVICE_PATTERN
 
 _VERSION = ("waybill", "1")
 _ENROLMENT = "waybill/enrol/1"
+FACTORY_MOUNT = "factory/"
+"""What the enrolment broker puts before the topics of who shows a factory certificate: no client sees it."""
 _SHARE = "$share"
 _VEHICLE = "vehicle"
 _LEVELS = 5

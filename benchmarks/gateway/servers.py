@@ -6,11 +6,12 @@ access daemon and the enrolment broker; the device registry on its compacted top
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -31,7 +32,8 @@ from deploy.local.ports import PortBook
 from deploy.local.region_access import RegionAccess
 from identity import PrincipalKind, principal
 from identity.broker_rules import broker_rules
-from identity.registry import DeviceChange, DeviceEntry, expect
+from identity.claims import TOKEN_LIFETIME, make_token
+from identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, enrol, expect
 from identity.registry_publisher import RegistryPublisher
 from identity.registry_signing import signed_by
 from tests.waiting import wait_until
@@ -191,8 +193,14 @@ def _broker_security(credentials: RegionCredentials) -> MosquittoSecurity:
 
 
 def known_device(tenant: str, device: str) -> DeviceEntry:
-    """A device with a certificate by hand, as the registry has it first."""
-    return expect(tenant, device, region=REGION, claim=None, change=changed_now())
+    """A device as most are in a registry: it came by a one-time token, long ago. What it is given here is by hand."""
+    drawn = hashlib.sha256(f"{tenant}/{device}".encode())
+    token, long_ago = make_token(lambda _: drawn.digest()), datetime.now(UTC) - timedelta(days=30)
+    claim = Claim(id=token.id, password_hash=token.password_hash, until=long_ago + TOKEN_LIFETIME)
+    change = DeviceChange(long_ago, "operator", "measured")
+    entry = expect(tenant, device, region=REGION, claim=claim, change=change)
+    ends = datetime.now(UTC) + timedelta(days=60)
+    return enrol(entry, EnrolledCertificate(issuer=REGION, serial=f"1{drawn.hexdigest()[:16]}", not_after=ends), change)
 
 
 def changed_now() -> DeviceChange:

@@ -45,13 +45,14 @@ _REASONS: Final = {
 class KnownDevice(NamedTuple):
     """What is kept of a device that may not connect. `ends_s`: when its last certificate ends; inf: none is known.
 
-    `others`: its certificates of other regions, as issuer, serial and end.
+    `certificates`: those that its entry names, as issuer, serial and end; `has_claim`: it got none by hand.
     """
 
     state: DeviceState
     changed_s: float
     ends_s: float
-    others: tuple[tuple[str, int, float], ...] = ()
+    certificates: tuple[tuple[str, int, float], ...]
+    has_claim: bool
 
 
 class Confirmation(NamedTuple):
@@ -130,19 +131,11 @@ class AccessCore:
         else:
             ends = [one.not_after.timestamp() for one in entry.certificates]
             ends_s = max([*ends, *self._issued.get(name, {}).values()], default=math.inf)
-            others = tuple(
-                (one.issuer, int(one.serial, 16), one.not_after.timestamp())
-                for one in entry.certificates
-                if one.issuer != self._own_issuer
-            )
-            self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp(), ends_s, others)
+            named = tuple((one.issuer, int(one.serial, 16), one.not_after.timestamp()) for one in entry.certificates)
+            has_claim = entry.claim is not None
+            self._closed[name] = KnownDevice(entry.state, entry.changed_at.timestamp(), ends_s, named, has_claim)
             self._to_end[name] = None
-        # Beside what the authority's folder has: a folder that was restored may be without the newest ones.
-        for one in entry.certificates:
-            serial = int(one.serial, 16)
-            is_ours = one.issuer == self._own_issuer
-            if is_ours and self._owner.setdefault(serial, name) == name:
-                self._issued.setdefault(name, {})[serial] = one.not_after.timestamp()
+        # Those that the authority has signed for it: an entry may name a serial that is somebody else's.
         self._put_on_list(name)
         self._to_confirm[name] = publication.publication_id
         self._to_confirm.move_to_end(name)
@@ -156,17 +149,15 @@ class AccessCore:
         if not_after_s <= now_s:
             return
         # By name: a revocation names a device, and a list its serials. Whose it is says the authority, nobody else.
-        if (former := self._owner.get(serial, name)) != name:
-            del self._issued[former][serial]
-            # On the list for the other's sake alone: by an entry that names a certificate that is not its device's.
-            if self._may_connect(name) and self._revoked.pop(serial, None) is not None:
-                self._change()
         self._owner[serial] = name
         self._issued.setdefault(name, {})[serial] = not_after_s
+        # On the list of before a start, when it was not known whose it is.
+        if self._may_connect(name) and self._revoked.pop(serial, None) is not None:
+            self._change()
         # Signed while it was revoked, or found after a start: it goes on the list at once.
         if (known := self._closed.get(name)) is not None:
-            # Of one that is found the end is known; where no other was, that is still not the last for sure.
-            self._closed[name] = known._replace(ends_s=max(known.ends_s, not_after_s))
+            ends_s = not_after_s if math.isinf(known.ends_s) else max(known.ends_s, not_after_s)
+            self._closed[name] = known._replace(ends_s=ends_s)
             self._put_on_list(name)
             self._change()
 
@@ -258,11 +249,22 @@ class AccessCore:
         return self._closed[name].ends_s + _PRUNE_S
 
     def _is_missed(self, name: str, now_s: float) -> bool:
-        """Whether a certificate of a device is on no list; those of this region are on ours with each step."""
+        """Whether a certificate that a device has, or may have, is on no list.
+
+        One without a claim got a certificate by hand, wherever that is known. One that never used its claim got none.
+        """
+        known = self._closed[name]
+        if math.isinf(known.ends_s):
+            return not known.has_claim
         return any(
-            end_s + _PRUNE_S > now_s and ((found := self._lists.get(issuer)) is None or serial not in found.serials)
-            for issuer, serial, end_s in self._closed[name].others
+            end_s + _PRUNE_S > now_s and not self._is_listed(issuer, serial)
+            for issuer, serial, end_s in known.certificates
         )
+
+    def _is_listed(self, issuer: str, serial: int) -> bool:
+        if issuer == self._own_issuer:
+            return serial in self._revoked
+        return (found := self._lists.get(issuer)) is not None and serial in found.serials
 
     def _denied_since(self, since_s: float) -> list[str]:
         return [name for name, known in self._closed.items() if known.changed_s > since_s]

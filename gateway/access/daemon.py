@@ -59,7 +59,7 @@ class AccessDaemon:
         self.metrics = metrics = AccessMetrics()
         self._files = files = BrokerFiles(settings.broker, settings.region, settings.gateways)
         self._own = own = OwnList(settings.authority, files.lists)
-        issued, root = IssuedReader(own.folder), x509.load_pem_x509_certificate(own.folder.root_pem)
+        issued, root = self._made_issued(), x509.load_pem_x509_certificate(own.folder.root_pem)
         reading, operators = settings.registry, settings.registry.followed()
         key, guard = AccessKey(reading, settings.region, operators), files.open_guard()
         self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
@@ -71,7 +71,7 @@ class AccessDaemon:
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
         self._enrolment = self._made_enrolment(key)
-        intake = ListIntake(core, own, root, metrics)
+        intake = ListIntake(core, own, root, metrics, clock)
         self._loop = AccessLoop(
             core,
             StepRunner(files, guard, self._publisher, metrics, own_list=own, clock=clock),
@@ -113,6 +113,11 @@ class AccessDaemon:
             clock,
         )
 
+    def _made_issued(self) -> IssuedReader:
+        # By a clock that was compared: what is put away is on no list after a start.
+        is_compared = self._settings.registry.admin_url is not None
+        return IssuedReader(self._own.folder, self._clock, lambda: is_compared and not self._watch.problem)
+
     def _made_enrolment(self, key: AccessKey) -> RegionEnrolment | None:
         if self._settings.enrolment is None:
             return None
@@ -138,7 +143,7 @@ class AccessDaemon:
         now_s = self._clock()
         for one in self._files.lists.values():
             core.on_list(one, now_s)
-        # Before the registry: whose the certificates are that are on our list.
+        # The first of them, and which ones there are: the others are read between steps.
         self._loop.read_issued(now_s)
         if self._own.current is not None:
             core.on_own_list(self._own.current, now_s)

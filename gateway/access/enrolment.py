@@ -19,7 +19,9 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from gateway.access.enrolment_rates import EnrolmentRates
+from gateway.access.open_tokens import REPEAT_WITHIN
 from identity.authority import CLOCK_SKEW, Issued
+from identity.claims import is_token_id
 from identity.enrolment import (
     EnrolmentAnswer,
     EnrolmentGranted,
@@ -30,12 +32,12 @@ from identity.enrolment import (
     encode_enrolment_answer,
 )
 from identity.errors import EnrolmentUnreadable, IdentityError, RequestFault, RequestRefused
-from identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name
+from identity.names import DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from identity.registry import DeviceChange, DeviceEntry, DeviceState, EnrolledCertificate, enrol, renew
 from identity.requests import CertificateRequest, read_request
+from telemetry import FACTORY_MOUNT
 
 __all__ = [
-    "REPEAT_WITHIN",
     "CertificateSigner",
     "EnrolmentDesk",
     "EnrolmentEffect",
@@ -44,11 +46,8 @@ __all__ = [
     "PublishEntry",
     "RefusedRequest",
     "SendAnswer",
-    "may_log_in",
 ]
 
-REPEAT_WITHIN = timedelta(minutes=10)
-"""For so long a key gets its certificate again: an answer may be lost, and the device asks again."""
 MAX_VALID_CERTIFICATES = 8
 """Of one device at a time: each is on the revocation list when the device is revoked."""
 MAX_PENDING = 1000
@@ -62,9 +61,6 @@ class KnownDevices(Protocol):
 
     def device(self, name: str) -> DeviceEntry | None:
         """The entry of `tenant/device`."""
-
-    def claimed_by(self, claim_id: str) -> tuple[str, ...]:
-        """The devices whose entries name this claim."""
 
     def successor(self, name: str) -> str | None:
         """In whose favour a device has ended; None: it has not."""
@@ -125,10 +121,16 @@ class _Asked(NamedTuple):
     message: EnrolmentRequest
     wanted: CertificateRequest
     now: datetime
+    is_factory: bool
 
     @property
     def is_claim(self) -> bool:
         return "@" in self.sender
+
+    @property
+    def is_at_its_door(self) -> bool:
+        """Whether a token was shown by its text, and a serial by a certificate: that may have any name."""
+        return is_token_id(self.sender.partition("@")[2]) is not self.is_factory
 
     def is_for(self, issued: Issued) -> bool:
         """Whether this certificate is for the same key."""
@@ -171,15 +173,25 @@ class EnrolmentDesk:
     refusals: deque[RefusedRequest] = field(default_factory=lambda: deque(maxlen=_KEPT_REFUSALS))
     _pending: dict[str, _Pending] = field(default_factory=dict)
 
-    def on_request(self, sender: str, payload: bytes, *, now: datetime, now_s: float) -> list[EnrolmentEffect]:
-        """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock."""
+    def on_request(
+        self, sender: str, payload: bytes, *, now: datetime, now_s: float, is_factory: bool = False
+    ) -> list[EnrolmentEffect]:
+        """A request of whom the broker knows as `sender` came; `now_s` is a monotonic clock.
+
+        `is_factory`: it came by the door of factory certificates, whose authority may sign any name.
+        """
         nonce = ""
         try:
-            if not self.rates.try_take(sender, self._tenant_of(sender), now_s):
-                raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
-            request = decode_enrolment_request(payload)
-            nonce = request.nonce
-            asked = _Asked(sender, request, read_request(request.csr), now)
+            # By another door it is another sender.
+            self._bound(self.rates.try_sender(f"{FACTORY_MOUNT}{sender}" if is_factory else sender, now_s))
+            try:
+                request = decode_enrolment_request(payload)
+                nonce = request.nonce
+                asked = _Asked(sender, request, read_request(request.csr), now, is_factory)
+            except (EnrolmentUnreadable, RequestRefused):
+                self._bound(self.rates.try_tenant("", now_s))
+                raise
+            self._bound(self.rates.try_tenant(self._tenant_of(asked), now_s))
             name = parse_name(sender)
             if isinstance(name, DeviceName):
                 return self._renewed(asked)
@@ -225,6 +237,9 @@ class EnrolmentDesk:
         return len(self._pending)
 
     def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
+        if not asked.is_at_its_door:
+            detail = "what is called as a token is shown by its text, and nothing else without a factory certificate"
+            raise _Refuse(RefusedBecause.UNKNOWN_CLAIM, detail)
         # By the name that the request is for: many may name one claim, and each device has the one of its own entry.
         name = asked.wanted.common_name
         entry = self.devices.device(name)
@@ -262,13 +277,19 @@ class EnrolmentDesk:
             raise _Refuse(RefusedBecause.TOO_MANY, f"{name} has {valid} valid certificates, and may have no more")
         return self._issue(entry, asked)
 
-    def _tenant_of(self, sender: str) -> str:
-        name = parse_name(sender)
-        if isinstance(name, DeviceName):
-            return name.tenant if self.devices.device(sender) is not None else ""
-        named = () if name is None else self.devices.claimed_by(name.name)
-        # Whoever names another one's claim too gets these senders into no share of his own.
-        return "/".join(sorted({one.partition("/")[0] for one in named}))
+    def _bound(self, is_within: bool) -> None:
+        if not is_within:
+            raise _Refuse(RefusedBecause.TOO_OFTEN, "ask again later")
+
+    def _tenant_of(self, asked: _Asked) -> str:
+        """In whose share a request is: of the device that asks, or whose own entry names the claim that is shown.
+
+        Many may name one claim: each counts for its own tenant, and takes nothing from another's.
+        """
+        name = asked.wanted.common_name if asked.is_claim else asked.sender
+        entry = self.devices.device(name)
+        is_its_own = not asked.is_claim or (asked.is_at_its_door and _has_claim(entry, asked.sender))
+        return entry.tenant if entry is not None and is_its_own else ""
 
     def _check_place(self, entry: DeviceEntry, asked: _Asked) -> None:
         if asked.wanted.common_name != entry.name:
@@ -317,7 +338,7 @@ class EnrolmentDesk:
     def _issue(self, entry: DeviceEntry, asked: _Asked) -> list[EnrolmentEffect]:
         if len(self._pending) >= MAX_PENDING:
             raise _Refuse(RefusedBecause.TOO_OFTEN, "too many wait for the registry: ask again later")
-        rules, (sender, message, _, now) = self.rules, asked
+        rules, sender, message, now = self.rules, asked.sender, asked.message, asked.now
         change = DeviceChange(now, f"access@{rules.region}", f"asked by {sender}")
         become = enrol if entry.state is DeviceState.EXPECTED else renew
         # Before anything is signed: an entry like the one that will be published has to be taken from us.
@@ -343,17 +364,8 @@ class EnrolmentDesk:
         return [_answer(sender, EnrolmentRefused(nonce, reason, detail))]
 
 
-def may_log_in(entry: DeviceEntry, region: str, now: datetime) -> bool:
-    """Whether the enrolment broker of a region takes the token of this entry.
-
-    One that was used is taken for a while more: its device may ask for a lost answer again.
-    """
-    claim = entry.claim
-    if claim is None or not claim.is_token or entry.region != region:
-        return False
-    if entry.state is DeviceState.EXPECTED:
-        return claim.until is None or now < claim.until
-    return entry.state is DeviceState.ACTIVE and now - REPEAT_WITHIN < entry.changed_at
+def _has_claim(entry: DeviceEntry | None, sender: str) -> bool:
+    return entry is not None and entry.claim is not None and sender == principal(PrincipalKind.CLAIM, entry.claim.id)
 
 
 def _grant(sender: str, nonce: str, issued: Issued) -> SendAnswer:

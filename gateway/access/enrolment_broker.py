@@ -1,18 +1,13 @@
-"""What the enrolment broker of a region reads: rules that never change, and the passwords of open tokens. Pure."""
+"""What the enrolment broker of a region lets whom do: rules that never change. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from datetime import datetime
 
-from gateway.access.enrolment import may_log_in
-from identity.claims import password_file
 from identity.names import PrincipalKind, principal
-from identity.registry import DeviceEntry
-from telemetry import EnrolmentChannel, enrolment_filters, enrolment_rule
+from telemetry import FACTORY_MOUNT, EnrolmentChannel, enrolment_filters, enrolment_rule
 
-__all__ = ["enrolment_passwords", "enrolment_rules", "name_at_enrolment"]
+__all__ = ["enrolment_rules", "name_at_enrolment"]
 
 _NAME_DIGITS = 16
 
@@ -30,17 +25,10 @@ def enrolment_rules(name: str) -> str:
     """The rules file: who shows a claim writes its own requests and reads their answers; `name` is the daemon's."""
     requests, _ = enrolment_filters(EnrolmentChannel.REQUEST)
     answers, _ = enrolment_filters(EnrolmentChannel.ANSWER)
-    lines = [f"user {name}", f"topic read {requests}", f"topic write {answers}"]
-    lines += [f"pattern write {enrolment_rule(EnrolmentChannel.REQUEST)}"]
-    lines += [f"pattern read {enrolment_rule(EnrolmentChannel.ANSWER)}"]
+    lines = [f"user {name}"]
+    for mount in ("", FACTORY_MOUNT):
+        lines += [f"topic read {mount}{requests}", f"topic write {mount}{answers}"]
+    for mount in ("", FACTORY_MOUNT):
+        lines += [f"pattern write {mount}{enrolment_rule(EnrolmentChannel.REQUEST)}"]
+        lines += [f"pattern read {mount}{enrolment_rule(EnrolmentChannel.ANSWER)}"]
     return "\n".join(lines) + "\n"
-
-
-def enrolment_passwords(entries: Iterable[DeviceEntry], region: str, now: datetime, own: Mapping[str, str]) -> bytes:
-    """The password file: the tokens that may log in now, and the access daemon itself (`own`: its name and hash)."""
-    hashes = dict(own)
-    # A factory certificate has no password: its listener knows it by mutual TLS.
-    for entry in entries:
-        if may_log_in(entry, region, now) and entry.claim is not None and entry.claim.password_hash is not None:
-            hashes[principal(PrincipalKind.CLAIM, entry.claim.id)] = entry.claim.password_hash
-    return password_file(hashes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from paho.mqtt.client import Client
@@ -15,13 +15,29 @@ from identity.enrolment import MAX_ENROLMENT_BYTES
 from runtime.backoff import Backoff
 from runtime.broker_settings import BrokerSettings
 from runtime.mqtt_client import MqttClient, MqttMessage, MqttSessionOptions
-from telemetry import EnrolmentChannel, enrolment_requester, enrolment_topic
+from telemetry import FACTORY_MOUNT, EnrolmentChannel, enrolment_requester, enrolment_topic
 
-__all__ = ["EnrolmentDoor"]
+__all__ = ["EnrolmentDoor", "EnrolmentWay"]
 
 _PACKET_BYTES = MAX_ENROLMENT_BYTES + 1024
 _RECEIVE_MAXIMUM = 100
 _LOG = structlog.get_logger("access")
+
+
+class EnrolmentWay(NamedTuple):
+    """How a request came, and how its answer goes. `mount`: what the broker has put before the sender's topics."""
+
+    door: EnrolmentDoor
+    mount: str = ""
+
+    @property
+    def is_factory(self) -> bool:
+        """Whether the sender has shown a factory certificate."""
+        return self.mount == FACTORY_MOUNT
+
+    def answer(self, sender: str, payload: bytes) -> None:
+        """Publishes an answer; lost where there is no connection: who asks, asks again."""
+        self.door.publish(f"{self.mount}{enrolment_topic(sender, EnrolmentChannel.ANSWER)}", payload)
 
 
 class EnrolmentDoor:
@@ -31,7 +47,11 @@ class EnrolmentDoor:
     """
 
     def __init__(
-        self, broker: BrokerSettings, name: str, topics: str, on_request: Callable[[EnrolmentDoor, str, bytes], None]
+        self,
+        broker: BrokerSettings,
+        name: str,
+        topics: tuple[str, ...],
+        on_request: Callable[[EnrolmentWay, str, bytes], None],
     ) -> None:
         self._broker, self._name, self._topics, self._on_request = broker, name, topics, on_request
         self._backoff = Backoff(broker.backoff_first_s, broker.backoff_max_s, random.random)
@@ -61,11 +81,11 @@ class EnrolmentDoor:
         self._client.loop_misc()
         self._client.flush()
 
-    def answer(self, sender: str, payload: bytes) -> None:
-        """Publishes an answer; lost where there is no connection: who asks, asks again."""
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publishes an answer; lost where there is no connection."""
         # Not kept for later: by then the device asks with another nonce.
         if self._client is not None and self.is_open:
-            self._client.publish_qos_1(enrolment_topic(sender, EnrolmentChannel.ANSWER), payload)
+            self._client.publish_qos_1(topic, payload)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -110,7 +130,7 @@ class EnrolmentDoor:
         if reason.is_failure:
             self.problem = f"{self._where} refuses the connection: {reason}"
             return
-        client.subscribe(self._topics, options=SubscribeOptions(qos=1))
+        client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in self._topics])
 
     def _on_subscribe(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
         self.is_open = not any(reason.is_failure for reason in reasons)
@@ -123,6 +143,7 @@ class EnrolmentDoor:
         assert self._client is not None
         # First: what cannot be handled must not come again.
         self._client.acknowledge(message.mid)
-        sender = enrolment_requester(message.topic)
+        mount = FACTORY_MOUNT if message.topic.startswith(FACTORY_MOUNT) else ""
+        sender = enrolment_requester(message.topic.removeprefix(mount))
         if sender is not None:
-            self._on_request(self, sender, message.payload)
+            self._on_request(EnrolmentWay(self, mount), sender, message.payload)

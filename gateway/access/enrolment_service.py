@@ -14,12 +14,12 @@ from typing import NamedTuple
 import structlog
 
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentEffect, PublishEntry
-from gateway.access.enrolment_door import EnrolmentDoor
+from gateway.access.enrolment_door import EnrolmentDoor, EnrolmentWay
 from gateway.errors import EntryNotTaken
 from identity.registry import DeviceEntry
 from runtime.backoff import Backoff
 from runtime.broker_settings import BrokerSettings
-from telemetry import EnrolmentChannel, enrolment_filters
+from telemetry import FACTORY_MOUNT, EnrolmentChannel, enrolment_filters
 
 __all__ = ["EnrolmentDoors", "EnrolmentService"]
 
@@ -40,7 +40,7 @@ class EnrolmentDoors:
 
 
 class _Published(NamedTuple):
-    door: EnrolmentDoor
+    way: EnrolmentWay
     entry: DeviceEntry
 
 
@@ -63,8 +63,13 @@ class EnrolmentService:
         self._published: list[_Published] = []
         claims, devices = enrolment_filters(EnrolmentChannel.REQUEST)
         self._doors = (
-            EnrolmentDoor(doors.claims, doors.claims.username or doors.name, claims, self._on_request),
-            EnrolmentDoor(doors.devices, doors.name, devices, self._on_request),
+            EnrolmentDoor(
+                doors.claims,
+                doors.claims.username or doors.name,
+                (claims, f"{FACTORY_MOUNT}{claims}"),
+                self._on_request,
+            ),
+            EnrolmentDoor(doors.devices, doors.name, (devices,), self._on_request),
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="enrolment", daemon=True)
@@ -106,25 +111,26 @@ class EnrolmentService:
         for door in self._doors:
             door.close()
 
-    def _on_request(self, door: EnrolmentDoor, sender: str, payload: bytes) -> None:
+    def _on_request(self, way: EnrolmentWay, sender: str, payload: bytes) -> None:
         try:
-            effects = self._desk.on_request(sender, payload, now=datetime.now(UTC), now_s=time.monotonic())
-            self._perform(door, effects)
+            now, now_s = datetime.now(UTC), time.monotonic()
+            effects = self._desk.on_request(sender, payload, now=now, now_s=now_s, is_factory=way.is_factory)
+            self._perform(way, effects)
         except Exception as error:  # noqa: BLE001 - one request must not end the enrolment of all others
             _LOG.error("a request for a certificate cannot be handled", sender=sender, problem=repr(error))
 
-    def _perform(self, door: EnrolmentDoor, effects: Sequence[EnrolmentEffect]) -> None:
+    def _perform(self, way: EnrolmentWay, effects: Sequence[EnrolmentEffect]) -> None:
         for effect in effects:
             if not isinstance(effect, PublishEntry):
-                door.answer(effect.sender, effect.payload)
+                way.answer(effect.sender, effect.payload)
             elif self._is_published(effect.entry):
-                self._published.append(_Published(door, effect.entry))
+                self._published.append(_Published(way, effect.entry))
 
     def _answer_taken(self) -> None:
         waiting, self._published = self._published, []
         for one in waiting:
             try:
-                self._perform(one.door, self._read_back(one))
+                self._perform(one.way, self._read_back(one))
             except Exception as error:  # noqa: BLE001 - see `_on_request`
                 _LOG.error("an enrolment cannot be answered", device=one.entry.name, problem=repr(error))
 

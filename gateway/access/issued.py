@@ -1,9 +1,14 @@
-"""What the region's authority signed for devices, read from its folder as it grows."""
+"""What the region's authority signed for devices, read from its folder as it grows.
+
+A few files at a time: a start does not wait for those of years. What ended long ago is put away, and read no more.
+"""
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -13,6 +18,13 @@ from identity import AuthorityFolder, DeviceName, common_name, parse_name
 
 __all__ = ["IssuedReader", "IssuedToDevice"]
 
+MAX_READ: Final = 200
+"""Files that are read in one call, a fifth of a millisecond each; the others with the next ones."""
+PUT_AWAY_AFTER_S: Final = 30 * 86_400.0
+"""After its end a certificate stays so long where it was written."""
+PUT_AWAY_EVERY_S: Final = 600.0
+"""The folder is listed anew behind it."""
+MAX_PUT_AWAY: Final = 5000
 MAX_AGAIN: Final = 100
 """Files that could not be read and are tried again in one call."""
 _TIME_STEP_NS: Final = 1_000_000_000
@@ -30,15 +42,28 @@ class IssuedToDevice(NamedTuple):
 
 
 class IssuedReader:
-    """Reads each file of an authority's list once: again while it cannot be read, or when it was no certificate yet."""
+    """Reads each file of an authority's list once: again while it cannot be read, or when it was no certificate yet.
 
-    def __init__(self, authority: AuthorityFolder) -> None:
+    `may_put_away`: whether the clock is known to be right, by which a certificate has ended.
+    """
+
+    def __init__(
+        self,
+        authority: AuthorityFolder,
+        clock: Callable[[], float] = time.time,
+        may_put_away: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._authority, self._clock, self._may_put_away = authority, clock, may_put_away
         self._folder = authority.folder / "issued"
         self._known: set[str] = set()
+        # What was found last is read first.
+        self._waiting: dict[str, None] = {}
         # Why it could not be read, and as what it was no certificate: a copy may not be whole yet.
         self._unread: dict[str, str] = {}
         self._no_certificate: dict[str, _Version | None] = {}
         self._changed_ns = -1
+        self._ends: list[tuple[float, str]] = []
+        self._put_away_s = 0.0
 
     @property
     def problem(self) -> str:
@@ -49,25 +74,67 @@ class IssuedReader:
         more = f", and {len(self._unread) - 1} more" if len(self._unread) > 1 else ""
         return f"{self._folder / file} is not read: {why}{more}; if its device is revoked, its certificate is not"
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether files wait to be read, as after a start."""
+        return bool(self._waiting)
+
+    def read_first(self, serials: Iterable[int]) -> None:
+        """Read these certificates before others, where they wait: their device is locked out."""
+        for file in (f"{serial:040x}.pem" for serial in serials):
+            if file in self._waiting:
+                del self._waiting[file]
+                self._waiting[file] = None
+
     def read_new(self) -> list[IssuedToDevice]:
         """What was signed since the last call, and what could not be read by then. Raises OSError for the folder."""
         again = [*self._unread][:MAX_AGAIN]
         again += [file for file, version in self._no_certificate.items() if self._version(file) != version]
-        files = [*self._take_new(), *again]
+        self._put_away()
+        self._find_new()
+        return [*self.read_waiting(), *self._read_all(again)]
+
+    def read_waiting(self) -> list[IssuedToDevice]:
+        """A few of those that wait, without a look for new ones."""
+        return self._read_all([self._waiting.popitem()[0] for _ in range(min(MAX_READ, len(self._waiting)))])
+
+    def _read_all(self, files: Iterable[str]) -> list[IssuedToDevice]:
         return [issued for file in files if (issued := self._read(file)) is not None]
 
-    def _take_new(self) -> list[str]:
+    def _find_new(self) -> None:
         try:
             changed_ns = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
-            return []
+            return
         if changed_ns == self._changed_ns:
-            return []
+            return
         with os.scandir(self._folder) as entries:
-            new = [entry.name for entry in entries if entry.name.endswith(".pem") and entry.name not in self._known]
+            found = [entry.name for entry in entries if entry.name not in self._known and entry.name.endswith(".pem")]
+        looked_at = (self._waiting, self._unread, self._no_certificate)
+        self._waiting |= dict.fromkeys(name for name in found if not any(name in one for one in looked_at))
         # What was changed this moment may change again and have the same time: it is looked at once more.
         self._changed_ns = changed_ns if time.time_ns() - changed_ns > _TIME_STEP_NS else -1
-        return [file for file in new if file not in self._unread and file not in self._no_certificate]
+
+    def _put_away(self) -> None:
+        """What ended long ago: a folder that only grows would be listed and read for minutes after some years."""
+        now_s = self._clock()
+        # Both ways: a clock that was set back puts it off no further.
+        if abs(now_s - self._put_away_s) < PUT_AWAY_EVERY_S or not self._may_put_away():
+            return
+        self._put_away_s = now_s
+        for _ in range(MAX_PUT_AWAY):
+            if not self._ends or self._ends[0][0] + PUT_AWAY_AFTER_S > now_s:
+                return
+            file = self._ends[0][1]
+            try:
+                self._authority.put_away(file)
+            except FileNotFoundError:
+                pass  # somebody has removed it
+            except OSError as error:
+                _LOG.error("a certificate that ended cannot be put away", file=file, problem=str(error))
+                return
+            heapq.heappop(self._ends)
+            self._known.discard(file)
 
     def _read(self, file: str) -> IssuedToDevice | None:
         path = self._folder / file
@@ -91,6 +158,7 @@ class IssuedReader:
             self._no_certificate[file] = version
             return None
         self._known.add(file)
+        heapq.heappush(self._ends, (ends_s, file))
         # Gateways and servers are in no registry of devices.
         if not isinstance(parse_name(name), DeviceName):
             return None

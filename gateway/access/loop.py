@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
 
 from gateway.access.apply import StepRunner
 from gateway.access.core import AccessCore, BrokerStep
-from gateway.access.issued import IssuedReader
+from gateway.access.issued import IssuedReader, IssuedToDevice
 from gateway.access.list_intake import ListIntake
 from gateway.access.metrics import AccessMetrics
 from gateway.access.pacing import SessionLooks, Settling
@@ -97,11 +97,13 @@ class AccessLoop:
         if self._monotonic() >= self._tick_at_s:
             self._tick_at_s = self._monotonic() + TICK_S
             self._tick(self._clock())
-        if self._enrolment is not None:
-            self._enrolment.turn()
         # A look at a broker that is down would fail like the step.
         if self._monotonic() >= self._retry_at_s:
             self._step()
+        # Behind it: who is to be locked out waits for no token of anybody else.
+        if self._enrolment is not None:
+            self._enrolment.turn()
+        self._read_more()
 
     def take(self, event: AccessEvent) -> None:
         """What happened, at once. What fails is `not_applied`, until it or what comes after it for the same name is."""
@@ -119,7 +121,10 @@ class AccessLoop:
 
     def read_issued(self, now_s: float) -> None:
         """What the region's authority has signed since the last time."""
-        for one in self._issued.read_new():
+        self._take_issued(self._issued.read_new(), now_s)
+
+    def _take_issued(self, found: Iterable[IssuedToDevice], now_s: float) -> None:
+        for one in found:
             self._core.on_issued(one.name, one.serial, one.not_after_s, now_s)
 
     def _step(self) -> None:
@@ -171,9 +176,16 @@ class AccessLoop:
         # They are in this step.
         self._count_changes()
 
+    def _read_more(self) -> None:
+        """A few of those that wait, as after a start: between two steps, and nothing waits for all of them."""
+        if self._issued.is_behind:
+            self._take_issued(self._issued.read_waiting(), self._clock())
+
     def _take_events(self) -> None:
         wait_s = self._retry_at_s - self._monotonic()
-        if wait_s <= 0:
+        if self._issued.is_behind:
+            wait_s = 0.0
+        elif wait_s <= 0:
             dues = (self._settling.due_s(), self._looks.due_s()) if self._core.is_ready else ()
             wait_s = min((due_s for due_s in dues if due_s is not None), default=math.inf) - self._monotonic()
         try:
@@ -187,7 +199,9 @@ class AccessLoop:
     def _apply(self, event: AccessEvent, now_s: float) -> None:
         if isinstance(event, DevicePublication):
             self._core.on_device(event)
-            self._is_issued_due |= not event.entry.may_connect
+            if not event.entry.may_connect:
+                self._is_issued_due = True
+                self._issued.read_first(int(one.serial, 16) for one in event.entry.certificates)
         elif isinstance(event, TopicMessage):
             self._lists.take(event, now_s)
         elif event.was_current:

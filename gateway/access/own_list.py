@@ -6,14 +6,19 @@ before have numbers that ours must follow and serials that stay revoked; a broke
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Final
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.revocation import RevocationList, next_list
 from identity import AuthorityFolder, Revoked
 
 __all__ = ["OwnList"]
+
+# of the last seconds: what we published comes back from the topic
+_MAX_KNOWN: Final = 10
 
 
 class OwnList:
@@ -29,6 +34,7 @@ class OwnList:
         self._renew = self._life - timedelta(days=place.renew_after_days)
         self.current: RevocationList | None = None
         self.is_ours = False
+        self._known: deque[bytes] = deque(maxlen=_MAX_KNOWN)
         if (found := former.get(self.issuer)) is not None:
             self._keep(found)
 
@@ -54,6 +60,11 @@ class OwnList:
             self._keep(other)
         return must_follow
 
+    def is_of_another(self, other: RevocationList) -> bool:
+        """Whether a list by our key holds against ours, or is as late, and was not made here: nor was it followed."""
+        is_older = self.current is not None and self.current.is_later(other)
+        return not is_older and self.is_by_us(other) and other.pem not in self._known
+
     def is_due(self, now: datetime) -> bool:
         """Whether it is time for a new list, also with the same certificates."""
         current = self.current if self.is_ours else None
@@ -71,7 +82,9 @@ class OwnList:
             entries = [revoked[serial]._replace(at=min(revoked[serial].at, now)) for serial in sorted(revoked)]
             current = next_list(self.folder.authority, entries, current, now=now, life=self._life)
             self.current, self.is_ours = current, True
+            self._known.append(current.pem)
         return current
 
     def _keep(self, found: RevocationList) -> None:
         self.current, self.is_ours = found, self.is_by_us(found)
+        self._known.append(found.pem)

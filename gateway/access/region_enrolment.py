@@ -13,14 +13,15 @@ from gateway.access.broker import drawn_secret
 from gateway.access.broker_process import BrokerProcess, reload_broker, running_broker
 from gateway.access.config import AccessSettings
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules, RefusedRequest
-from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules, name_at_enrolment
+from gateway.access.enrolment_broker import enrolment_rules, name_at_enrolment
 from gateway.access.enrolment_publisher import EnrolmentPublisher
 from gateway.access.enrolment_rates import EnrolmentRates
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
+from gateway.access.open_tokens import OpenTokens
 from gateway.errors import last_line
 from identity import AuthorityFolder, IdentityError, PrincipalKind, principal
-from identity.claims import broker_password, is_broker_password
+from identity.claims import broker_password, is_broker_password, password_file
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication
 from identity.registry_publisher import RegistryPublisher
@@ -58,10 +59,10 @@ class RegionEnrolment:
         """
         assert daemon.enrolment is not None
         region, registry, settings = daemon.region, daemon.registry, daemon.enrolment
-        self._region, self._settings, self._clock, self._monotonic = region, settings, clock, monotonic
+        self._settings, self._clock, self._monotonic = settings, clock, monotonic
         self._secret = drawn_secret(settings.secret_file)
         self._name, self._key, self._doubt = name_at_enrolment(region, self._secret), key, doubt
-        self._book = EntryBook(region)
+        self._book, self._tokens = EntryBook(region), OpenTokens(region)
         rules = EnrolmentRules(
             region=region, issuer=authority.authority.name, lifetime=timedelta(days=settings.certificate_days)
         )
@@ -112,20 +113,21 @@ class RegionEnrolment:
             replace_durably(place.rules_file, rules, mode=_READABLE_BY_GROUP)
         # Of tokens it has those of before, until the registry was read.
         if not self._hash_in_file():
-            self._write_passwords(b"")
+            self._write_passwords(password_file({self._name: self._new_hash()}))
 
     def take(self, publication: DevicePublication) -> None:
         """An entry that holds from now on. What it fails at is a problem, and keeps no other from being taken."""
         name = publication.entry.name
         try:
             self._book.take(publication.entry, publication.warrant)
+            # Of one that was used long ago nothing changes: no scan, and no file, for its sake.
+            if self._tokens.take(publication.entry, self._now()):
+                self._is_changed = True
         except Exception as error:  # noqa: BLE001 - the entries of the others are to be known
             self._not_taken[name] = f"{name} is not known here: {last_line(error)}"
         else:
             self._not_taken.pop(name, None)
         self._publisher.saw(publication.publication_id)
-        if self._is_of_a_token(publication.entry):
-            self._is_changed = True
 
     def refuse(self, publication_id: str, why: str) -> None:
         """The registry's reader does not take this publication."""
@@ -153,23 +155,22 @@ class RegionEnrolment:
         # Before it is done: what changes meanwhile is another change.
         self._is_changed = False
         try:
-            self._have_tokens_taken(datetime.fromtimestamp(self._clock(), UTC))
+            self._have_tokens_taken()
         except Exception as error:  # noqa: BLE001 - nobody else waits for it: who is to be locked out is so elsewhere
             self._files_problem, self._next_s = last_line(error), now_s + _RETRY_S
             self._is_changed, self._reloaded = True, None
         else:
             self._files_problem, self._due_s = "", now_s + PASSWORDS_EVERY_S
 
-    def _have_tokens_taken(self, now: datetime) -> None:
+    def _have_tokens_taken(self) -> None:
         own_hash = self._hash_in_file() or self._new_hash()
-        changed = self._write_passwords(
-            enrolment_passwords(self._book.tokens(), self._region, now, {self._name: own_hash})
-        )
+        # A factory certificate has no password: its listener knows it by mutual TLS.
+        changed = self._write_passwords(password_file({**self._tokens.passwords(self._now()), self._name: own_hash}))
         if changed or self._reloaded != running_broker(self._settings.broker):
             self._reloaded = reload_broker(self._settings.broker)
 
-    def _is_of_a_token(self, entry: DeviceEntry) -> bool:
-        return entry.region == self._region and entry.claim is not None and entry.claim.is_token
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
 
     def _check(self, entry: DeviceEntry, now: datetime) -> None:
         # What would be published comes behind an entry that may hold against it, and compaction keeps the last.
@@ -191,7 +192,6 @@ class RegionEnrolment:
 
     def _write_passwords(self, content: bytes) -> bool:
         path = self._settings.broker.password_file
-        content = content or enrolment_passwords((), self._region, datetime.now(UTC), {self._name: self._new_hash()})
         if path.exists() and path.read_bytes() == content:
             return False
         replace_durably(path, content, mode=_READABLE_BY_GROUP)

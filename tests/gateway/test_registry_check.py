@@ -126,3 +126,23 @@ def test_a_gateway_that_starts_with_its_clock_behind_is_not_healthy_and_reads_ag
         assert (check.problem, cluster.readers) == ("", 2)
     finally:
         check.reader.close()
+
+
+def test_a_gateway_that_refuses_everybody_because_the_registry_is_empty_is_not_healthy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
+    check = RegistryCheck(RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True), MOMENT.timestamp)
+    check.reader.start()
+    try:
+        wait_until(lambda: check.reader.standing.is_current, 10)
+        assert check.problem == "", "nobody has sent anything: a region before its first device"
+        assert check.refusal_of(BUS) is not None
+        assert "no device at all" in check.problem
+        cluster._left.append(Entry(active("acme", "bus-2"), MOMENT.timestamp()))
+        wait_until(lambda: check.problem == "", 10)
+        assert check.refusal_of(BUS) is not None, "one that is unknown among others is refused, and nothing is wrong"
+        assert check.problem == ""
+    finally:
+        check.reader.close()

@@ -51,6 +51,19 @@ def test_what_was_signed_is_listed_and_each_serial_is_another(root: AuthorityFol
     assert [one.name for one in issued_in(root.folder)] == [regional.authority.name]
 
 
+def test_what_was_put_away_is_recorded_and_listed_as_before(regional: AuthorityFolder) -> None:
+    key = KeyPair.generate()
+    signed = [
+        regional.device(make_request(key, f"acme/{name}"), "acme", name, now=NOW, lifetime=MONTH)
+        for name in ("bus-1", "bus-2")
+    ]
+    regional.put_away(f"{signed[0].serial:040x}.pem")
+    assert [one.name for one in issued_in(regional.folder)] == ["acme/bus-1", "acme/bus-2"]
+    recorded = [regional.recorded(one.serial) for one in signed]
+    assert [one and one.certificate for one in recorded] == [one.certificate for one in signed]
+    assert regional.recorded(1) is None
+
+
 def test_an_authority_is_never_replaced(root: AuthorityFolder) -> None:
     with pytest.raises(AuthorityExists):
         AuthorityFolder.create_root(root.folder, "another", now=NOW, lifetime=YEAR)

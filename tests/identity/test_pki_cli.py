@@ -257,6 +257,7 @@ def test_the_machine_of_a_region_lists_what_it_has(pki: Path, tmp_path: Path) ->
         (["access", "EU"], "did you mean eu?"),
         (["device", "acme/bus-1", "--region", "Eu"], "did you mean eu?"),
         (["factory", "VIN-1", "--region", "euu"], "did you mean eu?"),
+        (["factory", "token-0123456789abcdef", "--region", "eu"], "is what a token is called"),
         (["device", "bus-1", "--region", "eu"], "write TENANT/DEVICE, such as acme/bus-17"),
         (["device", "gateway@eu-1", "--region", "eu"], "write TENANT/DEVICE"),
         (["device", "acme/a b", "--region", "eu"], "'a b' is no name of a device"),

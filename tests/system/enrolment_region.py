@@ -9,13 +9,14 @@ from pathlib import Path
 
 from deploy.local import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from gateway.access.enrolment import EnrolmentDesk, EnrolmentRules
-from gateway.access.enrolment_broker import enrolment_passwords, enrolment_rules, name_at_enrolment
+from gateway.access.enrolment_broker import enrolment_rules, name_at_enrolment
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
 from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
+from gateway.access.open_tokens import OpenTokens
 from identity import AuthorityFolder, KeyPair
 from identity.broker_rules import broker_rules
-from identity.claims import broker_password, make_token
+from identity.claims import broker_password, make_token, password_file
 from identity.registry import Claim, DeviceChange, DeviceEntry, expect
 from runtime.broker_settings import BrokerSettings
 from runtime.tls import TlsSettings
@@ -128,8 +129,10 @@ class EnrolmentRegion:
         self.broker.signal_reload()
 
     def write_passwords(self) -> None:
-        entries = self.published.values()
-        self.passwords.write_bytes(enrolment_passwords(entries, "eu", datetime.now(UTC), self.own))
+        tokens, now = OpenTokens("eu"), datetime.now(UTC)
+        for entry in self.published.values():
+            tokens.take(entry, now)
+        self.passwords.write_bytes(password_file(tokens.passwords(now) | self.own))
 
     def close(self) -> None:
         self.service.close()

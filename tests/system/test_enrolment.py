@@ -17,6 +17,7 @@ from deploy.local import MosquittoBroker, free_port
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_folder import CertificateFolder
 from edge_agent.enrolment.certificate_state import certificate_folder
+from identity.claims import token_user
 from identity.registry import DeviceState
 from settings import parse
 from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
@@ -89,6 +90,18 @@ def test_a_token_and_a_factory_certificate_enrol_their_devices_once(region: Enro
     code, said = enrol(four)
     assert (code, "unknown-claim" in said) == (1, True)
     assert region.desk.outcomes == {"enrolled": 2, "claim-used": 1, "unknown-claim": 1}
+
+
+def test_a_factory_certificate_with_a_tokens_name_is_no_token(region: EnrolmentRegion, tmp_path: Path) -> None:
+    token = region.expect_token(DEVICE)
+    forged = region.files(token_user(token), authority=region.factory)
+    lines = f'certificate = "{forged.certificate}"\nkey = "{forged.key}"'
+    thief = device_file(region, tmp_path / "thief", lines, port=region.broker.factory_port)
+    code, said = enrol(thief)
+    assert (code, "unknown-claim" in said) == (1, True), said
+    assert region.published[f"{TENANT}/{DEVICE}"].state is DeviceState.EXPECTED
+    code, said = enrol(device_file(region, tmp_path / "mine", token_line(tmp_path / "mine", token)))
+    assert code == 0, said
 
 
 def test_the_enrolment_broker_speaks_tls_1_3_alone_at_both_its_listeners(region: EnrolmentRegion) -> None:

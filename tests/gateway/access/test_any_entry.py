@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.access.core import AccessCore
-from gateway.access.enrolment_broker import enrolment_passwords
 from gateway.access.entry_book import EntryBook
+from gateway.access.open_tokens import OpenTokens
 from gateway.access.revocation import next_list
 from identity import Authority, Revoked
 from identity.bounded_values import MAX_VERSION
@@ -81,7 +81,9 @@ def handle(entry: DeviceEntry, authority: Authority) -> None:
     assert device_line(entry).isprintable(), "an entry is one line of a screen"
     book = EntryBook("eu")
     book.take(entry)
-    enrolment_passwords(book.tokens(), "eu", MOMENT, {"access@eu": "own"})
+    tokens = OpenTokens("eu")
+    tokens.take(entry, MOMENT)
+    tokens.passwords(MOMENT)
     core = AccessCore(authority.name)
     core.on_issued(entry.name, 5, NOW_S + 86_400, NOW_S)
     core.on_ready()

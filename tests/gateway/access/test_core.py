@@ -6,15 +6,16 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.core import MAX_CONFIRMED, MAX_ENDED, MAX_UNCONFIRMED, AccessCore
+from gateway.access.core import MAX_CONFIRMED, MAX_ENDED, MAX_UNCONFIRMED, AccessCore, BrokerStep
 from gateway.access.revocation import RevocationList
 from identity.broker_rules import MAX_DENIED
 from identity.registry import DeviceEntry, EnrolledCertificate, resume, revoke, suspend
 from identity.registry_messages import DevicePublication
-from tests.identity.registry_strategies import MOMENT, active, change, published
+from tests.identity.registry_strategies import MOMENT, active, change, expected, published
 
 NOW_S = MOMENT.timestamp() + 10
 LATER_S = NOW_S + 1
@@ -98,7 +99,8 @@ def listed_elsewhere(device: str, serial: int) -> DevicePublication:
 def test_of_many_changes_at_once_each_is_confirmed_so_many_in_a_step() -> None:
     made = core()
     asked = [f"bus-{number}" for number in range(2 * MAX_CONFIRMED + 5)]
-    for device in asked:
+    for serial, device in enumerate(asked, start=1):
+        made.on_issued(f"acme/{device}", serial, NOW_S + 1000, NOW_S)
         made.on_device(revoked(device))
     confirmed = []
     while (step := made.take_step(LATER_S)) is not None:
@@ -230,18 +232,63 @@ def test_a_daemon_that_was_killed_and_one_that_was_not_come_to_the_same(
     assert {*steps[0].end} == {*steps[1].end} == steps[0].denied
 
 
-def test_who_names_the_certificate_of_another_device_locks_that_one_out_no_longer_than_it_is_unknown() -> None:
-    made = AccessCore("eu", lambda name: name == "zeta/bus-9")
-    made.on_ready()
-    assert made.take_step(LATER_S) is not None
-    stranger = EnrolledCertificate(issuer="eu", serial="7", not_after=MOMENT + timedelta(days=1))
-    entry = active("acme", "bus-1")
-    made.on_device(published(revoke(entry.model_copy(update={"certificates": (stranger,)}), change())))
+def naming(serial: int, entry: DeviceEntry | None = None) -> DeviceEntry:
+    """An entry that names a certificate of this region's authority; whoever signs entries may name any."""
+    named = EnrolledCertificate(issuer="eu", serial=f"{serial:x}", not_after=MOMENT + timedelta(days=1))
+    return (entry or active("acme", "bus-1")).model_copy(update={"certificates": (named,)})
+
+
+def step_of(made: AccessCore) -> BrokerStep:
     step = made.take_step(LATER_S + 1)
     assert step is not None
-    assert [*step.revoked] == [7]
-    # the authority says whose it is, and the registry lets that one in
-    made.on_issued("zeta/bus-9", 7, NOW_S + 1000, NOW_S)
-    step = made.take_step(LATER_S + 2)
-    assert step is not None
-    assert (dict(step.revoked), step.denied) == ({}, frozenset({"acme/bus-1"}))
+    return step
+
+
+@pytest.mark.parametrize("owner", ["", "zeta/bus-9", "gateway@eu-1"])
+def test_a_certificate_is_on_the_list_by_what_its_authority_says_and_by_no_entry_that_names_it(owner: str) -> None:
+    for is_known_first in (True, False):
+        made = core()
+        steps = [lambda made=made: owner and made.on_issued(owner, 7, NOW_S + 1000, NOW_S)]
+        steps += [lambda made=made: made.on_device(published(revoke(naming(7), change())))]
+        for one in steps if is_known_first else reversed(steps):
+            one()
+        step = step_of(made)
+        assert (dict(step.revoked), step.denied) == ({}, frozenset({"acme/bus-1"})), "by its own name it is kept out"
+    made.on_issued("acme/bus-1", 8, NOW_S + 1000, NOW_S)
+    assert [*step_of(made).revoked] == [8]
+
+
+def test_no_entry_takes_a_certificate_from_the_list_of_before_unless_it_is_its_own() -> None:
+    made = AccessCore("eu", lambda name: name in {"acme/bus-1", "zeta/bus-9"})
+    made.on_own_list(other_list({0xABC, 0xDEF})._replace(issuer="eu"), NOW_S)
+    made.on_ready()
+    for entry in (naming(0xABC), suspend(naming(0xABC), change()), naming(0xABC)):
+        made.on_device(published(entry))
+    assert {*step_of(made).revoked} == {0xABC, 0xDEF}
+    # Found later than the list was read: whose it is says the authority, and that the registry lets that one in.
+    made.on_issued("zeta/bus-9", 0xABC, NOW_S + 1000, NOW_S)
+    made.on_issued("zeta/bus-0", 0xDEF, NOW_S + 1000, NOW_S)
+    assert {*step_of(made).revoked} == {0xDEF}
+
+
+def test_of_whom_no_certificate_is_known_nothing_is_confirmed_beyond_the_names_that_are_denied() -> None:
+    made = core()
+    made.on_device(revoked("old"))
+    for number in range(MAX_DENIED):
+        made.on_device(published(revoke(active("acme", f"bus-{number}"), change(1))))
+    confirmed = set()
+    while (step := made.take_step(LATER_S)) is not None:
+        confirmed |= {one.device for one in step.confirm}
+        assert step.left_open == {"acme/old"}
+    assert (len(confirmed), "acme/old" in confirmed, made.left_open) == (MAX_DENIED, False, 1)
+    assert made.problem.startswith("1 devices that may not connect are neither")
+    made.on_issued("acme/old", 7, NOW_S + 1000, NOW_S)
+    step = step_of(made)
+    assert ([one.device for one in step.confirm], [*step.revoked], made.problem) == (["acme/old"], [7], "")
+
+
+def test_one_that_never_used_its_claim_has_no_certificate_to_keep_out() -> None:
+    made = core()
+    for number in range(MAX_DENIED + 1):
+        made.on_device(published(revoke(expected("acme", f"bus-{number}"), change())))
+    assert (len(step_of(made).denied), made.left_open) == (MAX_DENIED, 0)

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from gateway.access.enrolment import (
     MAX_VALID_CERTIFICATES,
-    REPEAT_WITHIN,
     EnrolmentDesk,
     EnrolmentEffect,
     EnrolmentRules,
     PublishEntry,
-    may_log_in,
 )
 from gateway.access.enrolment_rates import EnrolmentRates, EnrolmentRateSettings
+from gateway.access.open_tokens import REPEAT_WITHIN
 from identity import Authority, Issued, KeyPair, issue_device, make_regional, make_request, make_root
 from identity.authority import read_certificates, with_chain
 from identity.claims import token_id
@@ -91,9 +90,6 @@ class Registry:
     def device(self, name: str) -> DeviceEntry | None:
         return self.seen.get(name)
 
-    def claimed_by(self, claim_id: str) -> tuple[str, ...]:
-        return tuple(name for name, one in self.seen.items() if one.claim and one.claim.id == claim_id)
-
     def successor(self, name: str) -> str | None:
         return self.seen[name].successor if name in self.seen else None
 
@@ -128,8 +124,11 @@ class World:
         self.number += 1
         return encode_enrolment_request(EnrolmentRequest(f"{self.number:032x}", make_request(key, name)))
 
-    def send(self, payload: bytes, sender: str = CLAIM) -> list[EnrolmentEffect]:
-        return self.desk.on_request(sender, payload, now=self.now, now_s=self.now.timestamp())
+    def send(self, payload: bytes, sender: str = CLAIM, *, is_factory: bool | None = None) -> list[EnrolmentEffect]:
+        """`is_factory` None: by the door of its kind."""
+        if is_factory is None:
+            is_factory = sender.startswith("claim@") and not sender.startswith("claim@token-")
+        return self.desk.on_request(sender, payload, now=self.now, now_s=self.now.timestamp(), is_factory=is_factory)
 
     def perform(self, effects: list[EnrolmentEffect]) -> EnrolmentAnswer | None:
         """Does what the desk wants, in order; the last answer."""
@@ -334,8 +333,10 @@ def test_a_tenant_whose_devices_ask_as_often_as_they_may_takes_nothing_from_anot
     rates, looked_at = EnrolmentRates(EnrolmentRateSettings()), 0
     for second in range(120):
         for number in range(60):
-            rates.try_take(f"zeta/bus-{(second * 60 + number) % 300}", "zeta", second + number / 60)
-        looked_at += rates.try_take(f"acme/bus-{second}", "acme", second + 0.999)
+            if rates.try_sender(f"zeta/bus-{(second * 60 + number) % 300}", second + number / 60):
+                rates.try_tenant("zeta", second + number / 60)
+        looked_at += rates.try_sender(f"acme/bus-{second}", second + 0.999)
+        assert rates.try_tenant("acme", second + 0.999)
     assert looked_at == 120
 
 
@@ -350,7 +351,7 @@ def test_a_flood_of_claims_that_nobody_is_expected_with_takes_nothing_from_who_i
 def test_a_flood_of_senders_is_bounded_in_memory() -> None:
     rates = EnrolmentRates(EnrolmentRateSettings(max_senders=3))
     for number in range(100):
-        rates.try_take(f"claim@{number}", "", 0.0)
+        rates.try_sender(f"claim@{number}", 0.0)
     assert len(rates._senders) == 3
 
 
@@ -383,17 +384,3 @@ def test_killed_between_any_two_steps_a_claim_enrols_one_key(steps: list[tuple[s
     for chain in world.given:
         serial = read_certificates(chain)[0].serial_number
         assert [int(one.serial, 16) for one in world.entry.certificates] == [serial]
-
-
-def test_a_token_logs_in_while_it_is_open_and_for_a_while_after_it_was_used() -> None:
-    open_entry = expected()
-    assert may_log_in(open_entry, "eu", NOW)
-    assert not may_log_in(open_entry, "us", NOW)
-    assert not may_log_in(open_entry, "eu", NOW + timedelta(days=7))
-    world = World(open_entry)
-    world.ask()
-    assert may_log_in(world.entry, "eu", NOW)
-    assert not may_log_in(world.entry, "eu", NOW + REPEAT_WITHIN)
-    assert not may_log_in(revoke(world.entry, DeviceChange(NOW, "ana", "stolen")), "eu", NOW)
-    factory = Claim(id="SN-1", password_hash=None)
-    assert not may_log_in(expected(claim=factory), "eu", NOW)

@@ -80,9 +80,9 @@ class Door:
     """Where requests come without a broker: these senders ask once each."""
 
     asks: tuple[str, ...] = ()
-    socket, wants_write, problem = None, False, ""
+    socket, wants_write, problem, is_factory = None, False, "", False
 
-    def __init__(self, _: Any, name: str, __: str, on_request: Callable[[Any, str, bytes], None]) -> None:
+    def __init__(self, _: Any, name: str, __: tuple[str, ...], on_request: Callable[[Any, str, bytes], None]) -> None:
         self._on_request = on_request
         self._left = [*self.asks] if name == "claims" else []
         self.answered: list[str] = []

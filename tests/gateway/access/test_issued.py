@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access.issued import MAX_AGAIN, IssuedReader
+from gateway.access.issued import MAX_AGAIN, MAX_READ, PUT_AWAY_AFTER_S, IssuedReader
 from identity import AuthorityFolder, KeyPair, make_request
 
 NOW = datetime.now(UTC)
@@ -17,8 +17,8 @@ KEY = KeyPair.generate()
 
 @pytest.fixture
 def authority(tmp_path: Path) -> AuthorityFolder:
-    root = AuthorityFolder.create_root(tmp_path / "root", "root", now=NOW, lifetime=LIFE)
-    return AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=NOW, lifetime=LIFE)
+    root = AuthorityFolder.create_root(tmp_path / "root", "root", now=NOW, lifetime=99 * LIFE)
+    return AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=NOW, lifetime=99 * LIFE)
 
 
 def sign(authority: AuthorityFolder, device: str) -> Path:
@@ -81,7 +81,8 @@ def test_of_many_files_that_cannot_be_read_each_has_its_turn(
     for file in files:
         file.write_bytes(content)
     unreadable.files = {*files}
-    reader.read_new()
+    while reader.read_new() or reader.is_behind:
+        pass
     assert f", and {2 * MAX_AGAIN - 1} more" in reader.problem
     unreadable.files = {*files[:-1]}
     assert sum(len(reader.read_new()) for _ in range(3)) == 1
@@ -113,3 +114,48 @@ def test_a_folder_that_could_not_be_looked_through_is_looked_through_again(
         with pytest.raises(OSError, match="Too many open files"):
             reader.read_new()
     assert names(reader) == ["acme/bus-1"]
+
+
+def copies(authority: AuthorityFolder, count: int) -> None:
+    content = sign(authority, "bus-1").read_bytes()
+    for number in range(1, count):
+        (authority.folder / "issued" / f"{number:040x}.pem").write_bytes(content)
+
+
+def test_of_many_files_a_few_are_read_at_a_time_and_those_that_are_asked_for_first(authority: AuthorityFolder) -> None:
+    copies(authority, 3 * MAX_READ + 1)
+    reader = IssuedReader(authority)
+    assert len(reader.read_new()) == MAX_READ
+    sign(authority, "bus-2")
+    assert "acme/bus-2" in names(reader), "what was found last"
+    # Of those that were found first, as they are read last.
+    asked = [int(Path(file).stem, 16) for file in [*reader._waiting][:3]]
+    before = [*reader._waiting]
+    reader.read_first(asked)
+    assert [*reader._waiting][-3:] == before[:3]
+    read = 2 * MAX_READ
+    while found := reader.read_new():
+        read += len(found)
+    assert (read, reader.is_behind) == (3 * MAX_READ + 2, False)
+
+
+def test_what_ended_long_ago_is_put_away_by_a_right_clock_and_neither_listed_nor_read_again(
+    authority: AuthorityFolder,
+) -> None:
+    copies(authority, 5)
+    authority.client(KEY, "gateway@eu-1", now=NOW, lifetime=LIFE)
+    now_s, is_right = NOW.timestamp(), False
+    reader = IssuedReader(authority, lambda: now_s, lambda: is_right)
+    assert len(reader.read_new()) == 5
+    now_s = NOW.timestamp() + LIFE.total_seconds() + PUT_AWAY_AFTER_S - 60
+    reader.read_new()
+    now_s += 3600
+    reader.read_new()
+    assert len([*(authority.folder / "issued").iterdir()]) == 6
+    is_right = True
+    late = authority.device(make_request(KEY, "acme/bus-9"), "acme", "bus-9", now=NOW, lifetime=20 * LIFE)
+    assert names(reader) == ["acme/bus-9"]
+    assert [file.name for file in (authority.folder / "issued").iterdir()] == [f"{late.serial:040x}.pem"]
+    assert len([*(authority.folder / "ended").iterdir()]) == 6
+    assert names(IssuedReader(authority)) == ["acme/bus-9"], "after a start"
+    assert names(reader) == []

@@ -15,8 +15,9 @@ from gateway.access.list_intake import ListIntake
 from gateway.access.loop import CLOCK_BACK_S, AccessLoop
 from gateway.access.metrics import AccessMetrics
 from gateway.access.pacing import SessionLooks, Settling
+from gateway.access.region_enrolment import RegionEnrolment
 from gateway.errors import BrokerUnreachable, ClockSetBack
-from identity.registry import revoke
+from identity.registry import EnrolledCertificate, revoke
 from identity.registry_messages import DevicePublication
 from runtime.compacted_topic import TopicStanding
 from tests.identity.registry_strategies import MOMENT, active, change, published
@@ -51,19 +52,22 @@ class Region:
     steady_s: float = 0.0
     is_broker_down: bool = False
     is_clock_right: bool = True
+    enrolment: Any = None
 
     def __post_init__(self) -> None:
         runner = create_autospec(StepRunner, is_other_broker=False)
         runner.run.side_effect = self._run
         runner.look.side_effect = self.looked.extend
         self.issued = issued = create_autospec(IssuedReader)
-        issued.read_new.return_value = []
+        issued.read_new.return_value, issued.read_waiting.return_value, issued.is_behind = [], [], False
         lists = create_autospec(ListIntake)
         lists.take_displaced.return_value = False
         times: Any = {"clock": lambda: self.wall_s, "monotonic": lambda: self.steady_s}
         times |= {"may_begin": lambda: self.is_clock_right}
         times |= {"settling": Settling(0.02), "looks": SessionLooks(1)}
-        self.loop = AccessLoop(self.core, runner, lists, issued, self.metrics, on_tick=self._tick, **times)
+        self.loop = AccessLoop(
+            self.core, runner, lists, issued, self.metrics, on_tick=self._tick, enrolment=self.enrolment, **times
+        )
         self.loop.put(READ)
         self.wait(0)
         self.wait(1)
@@ -236,3 +240,39 @@ def test_sessions_end_though_what_was_issued_cannot_be_read() -> None:
     region.wait(0)
     region.wait(0.1)
     assert region.ended == ["acme/bus-1"]
+
+
+def test_who_is_to_be_locked_out_waits_for_no_token_of_anybody_else() -> None:
+    done: list[str] = []
+    enrolment = create_autospec(RegionEnrolment)
+    region = Region(enrolment=enrolment)
+    enrolment.turn.side_effect = lambda: done.append(f"tokens after {len(region.steps)}")
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wait(0.03)
+    assert region.ended == ["acme/bus-1"]
+    assert done[-1] == "tokens after 1"
+
+
+def test_who_is_to_be_locked_out_waits_for_no_certificates_of_years() -> None:
+    region = Region()
+    region.issued.is_behind = True
+    region.revoke("bus-1")
+    region.wait(0)
+    region.wait(0.03)
+    assert region.ended == ["acme/bus-1"]
+    looked = region.issued.read_new.call_count
+    region.issued.read_waiting.return_value = [IssuedToDevice("acme/bus-1", 7, region.wall_s + 1000)]
+    region.wait(0.03)
+    region.wait(0.03)
+    assert region.issued.read_new.call_count == looked, "each turn reads on, and does not look for new ones"
+    assert region.core.revoked_certificates == 1
+
+
+def test_the_certificates_of_who_is_locked_out_are_read_before_others() -> None:
+    region = Region()
+    named = EnrolledCertificate(issuer="eu", serial="ab", not_after=MOMENT)
+    entry = active("acme", "bus-1").model_copy(update={"certificates": (named,)})
+    region.loop.put(published(revoke(entry, change())))
+    region.wait(0)
+    assert [[*call.args[0]] for call in region.issued.read_first.call_args_list] == [[0xAB]]

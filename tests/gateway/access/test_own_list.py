@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access.config import AuthorityPlace
 from gateway.access.core import AccessCore
-from gateway.access.list_intake import MAX_PAUSE_TICKS, ListIntake
+from gateway.access.list_intake import MAX_PAUSE_TICKS, TWIN_S, ListIntake
 from gateway.access.metrics import AccessMetrics
 from gateway.access.own_list import OwnList
 from gateway.access.revocation import RevocationList, lists_in
@@ -68,14 +68,17 @@ def test_what_is_on_the_list_stays_when_the_registry_forgets_its_device(own: Own
     assert serials(made) == set(), "an operator lets it in"
 
 
-def test_a_serial_that_the_registry_alone_has_is_listed_until_its_device_is_resumed(own: OwnList) -> None:
+def test_a_device_whose_serial_the_registry_alone_has_is_denied_by_name_until_it_is_resumed(own: OwnList) -> None:
+    # As where the authority's folder was restored: whoever signs entries may name any serial, so it is not listed.
     certificate = EnrolledCertificate(issuer=own.issuer, serial="f", not_after=MOMENT + DAY)
     made = core(own)
+    made.on_ready()
     entry = suspend(enrol(expected(), certificate, change()), change())
-    made.on_device(published(entry))
-    assert serials(made) == {15}
-    made.on_device(published(resume(entry, change())))
-    assert serials(made) == set()
+    for one, denied in ((entry, {entry.name}), (resume(entry, change()), set())):
+        made.on_device(published(one))
+        step = made.take_step(AT_S + 1)
+        assert step is not None
+        assert ({*step.denied}, step.revoked) == (denied, {})
 
 
 def test_an_entry_that_names_the_certificate_of_another_device_changes_nothing_for_that_one(own: OwnList) -> None:
@@ -164,3 +167,50 @@ def test_two_daemons_of_one_region_with_two_keys_answer_each_other_less_and_less
         region.own.update(None, NOW)
     assert 3 < answers < 10
     assert "is signed by another key than ours" in region.intake.problem
+
+
+class Twin:
+    """A daemon, and a copy of its machine that runs too: both have one key. `at_s`: when a list was published."""
+
+    def __init__(self, folder: Path) -> None:
+        root = AuthorityFolder.create_root(folder / "root", "root", now=NOW, lifetime=3000 * DAY)
+        AuthorityFolder.create_regional(folder / "eu", root, "eu", now=NOW, lifetime=2000 * DAY)
+        self.own, self.copy = (OwnList(AuthorityPlace(folder=folder / "eu"), {}) for _ in range(2))
+        core, now_s = AccessCore(self.own.issuer), NOW.timestamp()
+        self.intake = ListIntake(core, self.own, root.authority.certificate, AccessMetrics(), lambda: now_s)
+
+    def hear(self, found: RevocationList, after_s: float = 3600) -> str:
+        at_s = NOW.timestamp() + after_s
+        self.intake.take(TopicMessage(found.issuer, found.message, {}, int(at_s * 1000)), at_s)
+        return self.intake.problem
+
+
+def revoked(*found: int) -> dict[int, Revoked]:
+    return {serial: Revoked(serial, NOW) for serial in found}
+
+
+@pytest.mark.parametrize("is_later", [True, False])
+def test_a_copy_of_the_daemon_that_runs_too_is_named_and_no_longer_than_it_signs(
+    tmp_path: Path, is_later: bool
+) -> None:
+    region = Twin(tmp_path)
+    region.own.update(revoked(5), NOW)
+    theirs = region.copy.update(revoked(6), NOW)
+    if is_later:
+        theirs = region.copy.update(revoked(6, 7), NOW)
+    assert "another one of this region runs" in region.hear(theirs)
+    region.intake.take_due(NOW.timestamp() + 3600 + TWIN_S - 1)
+    assert region.intake.problem
+    region.intake.take_due(NOW.timestamp() + 3600 + TWIN_S)
+    assert region.intake.problem == ""
+
+
+def test_a_daemon_is_no_copy_of_itself(tmp_path: Path) -> None:
+    region = Twin(tmp_path)
+    before = region.copy.update(revoked(5), NOW)
+    assert region.hear(before, after_s=1) == "", "of before its start: its disk is an older one"
+    assert region.hear(before) == "", "and published again by us"
+    older = region.own.update(revoked(5, 6), NOW)
+    newer = region.own.update(revoked(5, 6, 7), NOW)
+    for one in (older, newer, before, newer):
+        assert region.hear(one) == "", "comes back, or somebody publishes it again"
