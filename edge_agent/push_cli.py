@@ -49,6 +49,8 @@ _FORMS = {
 }
 """What an option of `key` takes, by the field that it becomes."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MAX_AHEAD_MS = 86_400_000
+"""A version further after this machine's clock is a slip, or a clock that is wrong."""
 
 
 @app.command()
@@ -116,12 +118,16 @@ def sign(
     *,
     key_file: Annotated[Path, typer.Option("--key", help="Your private key.")],
     version: Annotated[int | None, typer.Option(min=1, help="Instead of the milliseconds since 1970.")] = None,
+    any_version: Annotated[
+        bool, typer.Option("--any-version", help="Also one far after this clock, or not after the file's former one.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Sign settings, each in its place: the first line of the file says for which device, by whom and which version.
 
     Settings that no device takes are refused; a device's own file may refuse more. A version is after the one that the
-    file had. A device takes no older one than it has taken.
+    file had. A device takes no older one than it has taken: one that is more than a day after this machine's clock is
+    refused, for until that day no other would be taken.
 
     Exit status: 0; 1 if a file or the key cannot be used: then nothing is signed.
 
@@ -130,7 +136,10 @@ def sign(
     with _errors_as_messages():
         private = read_operator_key(key_file)
         now_ms = time.time_ns() // 1_000_000
-        signed = [(file, _device_of(file), *_signed(file, private, version, now_ms)) for file in files]
+        signed = [
+            (file, _device_of(file), *_signed(file, private, version, now_ms, any_version=any_version))
+            for file in files
+        ]
         # after all of them could be signed: none is left behind half way
         for file, _, _, text in signed:
             replace_durably(file, text)
@@ -143,7 +152,7 @@ def sign(
 
 @app.command()
 def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> None:
-    """Say of each file by whom it is signed, or why no device takes it.
+    """Say of each file by whom it is signed, or why no device takes it; and of a version far after this clock.
 
     Exit status: 0 if all are signed by keys that are trusted and may; 1 if one is not; 78 if the file of trusted keys
     cannot be used.
@@ -154,13 +163,15 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
     with _errors_as_messages():
         keys, now = read_operators(operators), datetime.now(UTC)
         for file in files:
-            row: dict[str, object] = {"file": str(file), "version": None, "signed_by": None, "refused": None}
+            row: dict[str, object] = {"file": str(file)}
+            row |= dict.fromkeys(("version", "signed_by", "refused", "warning"))
             rows.append(row)
             try:
                 push = read_signed_push(_read(file))
                 row["version"] = push.version
                 row["signed_by"] = verify_push(keys, push, _device_of(file), now).name
                 row["refused"] = _fault(push.settings) or None
+                row["warning"] = _ahead(push.version, int(now.timestamp() * 1000)) or None
             except SignatureRefused as refused:
                 row["refused"] = str(refused)
     if as_json:
@@ -168,6 +179,7 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
     else:
         for row in rows:
             said = str(row["refused"] or f"version {row['version']} by {row['signed_by']}")
+            said += f"; warning: the version {row['warning']}" if row["warning"] else ""
             typer.echo(printable(f"{row['file']}: {said}"))
     if any(row["refused"] for row in rows):
         raise typer.Exit(1)
@@ -183,7 +195,9 @@ def _option_fault(error: ValidationError) -> str:
     )
 
 
-def _signed(file: Path, private: OperatorKey, version: int | None, now_ms: int) -> tuple[int, bytes]:
+def _signed(
+    file: Path, private: OperatorKey, version: int | None, now_ms: int, *, any_version: bool
+) -> tuple[int, bytes]:
     text, former = _read(file), 0
     try:
         push = read_signed_push(text)
@@ -194,10 +208,28 @@ def _signed(file: Path, private: OperatorKey, version: int | None, now_ms: int) 
     if fault := _fault(text):
         raise ValueError(f"{file}: {fault}")
     made = version or max(now_ms, former + 1)
+    if not any_version and (why := _version_fault(made, former, now_ms)):
+        raise ValueError(f"{file}: version {made} {why}; --any-version signs it all the same")
     signed = sign_push(private, _device_of(file), made, text)
     if len(signed) > MAX_PUSHED_BYTES:
         raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes with its signature, which is all a device takes")
     return made, signed
+
+
+def _version_fault(version: int, former: int, now_ms: int) -> str:
+    """Why nobody should sign this version without a word more; "": one may."""
+    if version <= former:
+        return f"is not after version {former}, which the file had: a device that took that one refuses it"
+    return _ahead(version, now_ms)
+
+
+def _ahead(version: int, now_ms: int) -> str:
+    if version <= now_ms + MAX_AHEAD_MS:
+        return ""
+    return (
+        "is more than a day after this machine's clock (milliseconds since 1970): once a device has taken it, it takes "
+        "none that is signed by a clock before"
+    )
 
 
 def _fault(settings: bytes) -> str:

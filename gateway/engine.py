@@ -15,21 +15,26 @@ from itertools import count
 
 from gateway.acks import AckCoalescer
 from gateway.config import GatewaySettings
+from gateway.dead_letter_rates import DeadLetterRates
 from gateway.drain import DrainControl
 from gateway.inflight import Delivery, InFlight
 from gateway.validation import UNKNOWN_SENDER, BatchRules, Refusal, Sender, own_header, sender_of, validate_batch
 from gateway.window_shares import WindowShares
-from runtime.token_bucket import TokenBucket
 from telemetry import Ack, Header, RefusalReason
 
 KEPT_BYTES = 256 << 10
 """Of a refused message, so much is kept in its dead letter."""
-DEAD_LETTERS_PER_S = 10.0
-"""So many dead letters a second are kept of each tenant in the long run ..."""
-DEAD_LETTERS_BURST = 200.0
-"""... and so many at once. Those above are refused and counted without a copy: anybody can send garbage."""
 SLOW_DOWN_UNITED_S = 0.5
 """Who is to slow down may send on all the same, and each answer costs: so long they are united."""
+REFUSED_RECORD_BYTES = 64
+"""What is refused counts as one record for so many bytes: what it says of itself is nobody's word."""
+_BY_SENDER = {
+    RefusalReason.BAD_TOPIC,
+    RefusalReason.UNKNOWN_TENANT,
+    RefusalReason.UNKNOWN_DEVICE,
+    RefusalReason.DEVICE_NOT_ACTIVE,
+}
+"""Refused for its sender alone. It was not looked into, and its tenant does not pay for who may not send."""
 _TOPIC_KEPT = 1024
 _MAX_TEXT = 500
 
@@ -82,8 +87,7 @@ class Engine:
         self.drain = DrainControl(settings.drain, settings.tenants, jitter)
         self._shares = WindowShares(settings)
         self._on_refused = on_refused
-        kept_of = settings.tenants or ("",)
-        self._dead_letters = {tenant: TokenBucket(DEAD_LETTERS_PER_S, DEAD_LETTERS_BURST) for tenant in kept_of}
+        self._dead_letter_rates = DeadLetterRates(settings.tenants)
         self._region = settings.region
         self._receive_maximum = settings.mqtt.receive_maximum
         self._max_bytes = settings.mqtt.max_in_flight_bytes
@@ -95,11 +99,7 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether there is room for more. The broker keeps what is not taken."""
-        batches, size = len(self.in_flight), self.in_flight.bytes
-        if self._shares.stuck:
-            stuck = self._shares.in_use(self.in_flight)
-            batches, size = batches - stuck.batches, size - stuck.bytes
-        return size < self._max_bytes and batches < 2 * self._receive_maximum
+        return self._shares.has_room(self.in_flight)
 
     @property
     def is_idle(self) -> bool:
@@ -121,6 +121,10 @@ class Engine:
         verdict = validate_batch(self._rules, sender, payload)
         delivery = self._make_delivery(sender, topic, payload, now_s)
         if isinstance(verdict, Refusal):
+            # What is refused beyond a share is no debt: its tenant's other devices would pay for it.
+            if not pause_s and verdict.reason not in _BY_SENDER:
+                records = max(1, len(payload) // REFUSED_RECORD_BYTES)
+                self.drain.charge(sender, len(payload), records, now_s)
             return self._dead_letter(delivery, verdict, mid)
         delivery.records = verdict.record_seqs.count
         _note_header(delivery, verdict)
@@ -192,12 +196,12 @@ class Engine:
 
     def release(self) -> list[int]:
         """The message ids that may be acknowledged to the broker, in order."""
-        return self.in_flight.take_released(self._shares.stuck)
+        return self.in_flight.take_released()
 
     @property
     def stuck(self) -> frozenset[str]:
         """The tenants of which Pulsar takes nothing while it takes others."""
-        return self._shares.stuck
+        return self.in_flight.stuck
 
     def find_stuck(self, now_s: float, connected: Collection[str]) -> None:
         """Look which tenants Pulsar takes nothing of while it takes others; to be called once a second or so.
@@ -214,14 +218,15 @@ class Engine:
     @property
     def _has_room_for_qos_0(self) -> bool:
         """Nothing but this holds QoS 0 back: the broker's window does not count it."""
-        waiting = len(self.in_flight) + len(self.acks)
-        return waiting < self._receive_maximum and self.in_flight.bytes < self._max_bytes / 2
+        stuck = self.in_flight.stuck_use
+        waiting = len(self.in_flight) - stuck.batches + len(self.acks)
+        return waiting < self._receive_maximum and self.in_flight.bytes - stuck.bytes < self._max_bytes / 2
 
     def _slow_down_s(self, sender: Sender, size: int, now_s: float) -> float:
         """0 where a batch may be taken; else how long its device should wait before it sends it again."""
         if self._rules.tenants and sender.tenant not in self._rules.tenants:
             return 0.0
-        if self._shares.is_spent(sender.tenant, self.in_flight):
+        if self._shares.is_spent(sender.tenant, size, self.in_flight):
             return self.drain.overload_s()
         return self.drain.refusal_s(sender, size, now_s)
 
@@ -243,17 +248,20 @@ class Engine:
         delivery.refusal = refusal
         if refusal.header is not None:
             _note_header(delivery, refusal.header)
-        if self._try_keep(delivery, delivery.arrived_s):
+        is_full = self._shares.is_spent(delivery.sender.tenant, len(delivery.payload), self.in_flight)
+        if self._try_keep(delivery, delivery.arrived_s, is_full=is_full):
             return self._add(delivery, mid)
         # Queued first: `mark_acked` passes over a token that has no message id, and its PUBACK would never leave.
         self.in_flight.queue_release(mid, delivery.token)
         self._queue_ack(delivery, delivery.arrived_s)
         return NotSent.NOT_KEPT
 
-    def _try_keep(self, delivery: Delivery, now_s: float) -> bool:
-        """Whether a dead letter is made of it: of a tenant that is served, a bounded number a second."""
-        bucket = self._dead_letters.get(delivery.sender.tenant) or self._dead_letters.get("")
-        kept = bucket is not None and bucket.try_take(now_s)
+    def _try_keep(self, delivery: Delivery, now_s: float, *, is_full: bool = False) -> bool:
+        """Whether a dead letter is made of it: of a tenant that is served, a bounded number a second.
+
+        `is_full`: its tenant has no more room in the window.
+        """
+        kept = not is_full and self._dead_letter_rates.try_take(delivery.sender, now_s)
         self._on_refused(delivery, kept)
         return kept
 

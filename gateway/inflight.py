@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from gateway.validation import Refusal, Sender
 from telemetry import IntervalSet
@@ -73,6 +74,9 @@ class InFlight:
         self._done: set[int] = set()
         self._pending_of: dict[Sender, int] = {}
         self._tenants: dict[str, TenantUse] = {}
+        self.stuck: frozenset[str] = frozenset()
+        self.stuck_use = TenantUse()
+        """What the tenants that are `stuck` have in flight, in sum."""
 
     def __len__(self) -> int:
         return len(self._deliveries)
@@ -104,7 +108,7 @@ class InFlight:
         tenant = delivery.sender.tenant
         if tenant not in self._tenants:
             self._tenants[tenant] = TenantUse()
-        self._tenants[tenant].count(1, held_bytes)
+        self._count(tenant, 1, held_bytes)
 
     def queue_release(self, mid: int, token: int) -> None:
         """A message that is not kept: its PUBACK leaves in its turn, after `mark_acked`."""
@@ -124,10 +128,10 @@ class InFlight:
         del self._by_content[delivery.sender, delivery.payload]
         held_bytes = delivery.held_bytes
         self.bytes -= held_bytes
-        tenant = self._tenants[delivery.sender.tenant]
-        tenant.count(-1, -held_bytes)
-        if not tenant.batches:
-            del self._tenants[delivery.sender.tenant]
+        tenant = delivery.sender.tenant
+        self._count(tenant, -1, -held_bytes)
+        if not self._tenants[tenant].batches:
+            del self._tenants[tenant]
         left = self._pending_of.pop(delivery.sender) - 1
         if left:
             self._pending_of[delivery.sender] = left
@@ -143,18 +147,25 @@ class InFlight:
         """What a tenant has in flight."""
         return self._tenants.get(tenant, _NO_USE)
 
-    def oldest_of(self, tenant: str) -> float | None:
-        """When the delivery of a tenant that waits longest arrived."""
-        return next((one.arrived_s for one in self._deliveries.values() if one.sender.tenant == tenant), None)
+    def waiting_since(self, at_s: float) -> set[str]:
+        """The tenants of which a delivery arrived at that time or before."""
+        # in the order of their coming
+        old = takewhile(lambda one: one.arrived_s <= at_s, self._deliveries.values())
+        return {delivery.sender.tenant for delivery in old}
 
-    def take_released(self, stuck: Collection[str] = ()) -> list[int]:
+    def set_stuck(self, tenants: frozenset[str]) -> None:
+        """From here on these are the stuck tenants."""
+        self.stuck, uses = tenants, [self.use_of(tenant) for tenant in tenants]
+        self.stuck_use = TenantUse(sum(use.batches for use in uses), sum(use.bytes for use in uses))
+
+    def take_released(self) -> list[int]:
         """The message ids to acknowledge now, in the order in which the broker sent them (MQTT 5, 4.6).
 
-        A delivery of a tenant that is `stuck` holds up none behind it: it stays in flight, and its id is released. If
+        A delivery of a tenant that is stuck holds up none behind it: it stays in flight, and its id is released. If
         it is lost then, its device, which has no acknowledgement, sends it again.
         """
         mids = []
-        while self._order and (self._order[0][1] in self._done or self._is_of(self._order[0][1], stuck)):
+        while self._order and (self._order[0][1] in self._done or self._is_stuck(self._order[0][1])):
             mid, token = self._order.popleft()
             mids.append(mid)
             self._ids_of[token] -= 1
@@ -174,8 +185,13 @@ class InFlight:
         """When the delivery that waits longest arrived."""
         return next((delivery.arrived_s for delivery in self._deliveries.values()), None)
 
-    def _is_of(self, token: int, tenants: Collection[str]) -> bool:
-        return bool(tenants) and token in self._deliveries and self._deliveries[token].sender.tenant in tenants
+    def _is_stuck(self, token: int) -> bool:
+        return bool(self.stuck) and token in self._deliveries and self._deliveries[token].sender.tenant in self.stuck
+
+    def _count(self, tenant: str, batches: int, held_bytes: int) -> None:
+        self._tenants[tenant].count(batches, held_bytes)
+        if tenant in self.stuck:
+            self.stuck_use.count(batches, held_bytes)
 
     def _await_release(self, mid: int, token: int) -> None:
         if mid:

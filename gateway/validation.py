@@ -63,7 +63,7 @@ def validate_batch(rules: BatchRules, sender: Sender, payload: bytes) -> Header 
         detail = f"{len(payload)} bytes, at most {rules.max_batch_bytes} are taken"
         return Refusal(RefusalReason.TOO_LARGE, detail, own_header(sender, payload))
     try:
-        header = validate(payload)
+        header = validate(payload, sender.device)
     except WireError as error:
         return Refusal(error.reason, str(error), own_header(sender, payload))
     # The broker vouches for the topic, nobody for the header: it could write another device's records.

@@ -9,7 +9,9 @@ FOLDER/ended/SERIAL.pem  what ended long ago, out of the way of who reads what m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,6 +57,8 @@ class IssuedCertificate(NamedTuple):
     file: Path
     what: str
     """`root`, `authority`, `server`, `device`, or the kind of a client."""
+    key: bytes
+    """Its public key (DER): whoever renews a certificate keeps it."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -64,8 +68,11 @@ class IssuedCertificate(NamedTuple):
         except NotAnAuthority as error:
             raise AuthorityDamaged(file, str(error)) from error
         name, issuer = common_name(certificate.subject), common_name(certificate.issuer)
+        key = certificate.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
         begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        return cls(name, issuer, certificate.serial_number, begins, ends, file, kind_of(certificate))
+        return cls(name, issuer, certificate.serial_number, begins, ends, file, kind_of(certificate), key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +86,19 @@ class AuthorityFolder:
     @classmethod
     def create_root(cls, folder: Path, name: str, *, now: datetime, lifetime: timedelta) -> Self:
         """A new root. Raises AuthorityExists, OSError."""
-        key = _new_key(folder)
+        key = _own_key(folder)
         root = make_root(name, key, now=now, serial=x509.random_serial_number(), lifetime=lifetime)
+        _keep_key(folder, key)
         return cls._create(folder, _pem(root.certificate), _pem(root.certificate))
 
     @classmethod
     def create_regional(cls, folder: Path, root: Self, region: str, *, now: datetime, lifetime: timedelta) -> Self:
         """The authority of a region, signed by a root. Raises AuthorityExists, AuthorityExpired, OSError."""
-        key = _new_key(folder)
-        return cls._create(folder, root.sign_regional(region, key, now=now, lifetime=lifetime), root.root_pem)
+        key = _own_key(folder)
+        issued = root.sign_regional(region, key, now=now, lifetime=lifetime)
+        with root.delivering(issued, folder / _CERTIFICATE):
+            _keep_key(folder, key)
+            return cls._create(folder, issued.chain_pem, root.root_pem)
 
     @classmethod
     def _create(cls, folder: Path, chain_pem: bytes, root_pem: bytes) -> Self:
@@ -122,21 +133,20 @@ class AuthorityFolder:
         except NotAnAuthority as error:
             raise AuthorityDamaged(folder, f"{_CERTIFICATE}: {error}") from error
 
-    def sign_regional(self, region: str, key: KeyPair, *, now: datetime, lifetime: timedelta) -> bytes:
-        """The certificate of a region's authority (PEM), recorded here."""
+    def sign_regional(self, region: str, key: KeyPair, *, now: datetime, lifetime: timedelta) -> Issued:
+        """The certificate of a region's authority, recorded here."""
         issued = make_regional(
             self.authority, region, key.public, now=now, serial=x509.random_serial_number(), lifetime=lifetime
         )
-        return self._recorded(issued).chain_pem
+        return self._recorded(issued)
 
     def renew_regional(self, regional: Self, region: str, *, now: datetime, lifetime: timedelta) -> Self:
         """A region's authority with the same key and a new end: what it signed before stays good."""
-        chain_pem = self.sign_regional(region, regional.authority.key, now=now, lifetime=lifetime)
+        issued = self.sign_regional(region, regional.authority.key, now=now, lifetime=lifetime)
         # The chain alone is replaced: the key stays, so what it signed is still good.
-        replace_durably(regional.folder / _CERTIFICATE, chain_pem)
-        return type(self)(
-            regional.folder, Authority(read_certificates(chain_pem)[0], regional.authority.key), self.root_pem
-        )
+        with self.delivering(issued, regional.folder / _CERTIFICATE):
+            replace_durably(regional.folder / _CERTIFICATE, issued.chain_pem)
+        return type(self)(regional.folder, Authority(issued.certificate, regional.authority.key), self.root_pem)
 
     def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
         """A device's operational certificate, recorded. Raises RequestRefused, NameRefused, AuthorityExpired."""
@@ -177,6 +187,16 @@ class AuthorityFolder:
         (self.folder / _ENDED).mkdir(mode=0o700, exist_ok=True)
         (self.folder / _ISSUED / file).rename(self.folder / _ENDED / file)
 
+    @contextmanager
+    def delivering(self, issued: Issued, file: Path) -> Iterator[None]:
+        """While what was signed is written to a file: where that fails nobody has it, and its record goes."""
+        try:
+            yield
+        except (OSError, IdentityError):
+            if not _has(file, issued.chain_pem):
+                (self.folder / _ISSUED / f"{issued.serial:040x}.pem").unlink(missing_ok=True)
+            raise
+
     def _recorded(self, issued: Issued) -> Issued:
         # One file each, so that two processes need no lock, and a crash leaves no half line.
         folder = self.folder / _ISSUED
@@ -186,21 +206,55 @@ class AuthorityFolder:
         return issued
 
 
-def _new_key(folder: Path) -> KeyPair:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _own_key(folder: Path) -> KeyPair:
+    """A key for an authority that is to be made in a folder; nothing is written. Raises AuthorityExists."""
     if (folder / _CERTIFICATE).exists():
         raise AuthorityExists(folder)
-    # The key that a crash left here, before its certificate was written, is as good as another one.
-    create_durably(folder / AUTHORITY_KEY, KeyPair.generate().private_pem(), mode=0o600)
-    return KeyPair.from_pem(read_file(folder / AUTHORITY_KEY))
+    try:
+        # The key that a crash left here, before its certificate was written, is as good as another one.
+        return KeyPair.from_pem(read_file(folder / AUTHORITY_KEY))
+    except FileNotFoundError:
+        return KeyPair.generate()
 
 
-def issued_in(folder: Path) -> list[IssuedCertificate]:
-    """What the authority of a folder signed, by name and end; its key is not needed. Raises AuthorityDamaged."""
+def _keep_key(folder: Path, key: KeyPair) -> None:
+    # After it was signed: what cannot be signed leaves no key behind.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if create_durably(folder / AUTHORITY_KEY, key.private_pem(), mode=0o600):
+        return
+    if KeyPair.from_pem(read_file(folder / AUTHORITY_KEY)).public != key.public:
+        raise AuthorityExists(folder)
+
+
+def _has(file: Path, content: bytes) -> bool:
+    """Whether it may have reached the file: of what cannot be read nobody knows."""
+    try:
+        return file.read_bytes() == content
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def issued_in(folder: Path, newest: int | None = None) -> list[IssuedCertificate]:
+    """What the authority of a folder signed, by name and end; its key is not needed. Raises AuthorityDamaged.
+
+    `newest`: only so many, those that were recorded last.
+    """
     # By name: one that is put away meanwhile may be seen in both.
-    files = {file.name: file for kept in (_ISSUED, _ENDED) for file in (folder / kept).glob("*.pem")}
-    found = [_read_recorded(file, folder / _ENDED / file.name) for file in files.values()]
+    by_name = {file.name: file for kept in (_ISSUED, _ENDED) for file in (folder / kept).glob("*.pem")}
+    files = list(by_name.values())
+    if newest is not None:
+        files = heapq.nlargest(newest, files, key=lambda file: _recorded_at(file, folder / _ENDED / file.name))
+    found = [_read_recorded(file, folder / _ENDED / file.name) for file in files]
     return sorted(found, key=lambda one: (one.name, one.not_after))
+
+
+def _recorded_at(file: Path, put_away: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return put_away.stat().st_mtime
 
 
 def _read_recorded(file: Path, put_away: Path) -> IssuedCertificate:

@@ -16,6 +16,7 @@ from identity.errors import NameRefused, SealingKeyError
 from identity.sealing import read_private_key
 from identity.token_issuer import TokenIssuer, check_issuer
 from identity.token_key_commands import DAY_S, NewIssuer, TokenFolderOption, moment_text
+from identity.tokens import check_role_name
 from identity.topology_roles import TopologyOption, check_role
 from runtime.durable_file import create_durably
 from telemetry.record import DEVICE_PATTERN
@@ -45,6 +46,8 @@ def token(
     with errors_as_messages():
         if topology is not None:
             check_role(topology, role)
+        # First: a folder that is made for no role has a key that nobody needs.
+        check_role_name(role)
         check_issuer(folder, issuer, may_change=new_issuer)
         now_s = time.time()
         file = TokenIssuer(folder, issuer).issue(role, now_s=now_s, life_s=days * DAY_S)

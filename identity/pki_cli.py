@@ -7,23 +7,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from identity.authority import common_name, regional_name
 from identity.authority_folder import IssuedCertificate
+from identity.certificate_table import console, fact_text, show_certificates
 from identity.claims import check_factory_serial
 from identity.command_options import AsJson
+from identity.credentials import credentials_in
 from identity.error_messages import error_text, errors_as_messages, print_error
 from identity.errors import IdentityError
 from identity.key_commands import sealing, token
-from identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations
+from identity.listed_revocations import ListedRevocations
 from identity.names import PrincipalKind, device_name, principal
-from identity.pki_folder import PkiFolder, latest
+from identity.pki_folder import PkiFolder, latest, other_keys
 from identity.token_key_commands import app as token_key
 from runtime.tls import TlsSettings
-from settings import printable
 
 __all__ = ["app"]
 
@@ -33,8 +31,6 @@ app = typer.Typer(
     add_completion=False,
     help="Authorities of one's own, and certificates for devices, gateways and servers.",
 )
-console = Console(highlight=False)
-
 Folder = Annotated[Path, typer.Option(envvar="WAYBILL_PKI", help="Where the authorities are.")]
 RootKey = Annotated[Path | None, typer.Option(help="The root's private key, if it is kept elsewhere.")]
 Region = Annotated[str, typer.Option(help="Whose authority signs.")]
@@ -123,8 +119,9 @@ def gateway(
     """
     with errors_as_messages():
         now, lifetime = _now(), _lasting(days)
-        made = PkiFolder(folder).write_gateway(region, out, name, now=now, lifetime=lifetime)
-        _say_written(made, as_json, now + lifetime)
+        pki = PkiFolder(folder)
+        made = pki.write_gateway(region, out, name, now=now, lifetime=lifetime)
+        _say_written(made, as_json, now + lifetime, pki.others_of(region, _written(made), now))
 
 
 @app.command()
@@ -187,8 +184,10 @@ def device(
         return
     with errors_as_messages():
         now, lifetime = _now(), _lasting(days)
-        signed = PkiFolder(folder).sign_request(region, out, name, request, now=now, lifetime=lifetime)
-        _say(as_json, {"name": name, "not_after": signed.not_after, "folder": out}, now + lifetime)
+        pki = PkiFolder(folder)
+        pki.sign_request(region, out, name, request, now=now, lifetime=lifetime)
+        made = credentials_in(out)
+        _say_written(made, as_json, now + lifetime, pki.others_of(region, _written(made), now))
 
 
 @app.command()
@@ -233,6 +232,8 @@ def list_issued(
 ) -> None:
     """Show the newest certificate of each name, when it ends, and whether it is on a revocation list.
 
+    `2 more keys`: so many others of the name are good too, of other keys, and on no list; --json has their serials.
+
     Without --revocations the files *.crl count that are beside the authorities; `unknown`: no list of today says it.
 
     Exit status: 0, or 1 when one that is not revoked ends within so many days, or ended so few days ago.
@@ -241,13 +242,14 @@ def list_issued(
     """
     with errors_as_messages():
         pki = PkiFolder(folder)
-        found, revoked = latest(pki.issued()), pki.revocations(lists)
-    _show(found, within, as_json, revoked)
+        issued, revoked = pki.issued(), pki.revocations(lists)
+        found = latest(issued)
+    show_certificates(found, within, as_json, revoked, other_keys(issued, found, _now()))
 
 
 @app.command()
 def show(
-    files: Annotated[list[Path], typer.Argument(help="Certificates (PEM).")],
+    files: Annotated[list[Path], typer.Argument(help="Certificates (PEM), or folders with certificate.pem.")],
     within: Within = _SOON_DAYS,
     as_json: AsJson = False,
 ) -> None:
@@ -258,8 +260,8 @@ def show(
     Example: waybill pki show bus-17/certificate.pem --within 7
     """
     with errors_as_messages():
-        found = [IssuedCertificate.read(file) for file in files]
-    _show(found, within, as_json, ListedRevocations())
+        found = [IssuedCertificate.read(file / "certificate.pem" if file.is_dir() else file) for file in files]
+    show_certificates(found, within, as_json, ListedRevocations())
 
 
 def _write_principal(
@@ -276,13 +278,26 @@ def _write(
     with errors_as_messages():
         pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
         files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
-        _say_written(files, as_json, now + lifetime)
+        # Servers of one name may be several, each with its key.
+        others = [] if servers else pki.others_of(region, _written(files), now)
+        _say_written(files, as_json, now + lifetime, others)
 
 
-def _say_written(files: TlsSettings, as_json: bool, asked: datetime) -> None:
+def _written(files: TlsSettings) -> IssuedCertificate:
     assert files.certificate is not None
-    made = IssuedCertificate.read(files.certificate)
-    _say(as_json, {"name": made.name, "not_after": made.not_after, "folder": files.certificate.parent}, asked)
+    return IssuedCertificate.read(files.certificate)
+
+
+def _say_written(files: TlsSettings, as_json: bool, asked: datetime, others: Sequence[IssuedCertificate] = ()) -> None:
+    made = _written(files)
+    facts = {"name": made.name, "not_after": made.not_after, "folder": made.file.parent}
+    _say(as_json, facts, asked)
+    if others:
+        last = max(others, key=lambda one: one.not_after)
+        print_error(
+            f"warning: {made.name} has {len(others)} more of another key, the last good until "
+            f"{fact_text(last.not_after)} ({last.file}): who has that key is {made.name} too, until it is revoked"
+        )
 
 
 def _say(as_json: bool, made: Mapping[str, object], asked: datetime | None = None) -> None:
@@ -291,59 +306,12 @@ def _say(as_json: bool, made: Mapping[str, object], asked: datetime | None = Non
     # A certificate has whole seconds.
     is_cut = asked is not None and isinstance(ends, datetime) and asked - ends >= timedelta(seconds=1)
     if as_json:
-        facts = {name: _as_text(value) for name, value in made.items()}
-        print(json.dumps(facts | ({"cut_from": _as_text(asked)} if is_cut else {})))  # noqa: T201
+        facts = {name: fact_text(value) for name, value in made.items()}
+        print(json.dumps(facts | ({"cut_from": fact_text(asked)} if is_cut else {})))  # noqa: T201
         return
-    why = f", when its authority ends, and not until {_as_text(asked)}" if is_cut else ""
-    text = f"{made['folder']}: {made['name']}, good until {_as_text(ends)}{why}"
+    why = f", when its authority ends, and not until {fact_text(asked)}" if is_cut else ""
+    text = f"{made['folder']}: {made['name']}, good until {fact_text(ends)}{why}"
     console.print(text, markup=False, soft_wrap=True)
-
-
-def _as_text(value: object) -> str:
-    return f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else str(value)
-
-
-def _show(found: Sequence[IssuedCertificate], within: float, as_json: bool, revoked: ListedRevocations) -> None:
-    now, soon = _now(), _lasting(within)
-    # One moment for all, so that two lines never contradict each other.
-    listed = [revoked.state(one.issuer, one.serial, now) for one in found]
-    rows = [(one, is_listed, _state(one, is_listed, now, soon)) for one, is_listed in zip(found, listed, strict=True)]
-    if as_json:
-        facts = [_fields(one) | {"state": state, "revoked": is_listed} for one, is_listed, state in rows]
-        print(json.dumps(facts, indent=2))  # noqa: T201
-    else:
-        table = Table()
-        # What is long goes on in the next line: a name or a date that is cut says nothing. Serials: see --json.
-        for heading in ("name", "what", "ends", "state", "revoked", "signed by"):
-            table.add_column(heading, overflow="fold", no_wrap=heading == "ends")
-        for one, is_listed, state in rows:
-            cells = (one.name, one.what, _as_text(one.not_after), state, is_listed, one.issuer)
-            # as Text: Rich would read brackets in a name as markup
-            table.add_row(*(Text(printable(cell)) for cell in cells))
-        console.print(table)
-    raise typer.Exit(1 if any(state in {"ends soon", "ended"} for *_, state in rows) else 0)
-
-
-def _fields(one: IssuedCertificate) -> dict[str, str]:
-    return {
-        "name": one.name,
-        "what": one.what,
-        "not_before": _as_text(one.not_before),
-        "not_after": _as_text(one.not_after),
-        "issuer": one.issuer,
-        "serial": f"{one.serial:040x}",
-        "file": str(one.file),
-    }
-
-
-def _state(one: IssuedCertificate, is_listed: str, now: datetime, soon: timedelta) -> str:
-    if is_listed not in {NOT_REVOKED, UNKNOWN}:
-        return is_listed
-    if one.not_after <= now - soon:
-        return "former"  # nobody renewed it for so long: whoever it named is gone
-    if one.not_after <= now:
-        return "ended"
-    return "ends soon" if one.not_after <= now + soon else "good"
 
 
 def _now() -> datetime:

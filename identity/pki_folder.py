@@ -24,7 +24,7 @@ from identity.errors import (
     KeyRefused,
     NameRefused,
 )
-from identity.listed_revocations import ListedRevocations, read_revocations
+from identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations, read_revocations
 from identity.names import NAME_FORM, DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from identity.nearest import did_you_mean, nearest
 from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request, read_request
@@ -34,12 +34,16 @@ from runtime.tls import TlsSettings
 from settings import open_file, read_file
 from telemetry.record import DEVICE_PATTERN
 
-__all__ = ["PkiFolder", "certify", "latest"]
+__all__ = ["OtherKeys", "PkiFolder", "certify", "latest", "other_keys"]
 
 ROOT_NAME = "Waybill root"
 _ROOT = "root-authority"
 _SHARE = "share"
 _SOMEBODY = "somebody"
+MAX_LOOKED_AT = 500
+"""So many certificates are read after one is made: half a millisecond each."""
+OtherKeys = dict[tuple[str, str], list[IssuedCertificate]]
+"""By name and purpose."""
 
 
 class PkiFolder:
@@ -113,6 +117,20 @@ class PkiFolder:
         own = [IssuedCertificate.read(place / name) for place in places for name in AUTHORITY_FILES]
         return [*own, *(one for place in places for one in issued_in(place))]
 
+    def others_of(self, region: str, made: IssuedCertificate, now: datetime) -> list[IssuedCertificate]:
+        """What a region's authority signed for the same name, is good still and not revoked, and is of another key.
+
+        Looked for among the newest that it signed, a bounded number. Asked after something was made, so it fails for
+        nothing: of what cannot be read nothing is said.
+        """
+        try:
+            issued = issued_in(self._place(region), MAX_LOOKED_AT)
+            found = other_keys(issued, [made], now)[made.name, made.what]
+            revoked = self.revocations() if found else ListedRevocations()
+        except (IdentityError, OSError):
+            return []
+        return [one for one in found if revoked.state(one.issuer, one.serial, now) in {NOT_REVOKED, UNKNOWN}]
+
     def revocations(self, files: Sequence[Path] = ()) -> ListedRevocations:
         """What the revocation lists of these files say; none: of those beside the authorities, `*.crl`.
 
@@ -125,11 +143,20 @@ class PkiFolder:
         return read_revocations(found, [AuthorityFolder.certificate_in(place) for place in places])
 
     def write(
-        self, region: str, folder: Path, name: str, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
+        self,
+        region: str,
+        folder: Path,
+        name: str,
+        *,
+        servers: Sequence[str] = (),
+        now: datetime,
+        lifetime: timedelta,
+        has_share: bool = False,
     ) -> TlsSettings:
         """A key and its certificate as files of a folder, for a device, a client, or a server reached there.
 
-        A key without a certificate, which a command that was killed leaves, is taken as it is.
+        A key without a certificate, which a command that was killed leaves, is taken as it is. `has_share`: a copy of
+        the region's share, too.
         Raises KeyExists where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused,
         AuthorityExpired.
         """
@@ -142,13 +169,17 @@ class PkiFolder:
         assert files.key is not None
         key = found or KeyPair.generate()
         issued = certify(authority, key, name, servers=servers, now=now, lifetime=lifetime)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Neither is replaced: of two commands at once one is refused, and key and certificate are a pair.
-        if found is None and not create_durably(files.key, key.private_pem(), mode=0o600):
-            raise KeyExists(folder, _SOMEBODY)
-        replace_durably(files.ca, authority.root_pem)
-        if not create_durably(files.certificate, issued.chain_pem):
-            raise KeyExists(folder, _owner(folder) or _SOMEBODY)
+        with authority.delivering(issued, files.certificate):
+            # Before the certificate: whoever is killed between the two says the same again.
+            if has_share:
+                self._copy_share(region, folder)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Neither is replaced: of two commands at once one is refused, and key and certificate are a pair.
+            if found is None and not create_durably(files.key, key.private_pem(), mode=0o600):
+                raise KeyExists(folder, _SOMEBODY)
+            replace_durably(files.ca, authority.root_pem)
+            if not create_durably(files.certificate, issued.chain_pem):
+                raise KeyExists(folder, _owner(folder) or _SOMEBODY)
         return files
 
     def write_gateway(
@@ -158,19 +189,12 @@ class PkiFolder:
 
         Raises what `write` and `share` raise.
         """
-        name, copy = principal(PrincipalKind.GATEWAY, gateway), folder / _SHARE
+        name = principal(PrincipalKind.GATEWAY, gateway)
         self.region(region)
-        share = self.share(region)
-        owner, has_share = _owner(folder), _is_share(copy)
-        if owner not in (None, name):
-            raise KeyExists(folder, owner or _SOMEBODY)
-        if not has_share:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_durably(copy, read_file(share), mode=0o600)
-        # Before the certificate: whoever is killed between the two says the same again.
-        if owner is not None and not has_share:
+        if _owner(folder) == name and not _is_share(folder / _SHARE):
+            self._copy_share(region, folder)
             return credentials_in(folder)
-        return self.write(region, folder, name, now=now, lifetime=lifetime)
+        return self.write(region, folder, name, now=now, lifetime=lifetime, has_share=True)
 
     def sign_request(
         self, region: str, folder: Path, name: str, request: Path, *, now: datetime, lifetime: timedelta
@@ -191,11 +215,12 @@ class PkiFolder:
         if (key := _key_in(folder)) is not None and key.public != read_request(pem).public_key:
             raise CredentialsRefused(folder, f"key.pem is not the key of {request}: take another folder")
         issued = authority.device(pem, *named, now=now, lifetime=lifetime)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files = credentials_in(folder)
         assert files.certificate is not None
-        replace_durably(files.ca, authority.root_pem)
-        replace_durably(files.certificate, issued.chain_pem)
+        with authority.delivering(issued, files.certificate):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_durably(files.ca, authority.root_pem)
+            replace_durably(files.certificate, issued.chain_pem)
         return issued
 
     def renew(self, folder: Path, *, now: datetime, lifetime: timedelta) -> Issued:
@@ -217,10 +242,19 @@ class PkiFolder:
         for region in self.regions():
             if regional_name(region) == issuer:
                 name = common_name(old.subject)
-                issued = certify(self.region(region), key, name, servers=server_names(old), now=now, lifetime=lifetime)
-                replace_durably(files.certificate, issued.chain_pem)
+                authority = self.region(region)
+                issued = certify(authority, key, name, servers=server_names(old), now=now, lifetime=lifetime)
+                with authority.delivering(issued, files.certificate):
+                    replace_durably(files.certificate, issued.chain_pem)
                 return issued
         raise AuthorityMissing(self.folder, f"has no authority {issuer!r}, which signed {files.certificate}")
+
+    def _copy_share(self, region: str, folder: Path) -> None:
+        if _is_share(folder / _SHARE):
+            return
+        share = read_file(self.share(region))
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_durably(folder / _SHARE, share, mode=0o600)
 
     def _place(self, region: str) -> Path:
         # It becomes a folder and a part of names in certificates.
@@ -288,6 +322,19 @@ def certify(
     if isinstance(named, DeviceName):
         return authority.device(make_request(key, name), *named, now=now, lifetime=lifetime)
     return authority.client(key, name, now=now, lifetime=lifetime)
+
+
+def other_keys(issued: Iterable[IssuedCertificate], newest: Iterable[IssuedCertificate], now: datetime) -> OtherKeys:
+    """Beside the newest ones: what is good still and of another key, which somebody else may hold."""
+    found: OtherKeys = {(one.name, one.what): [] for one in newest}
+    keys = {(one.name, one.what): {one.key} for one in newest}
+    # Of each key the one that ends last; what was renewed has the same.
+    for one in sorted(issued, key=lambda one: one.not_after, reverse=True):
+        seen = keys.get((one.name, one.what))
+        if seen is not None and one.not_after > now and one.key not in seen:
+            seen.add(one.key)
+            found[one.name, one.what].append(one)
+    return found
 
 
 def latest(issued: Iterable[IssuedCertificate]) -> list[IssuedCertificate]:

@@ -77,14 +77,30 @@ class TokenFolder:
         return self.keys / "signer"
 
     @property
+    def discovery_file(self) -> Path:
+        """It names the issuer to brokers."""
+        return self.published / DISCOVERY_PATH.removeprefix("/")
+
+    @property
     def issuer(self) -> str | None:
         """Whose tokens these are, by what is published; None where nothing is."""
         try:
-            content = read_bounded(self.published / DISCOVERY_PATH.removeprefix("/"), _MAX_DISCOVERY_BYTES)
+            content = read_bounded(self.discovery_file, _MAX_DISCOVERY_BYTES)
             issuer = json.loads(content)["issuer"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
         return issuer if isinstance(issuer, str) else None
+
+    def known_issuers(self) -> set[str]:
+        """Whose tokens these are: by what is published, and where that cannot be read by the tokens themselves."""
+        if (published := self.issuer) is not None:
+            return {published}
+        return {claims.issuer for role in self.roles if (claims := self.claims(role)) is not None}
+
+    @property
+    def has_signed(self) -> bool:
+        """Whether a key may have signed a token."""
+        return any(_until_s(file) != 0 for file in self.key_files())
 
     @property
     def roles(self) -> list[str]:

@@ -39,10 +39,19 @@ def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None
         raise OtherIssuer(f"{issuer}: an issuer is reached by https://, or anybody on the way could give out keys")
     if issuer.endswith("/"):
         raise OtherIssuer(f"{issuer}: an issuer is written without a slash at the end, as its tokens have it")
-    known = TokenFolder(folder).issuer
-    if known not in (None, issuer) and not may_change:
+    found = TokenFolder(folder)
+    known = found.known_issuers()
+    if may_change or known == {issuer}:
+        return
+    if known:
+        others = ", ".join(sorted(known - {issuer}))
         raise OtherIssuer(
-            f"{folder} is of the issuer {known}, and brokers refuse tokens of {issuer}: say that one, or --new-issuer"
+            f"{folder} is of the issuer {others}, and brokers refuse tokens of {issuer}: say that one, or --new-issuer"
+        )
+    if found.discovery_file.exists() or found.has_signed:
+        raise OtherIssuer(
+            f"{found.discovery_file} is missing or damaged, so nobody knows of which issuer {folder} is: "
+            f"--new-issuer says that it is {issuer}"
         )
 
 

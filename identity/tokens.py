@@ -28,6 +28,7 @@ __all__ = [
     "TokenClaims",
     "TokenKey",
     "check_keys",
+    "check_role_name",
     "discovery",
     "read_claims",
 ]
@@ -45,6 +46,12 @@ _MAX_TOKEN = 16 << 10
 
 class InvalidToken(IdentityError, ValueError):
     """A text is no token or no key of tokens, or a role cannot be written into a token; the message says why."""
+
+
+def check_role_name(role: str) -> None:
+    """Raises InvalidToken for a name that is no role's."""
+    if not _ROLE.fullmatch(role):
+        raise InvalidToken(f"{role!r} is not the name of a role: letters, digits, dot, dash and underscore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,7 @@ class TokenKey:
 
     def token(self, role: str, *, issuer: str, now_s: float, life_s: float) -> str:
         """A token for a role, good from now on for so long. Raises InvalidToken for a name that is no role's."""
-        if not _ROLE.fullmatch(role):
-            raise InvalidToken(f"{role!r} is not the name of a role: letters, digits, dot, dash and underscore")
+        check_role_name(role)
         # From a minute ago: a broker whose clock is behind would refuse what is signed now.
         now = int(now_s)
         claims = {"iss": issuer, "sub": role, "aud": AUDIENCE, "iat": now - _SKEW_S, "nbf": now - _SKEW_S}

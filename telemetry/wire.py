@@ -97,9 +97,15 @@ def read_header(data: bytes) -> Header:
     return _parse(data)[0]
 
 
-def validate(data: bytes) -> Header:
-    """The header of a batch, judged whole: `decode` and `decode_columns` read it. Raises WireError where they do."""
-    header, content = _unframe(data)
+def validate(data: bytes, device: str | None = None) -> Header:
+    """The header of a batch, judged whole: `decode` and `decode_columns` read it. Raises WireError where they do.
+
+    `device`: a batch of another one is judged by its header alone, which costs little.
+    """
+    header, compression, travelling = _parse(data)
+    if device is not None and header.device != device:
+        return header
+    content = _content(header, compression, travelling)
     count = header.record_seqs.count
     if content is not None and not is_surely_readable(content, count):
         read_content(content, count)
@@ -115,18 +121,18 @@ def decode(data: bytes) -> Batch:
 
 def open_frame(data: bytes, column: Column = IntegerColumn) -> tuple[Header, Content | None]:
     """The header and the checked content of a batch; None for one without records. Raises WireError."""
-    header, content = _unframe(data)
+    header, compression, travelling = _parse(data)
+    content = _content(header, compression, travelling)
     return header, None if content is None else read_content(content, header.record_seqs.count, column)
 
 
-def _unframe(data: bytes) -> tuple[Header, bytes | None]:
-    """The header and the unpacked content of a batch, which is not looked at; None for one without records."""
-    header, compression, travelling = _parse(data)
+def _content(header: Header, compression: int, travelling: bytes) -> bytes | None:
+    """The unpacked content of a batch, which is not looked at; None for one without records."""
     if not header.record_seqs:
         if travelling:
             raise InconsistentRanges("a batch without ranges carries content")
-        return header, None
-    return header, _inflate(travelling) if compression == _ZLIB else travelling
+        return None
+    return _inflate(travelling) if compression == _ZLIB else travelling
 
 
 def _frame(packed_header: bytes, compression: int, travelling: bytes) -> bytes:

@@ -55,7 +55,7 @@ class HeldEntries:
         """Why nothing is to be made of the entry that holds of a device; "" if it is the newest for all we know."""
         rank = self._registry.precedence(name)
         if rank is not None and self._registry.ahead.outranks(name, rank):
-            return f"a later entry of {name} is dated ahead of this machine's clock"
+            return f"a later entry of {name} is, or may be, dated ahead of this machine's clock"
         return f"the last entry of {name} is by a key that is not trusted now" if name in self._doubtful else ""
 
     def restore(self) -> Iterator[DevicePublication]:

@@ -44,18 +44,27 @@ class Role(Settings):
 def expanded_roles(
     roles: Mapping[str, Role], tenants: Iterable[str], regions: Iterable[str]
 ) -> dict[str, tuple[Role, str | None]]:
-    """Every role by its own name, with its region; grants are of names without `{tenant}` and `{region}`."""
+    """Every role by its own name, with its region; grants are of names without `{tenant}` and `{region}`.
+
+    Raises ValueError where two entries make one role, or two grants of a role are of one resource: one would be lost.
+    """
     found: dict[str, tuple[Role, str | None]] = {}
     operators, known = list(tenants), list(regions)
-    for name, role in roles.items():
-        for region in known if REGION in name else [None]:
-            filled = {
-                resource.replace(TENANT, tenant).replace(REGION, one): actions
+    for pattern, role in roles.items():
+        for region in known if REGION in pattern else [None]:
+            name = pattern.replace(REGION, region or "")
+            if name in found:
+                raise ValueError(f"roles: {name} is made by more than one entry")
+            filled = [
+                (resource.replace(TENANT, tenant).replace(REGION, one), actions)
                 for resource, actions in role.grants.items()
                 for tenant in (operators if TENANT in resource else [""])
                 for one in ([region] if region else known if REGION in resource else [""])
-            }
-            found[name.replace(REGION, region or "")] = role.model_copy(update={"grants": filled}), region
+            ]
+            names = [resource for resource, _ in filled]
+            if twice := sorted({resource for resource in names if names.count(resource) > 1}):
+                raise ValueError(f"roles.{name}.grants: {', '.join(twice)} is named by more than one entry")
+            found[name] = role.model_copy(update={"grants": dict(filled)}), region
     return found
 
 

@@ -55,6 +55,33 @@ def test_a_version_that_is_named_is_taken_as_it_is(folder: Path) -> None:
     assert run("sign", file, "--key", "anna.key", "--version", 5)[1] == f"{file}: version 5 for acme/bus-17\n"
 
 
+LAST = 999_999_999_999_999
+
+
+def test_a_version_far_after_the_clock_is_signed_on_a_word_alone_and_a_check_warns_of_it(folder: Path) -> None:
+    file = folder / "acme" / "bus-17.toml"
+    before = file.read_bytes()
+    code, text = run("sign", file, "--key", "anna.key", "--version", LAST)
+    assert (code, "more than a day after this machine's clock" in text, "--any-version" in text) == (1, True, True)
+    assert file.read_bytes() == before
+    assert run("sign", file, "--key", "anna.key", "--version", LAST - 1, "--any-version")[0] == 0
+    code, text = run("check", file, "--operators", "operators.toml")
+    assert (code, "warning: the version is more than a day after" in text) == (0, True), text
+    # the next one would be as far: nobody goes on from there without noticing
+    assert run("sign", file, "--key", "anna.key")[0] == 1
+
+
+def test_a_version_that_is_not_after_the_files_own_is_signed_on_a_word_alone(folder: Path) -> None:
+    file = folder / "acme" / "bus-17.toml"
+    assert run("sign", file, "--key", "anna.key", "--version", 7)[0] == 0
+    before = file.read_bytes()
+    for version in (5, 7):
+        code, text = run("sign", file, "--key", "anna.key", "--version", version)
+        assert (code, "is not after version 7, which the file had" in text) == (1, True), text
+    assert file.read_bytes() == before
+    assert run("sign", file, "--key", "anna.key", "--version", 5, "--any-version")[0] == 0
+
+
 def test_a_check_names_each_reason_and_ends_with_1(folder: Path) -> None:
     file, other, moved = (folder / name for name in ("acme/bus-17.toml", "zeta/bus-1.toml", "acme/bus-18.toml"))
     other.parent.mkdir()

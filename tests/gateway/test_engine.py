@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway import Engine, NotSent, Produce, SendAck
 from gateway.acks import MAX_PENDING_RANGES, AckCoalescer
-from gateway.engine import DEAD_LETTERS_BURST, KEPT_BYTES
+from gateway.dead_letter_rates import KEPT_AT_ONCE
+from gateway.engine import KEPT_BYTES
 from gateway.validation import Refusal, Sender
 from telemetry import Ack, Batch, IntervalSet, RefusalReason, decode_ack, encode, encode_ack
 from telemetry.ack import MAX_ACK_RANGES
@@ -230,10 +231,10 @@ def test_above_the_rate_of_dead_letters_a_batch_is_refused_all_the_same_without_
         on_refused=lambda delivery, kept: heard.append((delivery.topic, kept)),
     )
     orders = [made.on_batch(topic(f"d{n}"), b"garbage%d" % n, n, 0.0) for n in range(1, 3001)]
-    assert sum(isinstance(order, Produce) for order in orders) == DEAD_LETTERS_BURST
-    assert [kept for _, kept in heard].count(True) == DEAD_LETTERS_BURST
-    assert len(made.in_flight) == DEAD_LETTERS_BURST
-    assert len(made.take_due_acks(0.0, 10_000)) == 3000 - DEAD_LETTERS_BURST, "they are answered at once"
+    assert sum(isinstance(order, Produce) for order in orders) == KEPT_AT_ONCE
+    assert [kept for _, kept in heard].count(True) == KEPT_AT_ONCE
+    assert len(made.in_flight) == KEPT_AT_ONCE
+    assert len(made.take_due_acks(0.0, 10_000)) == 3000 - KEPT_AT_ONCE, "they are answered at once"
     assert isinstance(made.on_batch(topic("d1"), b"more", 1, 1.0), Produce), "and later there is room again"
 
 

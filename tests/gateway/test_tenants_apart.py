@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gateway import NotSent, Produce
+from gateway import Engine, NotSent, Produce
+from gateway.dead_letter_rates import DEVICE_PART, KEPT_AT_ONCE
+from gateway.validation import Refusal
 from gateway.window_shares import STUCK_S
 from telemetry import RefusalReason
 from tests.gateway.sides import FakePulsar, Region
-from tests.gateway.strategies import batch, engine, topic
+from tests.gateway.strategies import batch, engine, settings, topic
 
 SERVICE = {"service_url": "pulsar://127.0.0.1:6650"}
 TWO: dict[str, Any] = {"tenants": {"acme": {}, "kaze": {}}, "pulsar": SERVICE}
@@ -89,10 +92,94 @@ def test_while_pulsar_takes_nothing_of_anybody_nobody_is_stuck(connected: tuple[
 
 def test_the_dead_letters_of_one_tenant_leave_room_for_those_of_another_and_strangers_have_none() -> None:
     made = engine(**TWO)
-    kept = [made.on_batch(topic("d1", "acme"), b"garbage %d" % n, n, 0.0) for n in range(1, 300)]
+    kept = [made.on_batch(topic(f"d{n}", "acme"), b"garbage", n, 0.0) for n in range(1, 300)]
     assert kept[-1] is NotSent.NOT_KEPT
     assert isinstance(made.on_batch(topic("d1", "kaze"), b"garbage", 300, 0.0), Produce)
     assert made.on_batch(topic("d1", "other"), batch("d1", 1, 3), 301, 0.0) is NotSent.NOT_KEPT
+
+
+def test_the_dead_letters_of_one_device_leave_room_for_those_of_its_tenants_others() -> None:
+    made = engine(**MANY)
+    kept = [made.on_batch(topic("d1", "t1"), b"garbage %d" % n, n, 0.0) for n in range(1, 3000)]
+    assert sum(isinstance(one, Produce) for one in kept) == DEVICE_PART * KEPT_AT_ONCE
+    assert isinstance(made.on_batch(topic("d2", "t1"), b"garbage", 3000, 0.0), Produce)
+    assert isinstance(made.on_batch(topic("d1", "t1"), b"garbage", 3001, 1.0), Produce), "and later it has more"
+
+
+MANY: dict[str, Any] = {
+    "tenants": {f"t{n}": {} for n in range(51)},
+    "pulsar": SERVICE,
+    "mqtt": {"host": "h", "receive_maximum": 1000, "max_in_flight_bytes": 16 << 20},
+}
+
+
+def test_a_tenant_that_is_stuck_keeps_less_of_the_window_the_more_are_stuck() -> None:
+    made = engine(**MANY)
+    for n in range(10):
+        made.on_batch(topic("d", f"t{n}"), batch("d", 1, 1), n + 1, 0.0)
+    made.find_stuck(1.0, {"t50"})
+    taken = [made.on_batch(topic("d", "t0"), batch("d", n, n), n + 20, 1.0) for n in range(2, 500)]
+    assert sum(isinstance(one, Produce) for one in taken) + 1 == 1000 * 0.5 / 10
+
+
+def test_dead_letters_of_a_tenant_that_is_stuck_take_no_more_room_than_its_batches() -> None:
+    made = engine(**MANY)
+    made.on_batch(topic("d", "t0"), batch("d", 1, 1), 1, 0.0)
+    made.find_stuck(1.0, {"t50"})
+    garbage = [made.on_batch(topic(f"d{n}", "t0"), bytes(1 << 20), n + 2, 1.0) for n in range(100)]
+    assert sum(isinstance(one, Produce) for one in garbage) == 7, "of 8 MiB that a stuck one has"
+
+
+def test_what_is_refused_counts_for_the_rates_of_who_sent_it() -> None:
+    rates = {"max_batches_per_s": 20, "device": {"max_batches_per_s": 2}}
+    for device, what in (("d1", spoiled), ("d2", spoiled), ("d2", lambda device, n: batch(device, n, n))):
+        made = engine(**TWO | {"tenants": {"acme": rates, "kaze": {}}})
+        for mid in range(1, 100):
+            made.on_batch(topic("d1", "acme"), what(device, mid), mid, 0.0)
+        assert made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 100, 0.0) is NotSent.SLOW_DOWN
+        assert isinstance(made.on_batch(topic("d3", "acme"), batch("d3", 1, 3), 101, 0.0), Produce), "of others none"
+
+
+def test_what_is_readable_by_its_header_alone_is_slowed_down_before_it_is_judged() -> None:
+    made = engine(**TWO | {"tenants": {"acme": {"device": {"max_batches_per_s": 2}}, "kaze": {}}})
+    effects = [made.on_batch(topic("d1", "acme"), spoiled("d1", n), n, 0.0) for n in range(1, 300)]
+    assert effects.count(NotSent.SLOW_DOWN) > 280
+
+
+def test_a_refused_batch_counts_for_rates_in_bytes_and_in_records_by_its_size() -> None:
+    for limit in ({"max_bytes_per_s": 1000}, {"max_records_per_s": 100}):
+        made = engine(**TWO | {"tenants": {"acme": {"device": limit}, "kaze": {}}})
+        made.on_batch(topic("d1", "acme"), bytes(100_000), 1, 0.0)
+        assert made.on_batch(topic("d1", "acme"), batch("d1", 1, 3), 2, 0.0) is NotSent.SLOW_DOWN
+
+
+def test_of_another_devices_batch_the_content_is_not_looked_at() -> None:
+    made = engine(**TWO)
+    effect = made.on_batch(topic("d1", "acme"), spoiled("d2"), 1, 0.0)
+    assert isinstance(effect, Produce)
+    assert effect.properties["reason"] == "wrong-device"
+
+
+def test_what_is_refused_for_its_sender_alone_costs_its_tenant_nothing() -> None:
+    locked_out = Refusal(RefusalReason.DEVICE_NOT_ACTIVE, "suspended")
+    made = Engine(
+        settings(**TWO | {"tenants": {"acme": {"max_batches_per_s": 1}, "kaze": {}}}),
+        jitter=lambda: 0.5,
+        refusal_of=lambda sender: locked_out if sender.device == "d1" else None,
+    )
+    for mid in range(1, 100):
+        made.on_batch(topic("d1", "acme"), batch("d1", mid, mid), mid, 0.0)
+    assert isinstance(made.on_batch(topic("d2", "acme"), batch("d2", 1, 3), 100, 0.0), Produce)
+
+
+def spoiled(device: str, seq: int = 1) -> bytes:
+    """A batch with a good header and checksum, and content that nobody can read."""
+    good = batch(device, seq, seq)
+    lengths = good[8:16]
+    header = good[16 : 16 + int.from_bytes(lengths[:4])]
+    content = bytes(len(good) - 16 - len(header))
+    checksum = zlib.crc32(header + content, zlib.crc32(good[2:4] + lengths))
+    return good[:4] + checksum.to_bytes(4) + lengths + header + content
 
 
 class HalfAway(FakePulsar):

@@ -221,6 +221,27 @@ def test_a_folder_keeps_its_issuer_and_none_is_reached_in_plain_text(tmp_path: P
     assert changed.exit_code == (0 if issuer == "https://keys.example:8444" else 1)
 
 
+@pytest.mark.parametrize("damage", ["", "{", "[]", None])
+def test_a_folder_whose_published_issuer_cannot_be_read_takes_no_other_one(tmp_path: Path, damage: str | None) -> None:
+    run("token", "jobs", "--issuer", ISSUER, "--folder", tmp_path)
+    file, other = tmp_path / "published/.well-known/openid-configuration", "https://other.example"
+    token = tmp_path / "tokens/jobs.token"
+
+    def spoil() -> None:
+        file.unlink() if damage is None else file.write_text(damage)
+
+    spoil()
+    refused = run("token", "jobs", "--issuer", other, "--folder", tmp_path)
+    assert (refused.exit_code, ISSUER in refused.output) == (1, True), refused.output
+    assert run("token", "jobs", "--issuer", ISSUER, "--folder", tmp_path).exit_code == 0, "it is that of the tokens"
+    spoil()
+    token.unlink()
+    refused = run("token", "jobs", "--issuer", other, "--folder", tmp_path)
+    assert (refused.exit_code, "missing or damaged" in refused.output) == (1, True), refused.output
+    assert not token.exists()
+    assert run("token", "jobs", "--issuer", other, "--folder", tmp_path, "--new-issuer").exit_code == 0
+
+
 def test_a_role_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
     refused = run("token", "../up", "--issuer", ISSUER, "--folder", tmp_path)
     assert refused.exit_code == 1

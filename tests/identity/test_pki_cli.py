@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from identity import KeyPair, common_name, make_request, pki_cli, read_certificates
+from identity import KeyPair, certificate_table, common_name, make_request, pki_folder, read_certificates
 from identity.pki_cli import app
 from runtime import check_key_pair
 
@@ -163,11 +163,11 @@ def test_a_certificate_that_its_authority_cuts_says_so(pki: Path, tmp_path: Path
     cut = run(pki, *factory, tmp_path / "a").output
     asked = f"{datetime.now(UTC) + timedelta(days=3650):%Y-%m-%dT}"
     assert f", when its authority ends, and not until {asked}" in cut
-    assert json.loads(run(pki, *factory, tmp_path / "b", "--json").output)["cut_from"].startswith(asked)
+    assert json.loads(run(pki, *factory, tmp_path / "b", "--json").stdout)["cut_from"].startswith(asked)
     for command in (("renew", tmp_path / "a"), ("region", "us", "--root-key", tmp_path / SAFE)):
         assert "when its authority ends" in run(pki, *command, "--days", 36_500).output
         assert "cut_from" not in json.loads(run(pki, "renew", tmp_path / "a", "--json").output)
-    assert run(pki, *factory, tmp_path / "c", "--days", "90").output.count("until") == 1
+    assert run(pki, *factory, tmp_path / "c", "--days", "90").stdout.count("until") == 1
 
 
 def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp_path: Path) -> None:
@@ -187,14 +187,89 @@ def test_one_folder_that_cannot_be_renewed_keeps_no_other_from_it(pki: Path, tmp
     assert ["error" in json.loads(line) for line in as_json] == [True, False]
 
 
-def test_the_list_cuts_no_name_and_no_date(pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pki_cli, "console", Console(width=80))
-    run(pki, "gateway", "a-name-that-is-longer-than-a-column-has-room", "--region", "eu", "--out", tmp_path / "out")
+def test_the_list_breaks_no_name_and_no_date(pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate_table, "console", Console(width=80))
+    run(pki, "device", "acme/bus-1", "--region", "eu", "--out", tmp_path / "bus")
     assert run(pki, "region", "us", "--root-key", tmp_path / SAFE).exit_code == 0
     shown = run(pki, "list").output
+    assert "acme/bus-1 " in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    long = "a-name-that-is-longer-than-a-column-has-room"
+    run(pki, "gateway", long, "--region", "eu", "--out", tmp_path / "out")
+    shown = run(pki, "list").output
     assert "\u2026" not in shown
-    assert {len(line) for line in shown.splitlines()} == {80}
+    assert f"gateway@{long}" in shown
+    assert len({len(line) for line in shown.splitlines()}) == 1
     assert f"{datetime.now(UTC) + timedelta(days=90):%Y-%m-%dT}" in shown
+
+
+def test_a_second_key_of_one_name_is_warned_of_and_listed_until_it_is_revoked(pki: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    device = ("device", "acme/bus-1", "--region", "eu", "--out")
+    assert "warning" not in run(pki, *device, first, "--days", 80).output
+    made = run(pki, *device, second)
+    assert (made.exit_code, "warning: acme/bus-1 has 1 more of another key" in made.output) == (0, True), made.output
+    assert "warning" not in run(pki, "renew", second).output
+    serial = f"{read_certificates((first / 'certificate.pem').read_bytes())[0].serial_number:040x}"
+    rows = {one["name"]: one for one in json.loads(run(pki, "list", "--json").output)}
+    assert rows["acme/bus-1"]["other_keys"] == [serial]
+    assert rows["Waybill root"]["other_keys"] == []
+    assert "more" in run(pki, "list").output
+    # of one key there may be many: each renewal is one
+    assert rows["acme/bus-1"]["state"] == "good"
+
+
+def test_a_folder_is_shown_as_it_is_renewed(pki: Path, tmp_path: Path) -> None:
+    run(pki, "server", "broker@eu", "--region", "eu", "--at", "localhost", "--out", tmp_path / "broker")
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "broker"), "--json"])
+    assert (shown.exit_code, json.loads(shown.output)[0]["name"]) == (0, "broker@eu")
+
+
+LONG = "r" * 50
+FAILS = {
+    "a region's name is too long": (["region", LONG, "--root-key", SAFE], LONG),
+    "a gateway's authority has none of its region": (
+        ["gateway", "g" * 63, "--region", "eu", "--out", "x"],
+        "character",
+    ),
+    "the folder is a file": (["device", "acme/bus-1", "--region", "eu", "--out", f"{SAFE}/x"], "safe.key"),
+    "the gateway's folder is a file": (["gateway", "g", "--region", "eu", "--out", f"{SAFE}/x"], "safe.key"),
+    "a request is for nowhere": (
+        ["device", "acme/bus-1", "--region", "eu", "--request", "request.pem", "--out", f"{SAFE}/x"],
+        "safe.key",
+    ),
+    "a role's name is none": (["token", "a/b", "--issuer", "https://keys.example"], "a/b"),
+}
+
+
+@pytest.mark.parametrize(("command", "says"), FAILS.values(), ids=FAILS)
+def test_a_command_that_fails_leaves_nothing(
+    pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "request.pem").write_bytes(make_request(KeyPair.generate(), "acme/bus-1"))
+    before = {file for file in tmp_path.rglob("*") if not file.match("issued")}
+    done = run(pki if command[0] != "token" else tmp_path / "tokens", *command)
+    assert (done.exit_code, says in done.output) == (1, True), done.output
+    assert {file for file in tmp_path.rglob("*") if not file.match("issued")} <= before | {pki / "regions/eu/share"}
+
+
+def test_a_root_that_cannot_be_leaves_nothing(tmp_path: Path) -> None:
+    assert run(tmp_path / "pki", "init", "--name", "r" * 100).exit_code == 1
+    assert not (tmp_path / "pki").exists()
+
+
+def test_a_certificate_that_cannot_be_replaced_is_no_renewed_one(
+    pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "certificate.pem")
+
+    run(pki, "device", "acme/bus-1", "--region", "eu", "--out", tmp_path / "bus")
+    issued = sorted((pki / "regions" / "eu" / "issued").iterdir())
+    monkeypatch.setattr(pki_folder, "replace_durably", full)
+    assert run(pki, "renew", tmp_path / "bus").exit_code == 1
+    assert sorted((pki / "regions" / "eu" / "issued").iterdir()) == issued
 
 
 def test_a_region_needs_the_root_s_key_and_is_renewed_with_it(pki: Path, tmp_path: Path) -> None:

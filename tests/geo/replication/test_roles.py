@@ -97,6 +97,12 @@ def test_a_namespaces_rights_are_there_before_its_topics_and_a_topics_after_it()
         ({"a": {"on": "region", "grants": {EU: ["produce"]}}}, "has a region"),
         ({"a": {"superuser": True, "grants": {EU: ["produce"]}}}, "may do everything already"),
         ({"a/b": {}}, "pattern"),
+        ({"gw-eu": {"grants": {EVENTS: ["consume"]}}, "gw-{region}": {"on": "region"}}, "gw-eu is made by more than"),
+        ({"gw-{region}": {"on": "region"}, "gw-eu": {"grants": {EVENTS: ["consume"]}}}, "gw-eu is made by more than"),
+        (
+            {"a": {"grants": {EU: ["consume"], "{tenant}/telemetry-{region}": ["produce"]}}},
+            "telemetry-eu is named by more than one",
+        ),
     ],
 )
 def test_a_right_that_means_nothing_is_refused(roles: dict[str, object], said: str) -> None:
