@@ -87,6 +87,10 @@ class _PartitionReading(NamedTuple):
         self.silence.on_read(position_of(message.message_id()).of_entry, time.monotonic())
         return message
 
+    def begin(self) -> None:
+        """Notes where the partition ends now. Raises PulsarException."""
+        self.silence.on_begin(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
+
     def _on_end(self) -> None:
         self.silence.on_end(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
 
@@ -189,7 +193,7 @@ class AlertIntake:
     def _subscribed(self, client: Any, topic: AlertTopic) -> list[_PartitionReading]:
         """A subscription of each partition, in their order: who has the first one has the topic."""
         names = client.get_topic_partitions(topic.name)
-        return [
+        partitions = [
             _PartitionReading(
                 name,
                 client.subscribe(
@@ -202,6 +206,9 @@ class AlertIntake:
             )
             for name in names
         ]
+        for one in partitions:
+            one.begin()
+        return partitions
 
     def _on_ended(self, *, is_first: bool, is_busy: bool) -> None:
         if is_first:

@@ -28,6 +28,7 @@ class Cluster:
         self.partitions: dict[str, list[str]] = {}
         self.messages: dict[str, list[int]] = {}
         self.withheld: set[str] = set()
+        self.acknowledged_to: dict[str, int] = {}
         self.closed: list[str] = []
         self.fails_to_look: Exception | None = None
         self.looks = 0
@@ -85,7 +86,8 @@ class _Consumer:
         raise pulsar.Timeout("nothing came")
 
     def get_last_message_id(self) -> Any:
-        return _Message(self._topic, max(self._messages, default=-1))
+        acknowledged_to = self._cluster.acknowledged_to.get(self._topic, -1)
+        return _Message(self._topic, max([*self._messages, acknowledged_to]))
 
 
 class _Message:
@@ -216,6 +218,29 @@ def test_a_subscription_that_gives_nothing_of_what_there_is_is_named_and_made_an
     assert taken(one, 1) == [f"{OTHER.name} 1"]
     wait_until(lambda: not one.problems)
     assert cluster.subscribed.count(OTHER.name) == 2
+
+
+def test_a_message_that_alone_was_not_acknowledged_before_a_start_is_no_sign_that_others_are_withheld(
+    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "ASK_S", 0.05)
+    monkeypatch.setattr(intake, "LOST_AFTER_S", 0.2)
+    # it waited for a slow webhook; those behind it were delivered
+    cluster.messages[OTHER.name], cluster.acknowledged_to[OTHER.name] = [5], 10
+    one = started()
+    assert taken(one, 1) == [f"{OTHER.name} 5"]
+    seen = set[str]()
+    ends_s = time.monotonic() + 1.5
+    while time.monotonic() < ends_s:
+        seen |= {*one.problems.values()}
+        time.sleep(0.02)
+    assert silence.WITHHELD not in seen
+    assert cluster.subscribed.count(OTHER.name) == 1
+    # what comes from now on is awaited
+    cluster.withheld.add(OTHER.name)
+    cluster.messages[OTHER.name].append(11)
+    wait_until(lambda: one.problems.get(OTHER.name) == silence.WITHHELD)
+    assert taken(one, 1) == [f"{OTHER.name} 11"]
 
 
 def test_partitions_that_have_nothing_cost_one_that_flows_no_wait(
