@@ -58,6 +58,9 @@ class WebhookMetrics:
         self._undelivered = Gauge(
             "waybill_webhooks_unwritten_messages", "Given up, and not yet in Pulsar", registry=registry
         )
+        self._dropped = Counter(
+            "waybill_webhooks_dropped_total", "Given up, and unfit to be kept in Pulsar", registry=registry
+        )
         self._open = Gauge("waybill_webhooks_open_messages", "Read, and not acknowledged yet", registry=registry)
         self._rules = Gauge("waybill_webhooks_rule_versions", "Alert rules in use", registry=registry)
         self._rules_up = Gauge(
@@ -87,6 +90,10 @@ class WebhookMetrics:
         """A summary goes out."""
         self._digests.inc()
 
+    def on_dropped(self) -> None:
+        """A message that was given up cannot be kept."""
+        self._dropped.inc()
+
     def on_attempt(self, webhook: str, outcome: HttpOutcome, seconds: float) -> None:
         """A request came back, or was given up."""
         self._attempts.labels(webhook, outcome.reason).inc()
@@ -104,6 +111,7 @@ class WebhookMetrics:
             "passed_over": _totals(self._passed_over),
             "held_back": _totals(self._held_back),
             "digests": sum(_totals(self._digests).values()),
+            "dropped": sum(_totals(self._dropped).values()),
             "deliveries": _totals(self._ended, "outcome"),
         }
 

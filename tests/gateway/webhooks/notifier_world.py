@@ -35,8 +35,6 @@ def at(clock: str) -> float:
 class Written(list[EndedDelivery]):
     """In the place of the topic of undelivered messages."""
 
-    is_full = False
-
     def add(self, ended: EndedDelivery) -> None:
         self.append(ended)
 

@@ -284,7 +284,7 @@ def test_a_look_for_partitions_that_fails_gives_nothing_up(
 
 def test_a_connection_that_is_lost_while_nothing_may_be_read_is_named(cluster: Cluster) -> None:
     may_read = True
-    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER], lambda: may_read)
+    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER], lambda _: may_read)
     one.start()
     try:
         wait_until(lambda: not one.problems)
@@ -294,6 +294,20 @@ def test_a_connection_that_is_lost_while_nothing_may_be_read_is_named(cluster: C
         cluster.is_connected = may_read = True
         wait_until(lambda: not one.problems)
         assert not cluster.closed, "its acknowledgements go through these consumers"
+    finally:
+        one.close()
+
+
+def test_a_tenant_of_whom_nothing_may_be_read_holds_up_no_other(cluster: Cluster) -> None:
+    beta = AlertTopic("persistent://beta/alerts-eu/alerts", "beta", is_verdicts=False)
+    cluster.messages = {OTHER.name: [0], beta.name: [0]}
+    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER, beta], lambda tenant: tenant != "acme")
+    one.start()
+    try:
+        assert taken(one, 1) == [f"{beta.name} 0"]
+        time.sleep(0.3)
+        assert one.taken.empty()
+        assert not one.problems
     finally:
         one.close()
 
