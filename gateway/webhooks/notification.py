@@ -40,11 +40,15 @@ class Notification(NamedTuple):
         """What a verdict says; None: it is an alert."""
         return self.content["verdict"] if self.is_verdict else None
 
-    def is_stale(self, max_age_s: float) -> bool:
-        """Whether it is a verdict `late` of what happened longer before it was said: nobody heard of that, and it is
-        no news. The same whenever it comes again."""
-        is_late = self.is_verdict and self.content["verdict"] == VerdictKind.LATE
-        return is_late and self.said_ms - self.t_ms > 1000 * max_age_s
+    def is_stale(self, now_ms: int, *, alert_max_age_s: float, late_max_age_s: float) -> bool:
+        """Whether it is no news.
+
+        An alert that was said longer ago, as of a subscription that begins with what is kept: its verdict says what is
+        so. A verdict `late` of what happened longer before it was said, whenever it comes again: nobody heard of that.
+        """
+        if not self.is_verdict:
+            return now_ms - self.said_ms > 1000 * alert_max_age_s
+        return self.verdict == VerdictKind.LATE and self.said_ms - self.t_ms > 1000 * late_max_age_s
 
 
 def alert_notification(data: bytes) -> Notification:

@@ -49,7 +49,8 @@ class GoingBy(NamedTuple):
 
 
 class Notifier:
-    """`queues`: the webhooks of the settings. `late_max_age_s`: see Notification.is_stale.
+    """`queues`: the webhooks of the settings. `alert_max_age_s`, `late_max_age_s`: see
+    Notification.is_stale.
 
     `clock`: seconds since 1970; `monotonic`: of ages.
     """
@@ -62,11 +63,12 @@ class Notifier:
         book: NotificationBook,
         metrics: WebhookMetrics,
         *,
+        alert_max_age_s: float,
         late_max_age_s: float,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._late_max_age_s = late_max_age_s
+        self._max_ages_s = {"alert_max_age_s": alert_max_age_s, "late_max_age_s": late_max_age_s}
         self._webhooks, self._queues, self._writer, self._book = webhooks, queues, writer, book
         self._metrics, self._clock, self._monotonic = metrics, clock, monotonic
         self.open = OpenMessages()
@@ -142,7 +144,7 @@ class Notifier:
         notification = self._read(message)
         if notification is None:
             return []
-        if notification.is_stale(self._late_max_age_s):
+        if notification.is_stale(now_ms, **self._max_ages_s):
             self._metrics.on_passed_over("stale")
             return []
         found = routes(notification, by.rules, by.accounts)

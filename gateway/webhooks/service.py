@@ -118,6 +118,7 @@ class NotifierService:
             self._writer,
             self._book,
             self._metrics,
+            alert_max_age_s=settings.alert_max_age_s,
             late_max_age_s=settings.late_max_age_s,
         )
         self._tokens = TokenWatch([source.access])
@@ -252,6 +253,8 @@ class NotifierService:
         self._status = status
 
     def _webhook_status(self, name: str) -> WebhookStatus:
+        # also of one to which nothing is posted now
+        self._posts[name].secret.look()
         facts = self._queues[name].facts
         return WebhookStatus(
             name=name,

@@ -90,6 +90,19 @@ def test_of_what_happened_long_ago_and_nobody_heard_of_a_late_verdict_is_no_news
     assert world.metrics.counts["passed_over"] == ({} if is_sent else {"stale": 1})
 
 
+@pytest.mark.parametrize(("hours", "is_sent"), [(0.9, True), (1.1, False)])
+def test_an_alert_that_was_raised_long_before_it_is_read_is_no_news(
+    world: World, server: HookServer, hours: float, is_sent: bool
+) -> None:
+    world.alert_max_age_s = 3600
+    world.restart()
+    world.now_s = alert().raised_ms / 1000 + hours * 3600
+    world.take(world.message(1))
+    world.settle_until(lambda: world.acknowledged == ["m1"])
+    assert len(server.requests) == is_sent
+    assert world.metrics.counts["passed_over"] == ({} if is_sent else {"stale": 1})
+
+
 def test_what_no_webhook_takes_is_acknowledged_only_when_it_is_written_and_says_all_of_it(
     world: World, server: HookServer
 ) -> None:
