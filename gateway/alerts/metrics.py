@@ -17,7 +17,7 @@ from telemetry import RefusalReason
 __all__ = ["AlertMetrics"]
 
 # beside the reasons for which a gateway refuses a batch
-UNUSABLE: Final = ("tenant", "region", "sealed", "internal-error")
+_UNUSABLE: Final = ("tenant", "region", "sealed", "internal-error")
 
 _EVALUATION_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 # fine around what is asked of alerts, a second, and up to the age that is the centre's
@@ -87,14 +87,17 @@ class AlertMetrics:
             ["reason"],
             registry=registry,
         )
+        self._healthy = Gauge("waybill_alerts_healthy", "1 while healthy; NaN: unknown", registry=registry)
+        self._begin_at_0()
+
+    def _begin_at_0(self) -> None:
         # From nothing to 1 is no increase for Prometheus: who asks for one needs the zero before it.
         for kind in get_args(Kind):
             self._published.labels(kind)
         for one in fields(PassedOver):
             self._fixes_passed_over.labels(one.name)
-        for reason in (*UNUSABLE, *RefusalReason):
+        for reason in (*_UNUSABLE, *RefusalReason):
             self._passed_over.labels(reason)
-        self._healthy = Gauge("waybill_alerts_healthy", "1 while healthy; NaN: unknown", registry=registry)
 
     def on_evaluated(self, fixes: int, seconds: float) -> None:
         """So many fixes were evaluated at once."""
