@@ -8,6 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from gateway.webhooks.deciding import PassDecision
 from gateway.webhooks.delivery import OUTCOMES
 from gateway.webhooks.http_outcome import RESULTS, HttpOutcome
 from gateway.webhooks.status import NotifierStatus
@@ -73,6 +74,13 @@ class WebhookMetrics:
                 self._ended.labels(name, outcome)
             for result in RESULTS if name != UNKNOWN_WEBHOOK else ():
                 self._attempts.labels(name, result)
+        for counter, words in (
+            (self._read, ("alert", "verdict")),
+            (self._passed_over, ("no-rule", "stale", "malformed", "tenant")),
+            (self._held_back, (PassDecision.QUIET, PassDecision.LIMIT)),
+        ):
+            for word in words:
+                counter.labels(word)
 
     def on_read(self, *, is_verdict: bool) -> None:
         """A message was read."""
