@@ -184,9 +184,9 @@ class NotifierService:
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
         self._notifier.settle()
-        by, messages = self._going_by(), self._messages()
-        if messages:
-            # none is read before there is something to go by
+        if messages := self._messages():
+            # none is read before there is something to go by, which may have come while the first one was awaited
+            by = self._going_by()
             assert by is not None
             self._notifier.take(messages, by)
 
