@@ -87,8 +87,7 @@ class _Reading:
     def ask_again(self, now_s: float) -> None:
         """What was handed over comes again, and is withheld if it does not. Raises PulsarException."""
         self.consumer.redeliver_unacknowledged_messages()
-        first = min(position_of(one).of_entry for one in self.handed_over)
-        self.silence.on_read(first._replace(entry=first.entry - 1), now_s)
+        self.silence.on_asked_again(max(position_of(one).of_entry for one in self.handed_over), now_s)
         self.handed_over.clear()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -53,7 +54,9 @@ class ProbeDriver:
             self._watch.drop(number, str(error))
             self._watch.metrics.on_probe(self._watch.clock(), is_whole=False)
             _LOG.warning("a probe was cut", number=number, error=str(error))
-            self._sent.cut()
+            # of a full disk: in memory it was cut, and what is on disk says nothing else
+            with suppress(OSError):
+                self._sent.cut()
         else:
             self._watch.metrics.on_probe(self._watch.clock(), is_whole=True)
 
@@ -61,7 +64,7 @@ class ProbeDriver:
         """The next probe that is still to begin, where the last one ended, and that was not begun before."""
         # not the next one that is planned: after a pause the ones between are passed over
         script, now_ms = self._watch.script, round(self._watch.clock() * 1000)
-        number = script.number_at(now_ms - _LATE_MS) + 1
-        while not self._sent.may_follow(number) or self._sent.was_begun(number, script.quarter_of(number)):
-            number += 1
+        number = self._sent.first_not_begun(script.number_at(now_ms - _LATE_MS) + 1)
+        while not self._sent.may_follow(number):
+            number = self._sent.first_not_begun(number + 1)
         return number

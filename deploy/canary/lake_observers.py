@@ -89,6 +89,8 @@ class EventObserver(Observer):
             watch.settings.tables, _EVENTS, device, self._since, _EVENT_COLUMNS, writer=_EVENTS, number_column=_COMMIT
         )
         self._known: dict[str, dict[str, Any]] = {}
+        # of each probe what is wrong with which event: one that is right after all takes back its own fault alone
+        self._faults: dict[int, dict[str, str]] = {}
 
     def look(self) -> None:
         """See Observer. Raises LakeError, StoreUnavailable."""
@@ -96,15 +98,14 @@ class EventObserver(Observer):
         if not rows:
             return
         mine = [row for row in rows if row["place"] == self._watch.settings.name and row["time"] >= self._since]
-        retracted = [row for row in mine if row["retracted"] and row["id"] in self._known]
-        for row in sorted(mine, key=lambda row: int(row["revision"])):
-            self._known[row["id"]] = row
+        newest = {row["id"]: row for row in sorted(mine, key=lambda row: int(row["revision"]))}
         for shown in events_in_force(mine):
             self._show(shown)
         # only after what is in force: an event that moved is there again under another id
-        for row in retracted:
-            number = self._number_of(row)
-            self._watch.judge(number, Hop.EVENT, f"{row['kind']} was there, and was retracted")
+        for row in newest.values():
+            if row["retracted"] and row["id"] in self._known:
+                self._judge(self._number_of(row), row["id"], f"{row['kind']} was there, and was retracted")
+        self._known.update(newest)
         self._forget(max(row["time"] for row in rows) - _KEPT)
 
     def _show(self, shown: EventOfProbe) -> None:
@@ -112,11 +113,21 @@ class EventObserver(Observer):
         item, fault = self._book.note(number, shown)
         if item is not None:
             self._watch.show(number, Hop.EVENT, [item])
-        if fault:
-            self._watch.judge(number, Hop.EVENT, fault)
+        # also one that was retracted, and is in force again
+        self._judge(number, shown.id, fault)
+
+    def _judge(self, number: int, event: str, fault: str) -> None:
+        faults = self._faults.setdefault(number, {})
+        if faults.get(event, "") == fault:
+            return
+        faults.pop(event, None)
+        faults |= {event: fault} if fault else {}
+        self._watch.judge(number, Hop.EVENT, next(iter(faults.values()), ""))
 
     def _number_of(self, row: dict[str, Any]) -> int:
         return self._watch.script.number_at(round(row["time"].timestamp() * 1000))
 
     def _forget(self, before: datetime) -> None:
         self._known = {name: row for name, row in self._known.items() if row["time"] >= before}
+        oldest = self._watch.script.number_at(round(before.timestamp() * 1000))
+        self._faults = {number: faults for number, faults in self._faults.items() if faults and number >= oldest}

@@ -7,6 +7,7 @@ nor in the quarter of the next one, before which it stood somewhere on the way.
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,10 @@ __all__ = ["SentProbes"]
 _MAX_BYTES: Final = 1 << 20
 _KEPT: Final = 16
 """So many quarters are remembered: four hours."""
+_SPANS: Final = 64
+"""So many spans of probes that were begun: each pause and each step of the clock makes one."""
+_GAP: Final = 4
+"""What is passed over between two probes that are so near is not sent any more: it belongs to their span."""
 
 
 class SentProbes:
@@ -34,6 +39,8 @@ class SentProbes:
         self._unknown: set[int] = set()
         # what was sent of these is there, too
         self._cut: dict[int, list[int]] = {}
+        # from the first to the last, ascending: of all times, as a clock may be set back by any time
+        self._spans: list[tuple[int, int]] = []
         self._begun: tuple[int, int] | None = None
         self._after_cut = False
         self._forgotten = -1
@@ -51,6 +58,7 @@ class SentProbes:
         if self._after_cut:
             self._unknown.add(quarter)
         self._begun, self._after_cut = (number, quarter), False
+        self._note_begun(number)
         self._save()
 
     def end(self) -> None:
@@ -88,10 +96,23 @@ class SentProbes:
         """Whether a probe begins where the last one ended: one drives north, the next one south."""
         return self.last is None or (number - self.last) % 2 == 1
 
-    def was_begun(self, number: int, quarter: int) -> bool:
-        """Whether a probe was begun before, as far as that is remembered: a clock that is set back comes to it again,
-        and what it sent is there already."""
-        return number in self._whole.get(quarter, ()) or number in self._cut.get(quarter, ())
+    def first_not_begun(self, number: int) -> int:
+        """This probe, or the first one after it that was not begun before, nor stands among those that were: a clock
+        that is set back comes to them again, and what they sent is there already."""
+        for first, last in self._spans:
+            if first <= number <= last:
+                number = last + 1
+        return number
+
+    def _note_begun(self, number: int) -> None:
+        spans = sorted([*self._spans, (number, number)])
+        while len(spans) > 1:
+            gaps = [after[0] - before[1] for before, after in pairwise(spans)]
+            at = gaps.index(min(gaps))
+            if gaps[at] > _GAP and len(spans) <= _SPANS:
+                break
+            spans[at : at + 2] = [(spans[at][0], spans[at + 1][1])]
+        self._spans = spans
 
     def _load(self) -> None:
         try:
@@ -107,6 +128,7 @@ class SentProbes:
         self._whole = {int(quarter): [int(one) for one in numbers] for quarter, numbers in held["whole"].items()}
         self._unknown = {int(one) for one in held["unknown"]}
         self._cut = {int(quarter): [int(one) for one in numbers] for quarter, numbers in held["cut"].items()}
+        self._spans = [(int(first), int(last)) for first, last in held["spans"]]
         self._begun = None if held["begun"] is None else (int(held["begun"][0]), int(held["begun"][1]))
         self.last = None if held["last"] is None else int(held["last"])
         self._after_cut = bool(held["after_cut"])
@@ -123,6 +145,7 @@ class SentProbes:
             "whole": self._whole,
             "unknown": sorted(self._unknown),
             "cut": self._cut,
+            "spans": self._spans,
             "begun": self._begun,
             "last": self.last,
             "after_cut": self._after_cut,

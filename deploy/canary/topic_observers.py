@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ __all__ = ["AlertObserver", "BatchObserver", "TopicReaders"]
 
 _TIMEOUT_S: Final = 10
 _WAIT_MS: Final = 50
+LOOK_S: Final = 5.0
+"""So often is looked whether a topic got more partitions: what is read late there is in time after all."""
 _AT_ONCE: Final = 1_000
 """So many messages of a partition are taken by one look."""
 
@@ -31,11 +33,13 @@ _AT_ONCE: Final = 1_000
 class TopicReaders:
     """Readers of each partition of a topic, from its end on; they leave no trace on the broker.
 
-    After a failure they begin again behind the message that was read last.
+    After a failure they begin again behind the message that was read last. A partition that comes later is read from
+    its beginning. `clock`: of a clock that only goes forward.
     """
 
-    def __init__(self, cluster: WatchedCluster, topic: str) -> None:
-        self._cluster, self._topic = cluster, topic
+    def __init__(self, cluster: WatchedCluster, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._topic, self._clock = cluster, topic, clock
+        self._looked_s, self._has_looked = 0.0, False
         self._client: pulsar.Client | None = None
         self._readers: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
@@ -63,14 +67,29 @@ class TopicReaders:
                 client.close()
 
     def _open(self) -> None:
-        if self._client is not None:
+        if self._client is not None and self._clock() - self._looked_s < LOOK_S:
             return
-        self._client = open_pulsar_client(self._cluster.service_url, self._cluster.access, timeout_s=_TIMEOUT_S)
-        for partition in self._client.get_topic_partitions(self._topic):
-            start = self._last.get(partition, pulsar.MessageId.latest)
+        if self._client is None:
+            self._client = open_pulsar_client(self._cluster.service_url, self._cluster.access, timeout_s=_TIMEOUT_S)
+        self._looked_s = self._clock()
+        # all of one that was not there by the first look came since
+        begin = pulsar.MessageId.earliest if self._has_looked else pulsar.MessageId.latest
+        for partition in self._partitions(self._client):
+            start = self._last.get(partition, begin)
             self._readers[partition] = self._client.create_reader(partition, start)
             # what comes while it is not connected is behind this, too
             self._last.setdefault(partition, start)
+        self._has_looked = True
+
+    def _partitions(self, client: pulsar.Client) -> list[str]:
+        """Those that are not read yet. Raises PulsarException."""
+        try:
+            return [one for one in client.get_topic_partitions(self._topic) if one not in self._readers]
+        except pulsar.PulsarException:
+            # those that are read go on; a cluster that is lost shows by them
+            if self._readers:
+                return []
+            raise
 
     def _read(self, partition: str, reader: Any) -> Iterator[bytes]:
         for _ in range(_AT_ONCE):

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from gateway.alerts.passed_over import PassedOver
 from gateway.alerts.status import AlertsStatus
+from geo.spatial.event_ids import Kind
+from telemetry import RefusalReason
 
 __all__ = ["AlertMetrics"]
+
+# beside the reasons for which a gateway refuses a batch
+_UNUSABLE: Final = ("tenant", "region", "sealed", "internal-error")
 
 _EVALUATION_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 # fine around what is asked of alerts, a second, and up to the age that is the centre's
@@ -80,6 +88,16 @@ class AlertMetrics:
             registry=registry,
         )
         self._healthy = Gauge("waybill_alerts_healthy", "1 while healthy; NaN: unknown", registry=registry)
+        self._begin_at_0()
+
+    def _begin_at_0(self) -> None:
+        # From nothing to 1 is no increase for Prometheus: who asks for one needs the zero before it.
+        for kind in get_args(Kind):
+            self._published.labels(kind)
+        for one in fields(PassedOver):
+            self._fixes_passed_over.labels(one.name)
+        for reason in (*_UNUSABLE, *RefusalReason):
+            self._passed_over.labels(reason)
 
     def on_evaluated(self, fixes: int, seconds: float) -> None:
         """So many fixes were evaluated at once."""
@@ -150,6 +168,8 @@ class AlertMetrics:
 
 
 def _total(counter: Counter) -> dict[str, int]:
-    """What was counted for each value of the label; of a counter without one, all of it under ""."""
+    """What was counted for each value of the label, but those that never were; of a counter without one, all of it
+    under ""."""
     samples = [sample for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")]
-    return {next(iter(sample.labels.values()), ""): int(sample.value) for sample in samples}
+    counts = {next(iter(sample.labels.values()), ""): int(sample.value) for sample in samples}
+    return {word: count for word, count in counts.items() if count or not word}

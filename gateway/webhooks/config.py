@@ -124,6 +124,7 @@ class NotifierEndpoint(Settings):
 class NotifierSettings(Settings):
     """Whoever delivers alerts, or shows them. `state_file`: what was held back and how much was sent, in SQLite.
 
+    `alert_max_age_s`: an alert that was raised longer ago when it is read is delivered to nobody.
     `late_max_age_s`: a verdict `late` of what happened longer before it was said is delivered to nobody.
     `insecure`: it may run without TLS, authentication and signed rules; without this word it does not start so.
     """
@@ -135,6 +136,7 @@ class NotifierSettings(Settings):
     rules: ReferenceSource
     state_file: Path
     webhooks: dict[WebhookName, WebhookSettings] = Field(default_factory=dict, max_length=MAX_WEBHOOKS)
+    alert_max_age_s: float = Field(default=3600, gt=0, le=315_360_000)
     late_max_age_s: float = Field(default=86_400, gt=0, le=315_360_000)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)
     status: NotifierEndpoint = NotifierEndpoint()

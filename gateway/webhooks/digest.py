@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.webhooks.deciding import HOUR_MS, PassDecision
-from geo.alerts import AlertRule
+from geo.alerts import AlertRule, VerdictKind
 
 __all__ = ["MAX_HELD", "Digest", "HeldBack", "digests_of", "is_digest_due"]
 
@@ -22,7 +22,8 @@ _MAX_PLACES: Final = 50
 
 
 class HeldBack(NamedTuple):
-    """One message that was held back: which, when (ms since 1970), and why."""
+    """One message that was held back: which, when (ms since 1970), and why. `verdict`: what it says of an alert, None:
+    it is one."""
 
     key: str
     at_ms: int
@@ -32,6 +33,12 @@ class HeldBack(NamedTuple):
     kind: str | None
     place: str | None
     t_ms: int
+    verdict: str | None = None
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether it says an event for the first time: as an alert, or as one of which no region said anything."""
+        return self.verdict is None or self.verdict == VerdictKind.LATE
 
 
 class Digest(NamedTuple):
@@ -79,7 +86,9 @@ def _digest_of(rule: AlertRule, held: Sequence[HeldBack], more: int) -> Digest:
             "until_ms": max(one.at_ms for one in held),
             "held_back": len(held) + more,
             "by_reason": _counted(one.decision for one in held),
-            "by_kind": _counted(one.kind or "withdrawn" for one in held),
+            # an alert and what the centre says of it are one event
+            "by_kind": _counted(one.kind or "" for one in held if one.is_announced),
+            "by_verdict": _counted(one.verdict for one in held if one.verdict is not None),
             "by_place": _counted(one.place or "" for one in held),
             "messages": [
                 {name: value for name, value in one._asdict().items() if name != "decision" and value is not None}

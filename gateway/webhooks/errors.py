@@ -6,6 +6,7 @@ GatewayError
 ├── AccountUnusable       a text is no account whose devices are known
 ├── AddressForbidden      the name of a webhook's server stands for addresses that may not be reached
 ├── SecretUnusable        the secret of a webhook cannot be used
+├── UndeliveredUnfit      a message that no webhook took cannot be kept
 └── UndeliveredUnread     the messages that no webhook took cannot be read
 """
 
@@ -19,6 +20,7 @@ __all__ = [
     "AlertsUnread",
     "SecretUnusable",
     "StateUnusable",
+    "UndeliveredUnfit",
     "UndeliveredUnread",
 ]
 
@@ -47,6 +49,10 @@ class AddressForbidden(GatewayError):
 
 class SecretUnusable(GatewayError):
     """A file that holds no secret; the message names it, and never what is in it."""
+
+
+class UndeliveredUnfit(GatewayError):
+    """Whoever reads the topic would not take it; the message names its key, and what is wrong."""
 
 
 class UndeliveredUnread(GatewayError):

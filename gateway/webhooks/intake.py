@@ -87,19 +87,24 @@ class _PartitionReading(NamedTuple):
         self.silence.on_read(position_of(message.message_id()).of_entry, time.monotonic())
         return message
 
+    def begin(self) -> None:
+        """Notes where the partition ends now. Raises PulsarException."""
+        self.silence.on_begin(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
+
     def _on_end(self) -> None:
         self.silence.on_end(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
 
 
 class AlertIntake:
-    """A thread for each topic, which puts what it reads into `taken`. `may_read`: whether more is to be read now."""
+    """A thread for each topic, which puts what it reads into `taken`. `may_read`: whether more of a tenant is
+    to be read now."""
 
     def __init__(
         self,
         open_client: Callable[[], Any],
         subscription: str,
         topics: Sequence[AlertTopic],
-        may_read: Callable[[], bool] = lambda: True,
+        may_read: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._open_client, self._subscription, self._may_read = open_client, subscription, may_read
         self.topics = tuple(topics)
@@ -189,7 +194,7 @@ class AlertIntake:
     def _subscribed(self, client: Any, topic: AlertTopic) -> list[_PartitionReading]:
         """A subscription of each partition, in their order: who has the first one has the topic."""
         names = client.get_topic_partitions(topic.name)
-        return [
+        partitions = [
             _PartitionReading(
                 name,
                 client.subscribe(
@@ -202,6 +207,9 @@ class AlertIntake:
             )
             for name in names
         ]
+        for one in partitions:
+            one.begin()
+        return partitions
 
     def _on_ended(self, *, is_first: bool, is_busy: bool) -> None:
         if is_first:
@@ -218,7 +226,7 @@ class AlertIntake:
             self._turned_s[topic.name] = now_s = time.monotonic()
             problem = next((one.problem for one in partitions if one.problem), "")
             self._note(topic, problem)
-            if self._stop.is_set() or not self._may_read():
+            if self._stop.is_set() or not self._may_read(topic.tenant):
                 # its acknowledgements still go through these consumers
                 connected_s = now_s
                 time.sleep(_PUT_S)
@@ -238,7 +246,7 @@ class AlertIntake:
     def _drain(self, topic: AlertTopic, partition: _PartitionReading, wait_ms: int) -> bool:
         """Takes what a partition has, if something comes in time; returns whether it did."""
         for count in range(RECEIVER_QUEUE):
-            if count and (self._stop.is_set() or not self._may_read()):
+            if count and (self._stop.is_set() or not self._may_read(topic.tenant)):
                 return True
             message = partition.receive(_NO_WAIT_MS if count else wait_ms)
             if message is None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from gateway.webhooks.deciding import PassDecision
 from gateway.webhooks.delivery import OUTCOMES
 from gateway.webhooks.http_outcome import RESULTS, HttpOutcome
 from gateway.webhooks.status import NotifierStatus
@@ -58,6 +59,9 @@ class WebhookMetrics:
         self._undelivered = Gauge(
             "waybill_webhooks_unwritten_messages", "Given up, and not yet in Pulsar", registry=registry
         )
+        self._dropped = Counter(
+            "waybill_webhooks_dropped_total", "Given up, and unfit to be kept in Pulsar", registry=registry
+        )
         self._open = Gauge("waybill_webhooks_open_messages", "Read, and not acknowledged yet", registry=registry)
         self._rules = Gauge("waybill_webhooks_rule_versions", "Alert rules in use", registry=registry)
         self._rules_up = Gauge(
@@ -70,6 +74,13 @@ class WebhookMetrics:
                 self._ended.labels(name, outcome)
             for result in RESULTS if name != UNKNOWN_WEBHOOK else ():
                 self._attempts.labels(name, result)
+        for counter, words in (
+            (self._read, ("alert", "verdict")),
+            (self._passed_over, ("no-rule", "stale", "malformed", "tenant")),
+            (self._held_back, (PassDecision.QUIET, PassDecision.LIMIT)),
+        ):
+            for word in words:
+                counter.labels(word)
 
     def on_read(self, *, is_verdict: bool) -> None:
         """A message was read."""
@@ -86,6 +97,10 @@ class WebhookMetrics:
     def on_digest(self) -> None:
         """A summary goes out."""
         self._digests.inc()
+
+    def on_dropped(self) -> None:
+        """A message that was given up cannot be kept."""
+        self._dropped.inc()
 
     def on_attempt(self, webhook: str, outcome: HttpOutcome, seconds: float) -> None:
         """A request came back, or was given up."""
@@ -104,6 +119,7 @@ class WebhookMetrics:
             "passed_over": _totals(self._passed_over),
             "held_back": _totals(self._held_back),
             "digests": sum(_totals(self._digests).values()),
+            "dropped": sum(_totals(self._dropped).values()),
             "deliveries": _totals(self._ended, "outcome"),
         }
 

@@ -27,7 +27,7 @@ from gateway.webhooks.errors import StateUnusable
 
 __all__ = ["NotificationBook"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 MAX_OPEN_MS: Final = 31 * 24 * HOUR_MS
 """For so long a message that passed and is not known to be acknowledged is known."""
 MAX_SUMMARISED: Final = 10_000
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS passed (
 CREATE INDEX IF NOT EXISTS passed_at ON passed (at_ms);
 CREATE TABLE IF NOT EXISTS held (
     rule TEXT, key TEXT, at_ms INTEGER NOT NULL, decision TEXT NOT NULL, tenant TEXT NOT NULL, device TEXT NOT NULL,
-    kind TEXT, place TEXT, t_ms INTEGER NOT NULL, PRIMARY KEY (rule, key)
+    kind TEXT, place TEXT, t_ms INTEGER NOT NULL, verdict TEXT, PRIMARY KEY (rule, key)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS more (
     rule TEXT, tenant TEXT, count INTEGER NOT NULL, PRIMARY KEY (rule, tenant)
@@ -100,7 +100,7 @@ class NotificationBook:
                 self._rules_of_open.setdefault(key, set()).add(rule)
         self._histories = {rule: RuleHistory(found) for rule, found in passed.items()}
         for rule, *row in database.execute(
-            "SELECT rule, key, at_ms, decision, tenant, device, kind, place, t_ms FROM held"
+            "SELECT rule, key, at_ms, decision, tenant, device, kind, place, t_ms, verdict FROM held"
         ):
             held = HeldBack(*row)
             self._held.setdefault(rule, {})[held.key] = held
@@ -160,7 +160,7 @@ class NotificationBook:
             return True
         self._held.setdefault(rule, {})[held.key] = held
         self._held_of[rule, held.tenant] += 1
-        self._open.execute("INSERT INTO held VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (rule, *held))
+        self._open.execute("INSERT INTO held VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (rule, *held))
         return True
 
     def _note_summarised(self, rule: str, keys: Sequence[str], steady_ms: int) -> None:

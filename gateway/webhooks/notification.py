@@ -9,9 +9,11 @@ from typing import Any, Final, NamedTuple
 from gateway.webhooks.exact_json import with_exact_ids
 from geo.alerts import AlertVerdict, VerdictKind, decode_alert, decode_verdict
 
-__all__ = ["Notification", "alert_notification", "body_of", "verdict_notification"]
+__all__ = ["MAX_NAMED_RULES", "Notification", "alert_notification", "body_of", "verdict_notification"]
 
 PROVISIONAL: Final = "provisional"
+MAX_NAMED_RULES: Final = 1000
+"""So many of the rules by which a message is sent stand in it."""
 
 
 class Notification(NamedTuple):
@@ -33,11 +35,20 @@ class Notification(NamedTuple):
     content: dict[str, Any]
     earlier_ms: tuple[int, ...] = ()
 
-    def is_stale(self, max_age_s: float) -> bool:
-        """Whether it is a verdict `late` of what happened longer before it was said: nobody heard of that, and it is
-        no news. The same whenever it comes again."""
-        is_late = self.is_verdict and self.content["verdict"] == VerdictKind.LATE
-        return is_late and self.said_ms - self.t_ms > 1000 * max_age_s
+    @property
+    def verdict(self) -> str | None:
+        """What a verdict says; None: it is an alert."""
+        return self.content["verdict"] if self.is_verdict else None
+
+    def is_stale(self, now_ms: int, *, alert_max_age_s: float, late_max_age_s: float) -> bool:
+        """Whether it is no news.
+
+        An alert that was said longer ago, as of a subscription that begins with what is kept: its verdict says what is
+        so. A verdict `late` of what happened longer before it was said, whenever it comes again: nobody heard of that.
+        """
+        if not self.is_verdict:
+            return now_ms - self.said_ms > 1000 * alert_max_age_s
+        return self.verdict == VerdictKind.LATE and self.said_ms - self.t_ms > 1000 * late_max_age_s
 
 
 def alert_notification(data: bytes) -> Notification:
@@ -80,9 +91,17 @@ def verdict_key(verdict: AlertVerdict) -> str:
     return f"{verdict.id}/verdict-{verdict.revision}"
 
 
-def body_of(notification: Notification, rules: Iterable[str]) -> bytes:
-    """The JSON that a webhook gets: the same bytes for the same notification and rules."""
+def body_of(notification: Notification, rules: Iterable[str], more_rules: int = 0) -> bytes:
+    """The JSON that a webhook gets: the same bytes for the same notification and rules. `more_rules`: how many more
+    than these there are."""
     kind = "verdict" if notification.is_verdict else "alert"
     # sorted and without blanks: the same bytes however often it is made
-    content = {"type": kind, "key": notification.key, "rules": sorted(rules), kind: notification.content}
+    content: dict[str, Any] = {
+        "type": kind,
+        "key": notification.key,
+        "rules": sorted(rules),
+        kind: notification.content,
+    }
+    if more_rules:
+        content["more_rules"] = more_rules
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

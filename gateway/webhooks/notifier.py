@@ -21,7 +21,13 @@ from gateway.webhooks.digest import Digest, HeldBack, digests_of, is_digest_due
 from gateway.webhooks.intake import TakenMessage
 from gateway.webhooks.metrics import UNKNOWN_WEBHOOK, WebhookMetrics
 from gateway.webhooks.notebook import NotificationBook
-from gateway.webhooks.notification import Notification, alert_notification, body_of, verdict_notification
+from gateway.webhooks.notification import (
+    MAX_NAMED_RULES,
+    Notification,
+    alert_notification,
+    body_of,
+    verdict_notification,
+)
 from gateway.webhooks.open_messages import OpenMessages
 from gateway.webhooks.rule_book import RuleBook, routes
 from gateway.webhooks.undelivered_writer import UndeliveredWriter
@@ -43,7 +49,8 @@ class GoingBy(NamedTuple):
 
 
 class Notifier:
-    """`queues`: the webhooks of the settings. `late_max_age_s`: see Notification.is_stale.
+    """`queues`: the webhooks of the settings. `alert_max_age_s`, `late_max_age_s`: see
+    Notification.is_stale.
 
     `clock`: seconds since 1970; `monotonic`: of ages.
     """
@@ -56,11 +63,12 @@ class Notifier:
         book: NotificationBook,
         metrics: WebhookMetrics,
         *,
+        alert_max_age_s: float,
         late_max_age_s: float,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._late_max_age_s = late_max_age_s
+        self._max_ages_s = {"alert_max_age_s": alert_max_age_s, "late_max_age_s": late_max_age_s}
         self._webhooks, self._queues, self._writer, self._book = webhooks, queues, writer, book
         self._metrics, self._clock, self._monotonic = metrics, clock, monotonic
         self.open = OpenMessages()
@@ -136,7 +144,7 @@ class Notifier:
         notification = self._read(message)
         if notification is None:
             return []
-        if notification.is_stale(self._late_max_age_s):
+        if notification.is_stale(now_ms, **self._max_ages_s):
             self._metrics.on_passed_over("stale")
             return []
         found = routes(notification, by.rules, by.accounts)
@@ -147,7 +155,7 @@ class Notifier:
             for webhook, rules in sorted(found.items())
         )
         return [
-            WebhookDelivery(notification.key, webhook, notification.tenant, rules, body_of(notification, rules))
+            _delivery(notification, webhook, rules)
             for webhook, passed in passing
             for rules in self._apart(webhook, passed)
             if rules
@@ -189,7 +197,8 @@ class Notifier:
         self._metrics.on_held_back(decision)
         if rule.digest:
             about = (notification.tenant, notification.device, notification.kind, notification.place)
-            self._book.note_held(rule.id, HeldBack(key, now_ms, decision, *about, notification.t_ms), self._steady_ms)
+            held = HeldBack(key, now_ms, decision, *about, notification.t_ms, notification.verdict)
+            self._book.note_held(rule.id, held, self._steady_ms)
         return False
 
     def _begin(self, message: TakenMessage, deliveries: list[WebhookDelivery]) -> None:
@@ -243,3 +252,10 @@ class Notifier:
         self._on_way.add(digest.key)
         self._metrics.on_digest()
         self._send(WebhookDelivery(digest.key, digest.webhook, digest.tenant, (digest.rule,), digest.body))
+
+
+def _delivery(notification: Notification, webhook: str, rules: tuple[str, ...]) -> WebhookDelivery:
+    # of one account, or of those that may all name the webhook: whichever are named, they are judged alike
+    named = rules[:MAX_NAMED_RULES]
+    body = body_of(notification, named, len(rules) - len(named))
+    return WebhookDelivery(notification.key, webhook, notification.tenant, named, body)

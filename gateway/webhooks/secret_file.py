@@ -30,6 +30,11 @@ class SecretFile:
 
     def __call__(self) -> tuple[bytes, ...]:
         """The secrets, the newest first."""
+        self.look()
+        return self._secrets
+
+    def look(self) -> None:
+        """Reads the file again: `problem` says what is wrong with it now."""
         try:
             self._secrets = _read(self._path)
             self.problem = ""
@@ -38,7 +43,6 @@ class SecretFile:
             if not self.problem:
                 _LOG.warning("the former secret is used", problem=str(error))
             self.problem = f"{error}; the former secret is used"
-        return self._secrets
 
 
 def _read(path: Path) -> tuple[bytes, ...]:

@@ -92,7 +92,13 @@ class NotifierService:
         self._accounts = followed(
             partial(ReferencePublications, "account", usable_devices, (AccountUnusable,)), AccountDevices
         )
-        self._writer = UndeliveredWriter(open_client, settings.undelivered_topic, self._on_written)
+        self._writer = UndeliveredWriter(
+            open_client,
+            settings.undelivered_topic,
+            self._on_written,
+            self._on_dropped,
+            tenants=len(settings.tenants),
+        )
         self._posts = {name: SignedPost(one) for name, one in settings.webhooks.items()}
         self._queues = {
             name: WebhookQueue(
@@ -112,6 +118,7 @@ class NotifierService:
             self._writer,
             self._book,
             self._metrics,
+            alert_max_age_s=settings.alert_max_age_s,
             late_max_age_s=settings.late_max_age_s,
         )
         self._tokens = TokenWatch([source.access])
@@ -128,6 +135,11 @@ class NotifierService:
         self._notifier.ended.append(ended)
 
     def _on_written(self, ended: Any) -> None:
+        self._notifier.written.append(ended)
+
+    def _on_dropped(self, ended: Any) -> None:
+        self._metrics.on_dropped()
+        # it would come again after each start, and be dropped again
         self._notifier.written.append(ended)
 
     def run(self) -> None:
@@ -172,9 +184,9 @@ class NotifierService:
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
         self._notifier.settle()
-        by, messages = self._going_by(), self._messages()
-        if messages:
-            # none is read before there is something to go by
+        if messages := self._messages():
+            # none is read before there is something to go by, which may have come while the first one was awaited
+            by = self._going_by()
             assert by is not None
             self._notifier.take(messages, by)
 
@@ -193,8 +205,8 @@ class NotifierService:
         rules, accounts = self._rules.rules, self._accounts.rules
         return None if rules is None or accounts is None else GoingBy(rules, accounts)
 
-    def _may_read(self) -> bool:
-        return self._going_by() is not None and not self._writer.is_full
+    def _may_read(self, tenant: str) -> bool:
+        return self._going_by() is not None and not self._writer.is_full(tenant)
 
     def _close(self) -> None:
         ends_s = time.monotonic() + self._settings.stop_timeout_s
@@ -227,6 +239,7 @@ class NotifierService:
             "topics_unread": unread,
             "open_messages": len(self._notifier.open),
             "unwritten": len(self._writer),
+            "topics_unwritten": self._writer.problems,
             "rules": 0 if by is None else len(by.rules),
             "devices": 0 if by is None else len(by.accounts),
             "rules_current": not (rules.problem or accounts.problem),
@@ -240,6 +253,8 @@ class NotifierService:
         self._status = status
 
     def _webhook_status(self, name: str) -> WebhookStatus:
+        # also of one to which nothing is posted now
+        self._posts[name].secret.look()
         facts = self._queues[name].facts
         return WebhookStatus(
             name=name,
@@ -255,8 +270,9 @@ class NotifierService:
             waited_s = now_s - self._began_s
             late = f" for {waited_s:.0f} s: nothing is delivered" if waited_s > self._settings.rules.wait_s else ""
             return f"rules and accounts are not known{late}: {reference or 'they are being read'}"
-        if self._writer.problem:
-            return f"undelivered messages are not written: {self._writer.problem}"
+        if unwritten := self._writer.problems:
+            name, problem = next(iter(unwritten.items()))
+            return f"undelivered messages are not written to {len(unwritten)} topics, {name} for instance: {problem}"
         if unread := self._intake.unread_by_others if self._intake.is_standby else self._intake.problems:
             name, problem = next(iter(unread.items()))
             return f"{len(unread)} topics are not read, {name} for instance: {problem}"

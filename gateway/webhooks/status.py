@@ -30,7 +30,7 @@ class NotifierStatus(BaseModel):
     webhook that takes nothing is shown beside its name. None: it is a standby, and whether the other process is well,
     it does not know.
     `last_error`: why it is not. `tenants`: whose alerts it delivers. `unwritten`: messages that were given up and are
-    not in Pulsar yet.
+    not in Pulsar yet. `dropped`: those that cannot be kept there.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,6 +49,8 @@ class NotifierStatus(BaseModel):
     deliveries: dict[str, int] = {}
     open_messages: int = 0
     unwritten: int = 0
+    topics_unwritten: dict[str, str] = {}
+    dropped: int = 0
     rules: int = 0
     rules_current: bool = False
     rules_refused: int = 0

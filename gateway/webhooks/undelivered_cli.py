@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "posted"]
 
-MAX_ENTRIES: Final = 100_000
+MAX_LISTED: Final = 100_000
+"""So many are shown; all that a topic has are looked at."""
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that no webhook took.")
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
 WebhookOption = Annotated[str | None, typer.Option("--webhook", help="Only of this webhook.")]
@@ -42,6 +44,8 @@ def list_(
 ) -> None:
     """Show the messages that no webhook took and that were not sent again since: when, to whom, and why not.
 
+    The first 100,000 of them; where there are more, that is said (`is_all` with `--json`).
+
     Exit status: 0; 1 when the cluster does not give them, or another command has them; 2 for a webhook that neither the
     settings nor a message names; 78 for wrong settings.
 
@@ -49,17 +53,24 @@ def list_(
     """
     with alert_errors_as_messages("waybill alerts"):
         settings = _settings(config)
-        found = [entry for _, entry in _entries(settings, webhook, key)]
+        # one more: whether there is any
+        entries = _entries(settings, webhook, key)
+        with closing(entries):
+            found = [entry for _, entry in islice(entries, MAX_LISTED + 1)]
+        is_all = len(found) <= MAX_LISTED
         if not found:
             _check_webhook(settings, webhook)
     if as_json:
-        shown = [{"fault": one.fault} if one.message is None else one.message.model_dump() for one in found]
-        sys.stdout.write(json.dumps({"undelivered": shown}, indent=2, ensure_ascii=False) + "\n")
+        shown = [_facts(one) for one in found[:MAX_LISTED]]
+        content = {"undelivered": shown, "is_all": is_all}
+        sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         return
-    for entry in found:
+    for entry in found[:MAX_LISTED]:
         typer.echo(one_line(_line(entry)))
     if not found:
         typer.echo("none")
+    if not is_all:
+        typer.echo(f"there are more than these {MAX_LISTED:,}: name a --webhook or a --key", err=True)
 
 
 @app.command()
@@ -172,7 +183,7 @@ def _settings(config: Path) -> NotifierSettings:
 
 def _entries(
     settings: NotifierSettings, webhook: str | None, key: str | None
-) -> Iterator[tuple[UndeliveredMessage | None, UndeliveredEntry]]:
+) -> Generator[tuple[UndeliveredMessage | None, UndeliveredEntry], None, None]:
     """Of each tenant what there is, as long as its subscription is open."""
     from gateway.cluster_faults import cluster_fault
     from gateway.webhooks.undelivered_queue import open_undelivered, undelivered_entries
@@ -184,7 +195,7 @@ def _entries(
         with ExitStack() as stack:
             topic = settings.undelivered_topic(tenant)
             consumer = stack.enter_context(open_undelivered(opening, topic, partial(cluster_fault, source)))
-            for found in undelivered_entries(consumer, MAX_ENTRIES):
+            for found in undelivered_entries(consumer):
                 entry = found.in_topic_of(tenant)
                 message = entry.message
                 # what cannot be read is nobody's: it is listed only where all are
@@ -193,6 +204,10 @@ def _entries(
                 if message is not None and (webhook not in {None, message.webhook} or key not in {None, message.key}):
                     continue
                 yield message, entry
+
+
+def _facts(entry: UndeliveredEntry) -> dict[str, Any]:
+    return {"fault": entry.fault} if entry.message is None else entry.message.model_dump()
 
 
 def _line(entry: UndeliveredEntry) -> str:

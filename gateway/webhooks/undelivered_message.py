@@ -7,14 +7,15 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.webhooks.delivery import EndedDelivery, WebhookDelivery
+from gateway.webhooks.errors import UndeliveredUnfit
 from geo.alerts import MalformedAlert
 from settings import one_line
 from telemetry import InvalidJson, parse_json
 
-__all__ = ["UndeliveredMessage", "decode_undelivered", "undelivered_of"]
+__all__ = ["UndeliveredMessage", "decode_undelivered", "encode_undelivered"]
 
-# the largest body, and what is said of it
-MAX_BYTES: Final = 256 << 10
+MAX_BYTES: Final = 1 << 20
+"""Of whoever writes it and whoever reads it; a body with all the rules that it names has a third of it."""
 _Word = Annotated[str, Field(min_length=1, max_length=300)]
 
 
@@ -40,8 +41,17 @@ class UndeliveredMessage(BaseModel):
         return WebhookDelivery(self.key, self.webhook, self.tenant, self.rules, self.body.encode())
 
 
-def undelivered_of(ended: EndedDelivery, at_ms: int) -> UndeliveredMessage:
-    """What is kept of a delivery that was given up."""
+def encode_undelivered(ended: EndedDelivery, at_ms: int) -> bytes:
+    """What is kept of a delivery that was given up, as whoever reads it takes it. Raises UndeliveredUnfit."""
+    try:
+        data = _undelivered_of(ended, at_ms).model_dump_json().encode()
+        decode_undelivered(data)
+    except (MalformedAlert, ValueError) as error:
+        raise UndeliveredUnfit(f"{ended.delivery.key}: {one_line(str(error), 300)}") from error
+    return data
+
+
+def _undelivered_of(ended: EndedDelivery, at_ms: int) -> UndeliveredMessage:
     one = ended.delivery
     return UndeliveredMessage(
         key=one.key,

@@ -71,10 +71,10 @@ def ensure_subscription(client: Any, topic: str) -> None:
         return  # a command has it now, so it is there
 
 
-def undelivered_entries(consumer: Any, most: int) -> Iterator[UndeliveredEntry]:
-    """What the subscription has, up to a number, in the order in which it was given up."""
+def undelivered_entries(consumer: Any) -> Iterator[UndeliveredEntry]:
+    """What the subscription has now, in the order in which it was given up. What comes meanwhile is not awaited."""
     last, ends_s = consumer.get_last_message_id(), time.monotonic() + _FIRST_S
-    for _ in range(most):
+    while True:
         try:
             # What was there when we began comes within a moment, or was taken away before.
             message = consumer.receive(max(1, round((ends_s - time.monotonic()) * 1000)))

@@ -1,118 +1,83 @@
-"""What no webhook took, on its way into its topic: again and again until Pulsar has it."""
+"""What no webhook took, on its way into the topics of its tenants: none waits for another."""
 
 from __future__ import annotations
 
-import random
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import pulsar
-import structlog
-
 from gateway.webhooks.delivery import EndedDelivery
-from gateway.webhooks.undelivered_message import undelivered_of
-from gateway.webhooks.undelivered_queue import ensure_subscription
-from runtime.backoff import Backoff
-from runtime.pulsar_client import PulsarAccessError, close_quietly
+from gateway.webhooks.undelivered_topic import UndeliveredTopic
 
 __all__ = ["MAX_WAITING", "UndeliveredWriter"]
 
 MAX_WAITING: Final = 5000
-"""While more wait, nothing more is read."""
-_IDLE_S: Final = 1.0
+"""Of all tenants together, in equal shares: while more wait than a tenant's, nothing more of it is read."""
 # what is not written by then was not acknowledged, and comes again
 _CLOSE_S: Final = 5.0
-_LOG = structlog.get_logger("webhooks")
 
 
 class UndeliveredWriter:
-    """`topic_of` names a tenant's topic; `on_written` hears of each message that Pulsar has, in its thread."""
+    """`topic_of` names a tenant's topic; `tenants`: how many there are. In the thread of a topic `on_written` hears of
+    each message that Pulsar has, and `on_dropped` of each that cannot be kept."""
 
     def __init__(
         self,
         open_client: Callable[[], Any],
         topic_of: Callable[[str], str],
         on_written: Callable[[EndedDelivery], object],
+        on_dropped: Callable[[EndedDelivery], object] = lambda _: None,
+        *,
+        tenants: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._open_client, self._topic_of, self._on_written, self._clock = open_client, topic_of, on_written, clock
-        self._waiting: deque[EndedDelivery] = deque()
-        self._changed, self._stop = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="writes undelivered messages", daemon=True)
-        self._backoff = Backoff(0.2, 10.0, random.random)
-        self.problem = ""
+        self._open_client, self._topic_of, self._clock = open_client, topic_of, clock
+        self._on_written, self._on_dropped = on_written, on_dropped
+        self._most = max(MAX_WAITING // tenants, 1)
+        self._topics: dict[str, UndeliveredTopic] = {}
+        self._is_started = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(len(one) for one in [*self._topics.values()])
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more is to be given up now."""
-        return len(self) >= MAX_WAITING
+    def is_full(self, tenant: str) -> bool:
+        """Whether nothing more of a tenant is to be given up now."""
+        found = self._topics.get(tenant)
+        return found is not None and len(found) >= self._most
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
+        """Whether all its threads run."""
+        return all(one.is_running for one in self._topics.values())
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """The topics to which nothing can be written, and why."""
+        return {one.name: one.problem for one in self._topics.values() if one.problem}
 
     def start(self) -> None:
         """Begins to write."""
-        self._thread.start()
+        self._is_started = True
+        for one in self._topics.values():
+            one.start()
 
     def add(self, ended: EndedDelivery) -> None:
-        """This one was given up."""
-        self._waiting.append(ended)
-        self._changed.set()
+        """This one was given up. Whoever has something for the first time gets a thread and a client of its own."""
+        tenant = ended.delivery.tenant
+        found = self._topics.get(tenant)
+        if found is None:
+            found = UndeliveredTopic(
+                self._open_client, self._topic_of(tenant), self._on_written, self._on_dropped, self._clock
+            )
+            self._topics[tenant] = found
+            if self._is_started:
+                found.start()
+        found.add(ended)
 
     def close(self) -> None:
         """Writes what waits if that is quick; the rest comes again after a start."""
-        self._stop.set()
-        self._changed.set()
-        self._thread.join(_CLOSE_S)
-
-    def _run(self) -> None:
-        client: Any = None
-        producers: dict[str, Any] = {}
-        while not self._stop.is_set() or self._waiting:
-            if not self._waiting:
-                self._changed.wait(_IDLE_S)
-                self._changed.clear()
-                continue
-            try:
-                client = client or self._open_client()
-                self._write_first(client, producers)
-            except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
-                self._note_failed(f"{type(error).__name__}: {error}")
-                close_quietly(client)
-                client, producers = None, {}
-                # at the end what is left is given up here: its message was not acknowledged
-                if self._stop.wait(self._backoff.take_delay_s()):
-                    break
-        close_quietly(client)
-
-    def _write_first(self, client: Any, producers: dict[str, Any]) -> None:
-        ended = self._waiting[0]
-        tenant = ended.delivery.tenant
-        if tenant not in producers:
-            # before the first message, or nobody would keep it for the commands
-            ensure_subscription(client, self._topic_of(tenant))
-            producers[tenant] = client.create_producer(self._topic_of(tenant), send_timeout_millis=10_000)
-        message = undelivered_of(ended, round(self._clock() * 1000))
-        # One by one: what is given up is seldom, and each is acknowledged by this receipt alone.
-        producers[tenant].send(
-            message.model_dump_json().encode(),
-            partition_key=message.key,
-            properties={"webhook": message.webhook, "reason": message.reason},
-        )
-        self._waiting.popleft()
-        self.problem = ""
-        self._backoff.reset()
-        self._on_written(ended)
-
-    def _note_failed(self, problem: str) -> None:
-        if not self.problem:
-            _LOG.warning("undelivered messages are not written, and tried again", problem=problem)
-        self.problem = problem
+        ends_s = time.monotonic() + _CLOSE_S
+        for one in self._topics.values():
+            one.stop()
+        for one in self._topics.values():
+            one.join(ends_s)

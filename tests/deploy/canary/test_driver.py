@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.canary import sent_probes
 from deploy.canary.driver import ProbeDriver
 from deploy.canary.hops import Hop
 from deploy.canary.probe_at_hop import HopColour
@@ -16,6 +17,12 @@ from tests.deploy.canary.canaries import canary_settings
 
 NOON_S = 1_767_614_400.0
 PERIOD_S = 20
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of days is sent within seconds; what the disk keeps is not looked at here."""
+    monkeypatch.setattr(sent_probes, "replace_durably", lambda file, data: file.write_bytes(data))
 
 
 class SteppedClock(threading.Event):
@@ -70,6 +77,33 @@ def test_a_clock_that_is_set_back_sends_no_probe_twice_and_goes_on_when_it_is_pa
     assert sent[-1] >= sent[0] + 900 // PERIOD_S - 3
 
 
+@pytest.mark.parametrize("back_s", [4.9 * 3600.0, 10 * 365 * 86_400.0])
+def test_a_clock_that_is_set_back_by_more_than_the_ledger_remembers_sends_no_probe_twice(
+    tmp_path: Path, back_s: float
+) -> None:
+    ran_s = 5 * 3600.0
+    steps = {ran_s: -back_s, ran_s + 1_000: back_s, ran_s + 2_000: -back_s / 2}
+    sent, _ = sent_by(tmp_path, SteppedClock(ran_s + 3_000, steps))
+    assert len(sent) == len({*sent})
+
+
+def test_a_clock_that_was_ahead_for_hours_sends_what_was_not_sent_and_nothing_twice(tmp_path: Path) -> None:
+    ahead_s, ends_s = 3_600 * 86_400.0, 4.5 * 3600.0
+    sent, _ = sent_by(tmp_path, SteppedClock(ends_s + 2_000, {100.0: ahead_s, ends_s: -ahead_s}))
+    assert len(sent) == len({*sent})
+    # the last 2,000 s, beside the 100 s of before
+    assert len([number for number in sent if number < sent[0] + 86_400]) >= 100
+
+
+def test_a_disk_that_is_full_cuts_a_probe_and_ends_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sent_probes, "replace_durably", full)
+    sent, _ = sent_by(tmp_path, SteppedClock(10 * PERIOD_S, {}))
+    assert sent == []
+
+
 def test_a_clock_that_was_ahead_for_a_while_sends_what_was_not_sent_and_nothing_twice(tmp_path: Path) -> None:
     # it comes to what it sent while it was ahead
     sent, _ = sent_by(tmp_path, SteppedClock(1_500.0, {200.0: 600.0, 400.0: -600.0}))
@@ -97,5 +131,4 @@ def test_what_was_begun_is_known_after_a_start_too_also_where_it_was_cut(tmp_pat
     sent.begin(41, 0)
     sent.cut()
     again = SentProbes(tmp_path / "sent.json", has_sent_before=True)
-    assert [number for number in range(38, 45) if again.was_begun(number, 0)] == [40, 41]
-    assert not again.was_begun(40, 1)
+    assert [again.first_not_begun(number) for number in range(38, 44)] == [38, 39, 42, 42, 42, 43]

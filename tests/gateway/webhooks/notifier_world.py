@@ -35,8 +35,6 @@ def at(clock: str) -> float:
 class Written(list[EndedDelivery]):
     """In the place of the topic of undelivered messages."""
 
-    is_full = False
-
     def add(self, ended: EndedDelivery) -> None:
         self.append(ended)
 
@@ -52,6 +50,7 @@ class World:
         self.folder, self.webhooks = folder, webhooks
         self.now_s, self.passed_s = at("12:00:00"), 0.0
         self.acknowledged: list[str] = []
+        self.alert_max_age_s = 1e12
         self.stack = ExitStack()
         self.start()
 
@@ -68,6 +67,7 @@ class World:
             writer,
             self.book,
             self.metrics,
+            alert_max_age_s=self.alert_max_age_s,
             late_max_age_s=86_400,
             clock=lambda: self.now_s,
             monotonic=lambda: time.monotonic() + self.passed_s,

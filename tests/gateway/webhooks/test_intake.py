@@ -28,6 +28,7 @@ class Cluster:
         self.partitions: dict[str, list[str]] = {}
         self.messages: dict[str, list[int]] = {}
         self.withheld: set[str] = set()
+        self.acknowledged_to: dict[str, int] = {}
         self.closed: list[str] = []
         self.fails_to_look: Exception | None = None
         self.looks = 0
@@ -85,7 +86,8 @@ class _Consumer:
         raise pulsar.Timeout("nothing came")
 
     def get_last_message_id(self) -> Any:
-        return _Message(self._topic, max(self._messages, default=-1))
+        acknowledged_to = self._cluster.acknowledged_to.get(self._topic, -1)
+        return _Message(self._topic, max([*self._messages, acknowledged_to]))
 
 
 class _Message:
@@ -218,6 +220,29 @@ def test_a_subscription_that_gives_nothing_of_what_there_is_is_named_and_made_an
     assert cluster.subscribed.count(OTHER.name) == 2
 
 
+def test_a_message_that_alone_was_not_acknowledged_before_a_start_is_no_sign_that_others_are_withheld(
+    cluster: Cluster, started: Callable[[], AlertIntake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "ASK_S", 0.05)
+    monkeypatch.setattr(intake, "LOST_AFTER_S", 0.2)
+    # it waited for a slow webhook; those behind it were delivered
+    cluster.messages[OTHER.name], cluster.acknowledged_to[OTHER.name] = [5], 10
+    one = started()
+    assert taken(one, 1) == [f"{OTHER.name} 5"]
+    seen = set[str]()
+    ends_s = time.monotonic() + 1.5
+    while time.monotonic() < ends_s:
+        seen |= {*one.problems.values()}
+        time.sleep(0.02)
+    assert silence.WITHHELD not in seen
+    assert cluster.subscribed.count(OTHER.name) == 1
+    # what comes from now on is awaited
+    cluster.withheld.add(OTHER.name)
+    cluster.messages[OTHER.name].append(11)
+    wait_until(lambda: one.problems.get(OTHER.name) == silence.WITHHELD)
+    assert taken(one, 1) == [f"{OTHER.name} 11"]
+
+
 def test_partitions_that_have_nothing_cost_one_that_flows_no_wait(
     cluster: Cluster, started: Callable[[], AlertIntake]
 ) -> None:
@@ -259,7 +284,7 @@ def test_a_look_for_partitions_that_fails_gives_nothing_up(
 
 def test_a_connection_that_is_lost_while_nothing_may_be_read_is_named(cluster: Cluster) -> None:
     may_read = True
-    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER], lambda: may_read)
+    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER], lambda _: may_read)
     one.start()
     try:
         wait_until(lambda: not one.problems)
@@ -269,6 +294,20 @@ def test_a_connection_that_is_lost_while_nothing_may_be_read_is_named(cluster: C
         cluster.is_connected = may_read = True
         wait_until(lambda: not one.problems)
         assert not cluster.closed, "its acknowledgements go through these consumers"
+    finally:
+        one.close()
+
+
+def test_a_tenant_of_whom_nothing_may_be_read_holds_up_no_other(cluster: Cluster) -> None:
+    beta = AlertTopic("persistent://beta/alerts-eu/alerts", "beta", is_verdicts=False)
+    cluster.messages = {OTHER.name: [0], beta.name: [0]}
+    one = AlertIntake(cluster.client, "notifier", [FIRST, OTHER, beta], lambda tenant: tenant != "acme")
+    one.start()
+    try:
+        assert taken(one, 1) == [f"{beta.name} 0"]
+        time.sleep(0.3)
+        assert one.taken.empty()
+        assert not one.problems
     finally:
         one.close()
 

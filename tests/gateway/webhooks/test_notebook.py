@@ -141,6 +141,26 @@ def test_a_summary_is_the_same_however_often_it_is_made() -> None:
     assert digest.key.startswith("digest/acme/yard/acme/996-")
 
 
+def test_an_alert_and_its_withdrawal_are_one_event_and_one_verdict(path: Path) -> None:
+    withdrawn = held(1)._replace(key="0001/verdict-0", verdict="withdrawn")
+    late = held(2)._replace(key="0002/verdict-0", verdict="late", kind="exit")
+    unsaid = held(3)._replace(key="0003/verdict-1", verdict="withdrawn", kind=None, place=None)
+    with NotificationBook(path) as book, book.transaction():
+        for one in (held(1), withdrawn, late, unsaid):
+            book.note_held("acme/yard", one, 0)
+    with NotificationBook(path) as book:
+        (digest,) = digests_of(RULE, *book.held("acme/yard"))
+    content = json.loads(digest.body)["digest"]
+    assert (content["by_kind"], content["by_verdict"]) == ({"enter": 1, "exit": 1}, {"late": 1, "withdrawn": 2})
+    said = [(one["key"], one.get("verdict")) for one in content["messages"]]
+    assert said == [
+        ("0001/provisional", None),
+        ("0001/verdict-0", "withdrawn"),
+        ("0002/verdict-0", "late"),
+        ("0003/verdict-1", "withdrawn"),
+    ]
+
+
 def test_each_tenant_has_a_summary_of_its_own(path: Path) -> None:
     with NotificationBook(path) as book, book.transaction():
         for number in range(MAX_HELD + 3):

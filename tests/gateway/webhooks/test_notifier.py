@@ -10,7 +10,7 @@ import pytest
 from gateway.webhooks.account_devices import AccountDevices
 from gateway.webhooks.intake import AlertTopic, TakenMessage
 from gateway.webhooks.notifier import GoingBy
-from gateway.webhooks.undelivered_message import decode_undelivered, undelivered_of
+from gateway.webhooks.undelivered_message import decode_undelivered, encode_undelivered
 from geo.alerts import AlertVerdict, VerdictKind, encode_alert, encode_verdict
 from tests.gateway.webhooks.hook_server import HookServer, answers, hook_server
 from tests.gateway.webhooks.notifier_world import NIGHT, TOPIC, World, at
@@ -43,6 +43,18 @@ def test_several_rules_of_one_webhook_are_one_message(world: World, server: Hook
     assert request.content["rules"] == ["acme/a", "acme/b"]
     assert request.key == f"{1:024x}/provisional"
     assert request.is_signed()
+
+
+def test_of_more_rules_than_stand_in_a_message_the_others_are_counted_and_it_can_be_kept(
+    world: World, server: HookServer
+) -> None:
+    names = [f"acme/{'r' * 58}{number:05d}" for number in range(1_200)]
+    server.behave = answers("400 No")
+    world.take(world.message(1), book=rules(*({"id": name} for name in names)))
+    world.settle_until(lambda: world.written)
+    (request,), (ended,) = server.requests, world.written
+    assert (request.content["rules"], request.content["more_rules"]) == (names[:1000], 200)
+    assert decode_undelivered(encode_undelivered(ended, 5)).delivery.body == request.body
 
 
 def test_what_is_for_nobody_malformed_or_of_another_tenant_is_counted_and_acknowledged(world: World) -> None:
@@ -78,6 +90,19 @@ def test_of_what_happened_long_ago_and_nobody_heard_of_a_late_verdict_is_no_news
     assert world.metrics.counts["passed_over"] == ({} if is_sent else {"stale": 1})
 
 
+@pytest.mark.parametrize(("hours", "is_sent"), [(0.9, True), (1.1, False)])
+def test_an_alert_that_was_raised_long_before_it_is_read_is_no_news(
+    world: World, server: HookServer, hours: float, is_sent: bool
+) -> None:
+    world.alert_max_age_s = 3600
+    world.restart()
+    world.now_s = alert().raised_ms / 1000 + hours * 3600
+    world.take(world.message(1))
+    world.settle_until(lambda: world.acknowledged == ["m1"])
+    assert len(server.requests) == is_sent
+    assert world.metrics.counts["passed_over"] == ({} if is_sent else {"stale": 1})
+
+
 def test_what_no_webhook_takes_is_acknowledged_only_when_it_is_written_and_says_all_of_it(
     world: World, server: HookServer
 ) -> None:
@@ -86,7 +111,7 @@ def test_what_no_webhook_takes_is_acknowledged_only_when_it_is_written_and_says_
     world.settle_until(lambda: world.written)
     assert world.acknowledged == []
     (ended,) = world.written
-    kept = decode_undelivered(undelivered_of(ended, 5).model_dump_json().encode())
+    kept = decode_undelivered(encode_undelivered(ended, 5))
     assert (kept.reason, kept.attempts, kept.detail, kept.webhook) == ("refused", 1, "400 No", "ops")
     assert kept.delivery.body == server.requests[0].body
     world.notifier.written.append(ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,57 @@ def test_messages_of_a_former_webhook_are_listed_and_discarded_and_not_sent(
     monkeypatch.setattr(undelivered_cli, "_entries", entries("former"))
     done = CliRunner().invoke(app, ["undelivered", command, "--config", config(tmp_path), "--webhook", "former"])
     assert done.exit_code == exit_code, done.output
+
+
+def given(*webhooks: str) -> list[UndeliveredEntry]:
+    plain: dict[str, Any] = {"rules": ("acme/all",), "reason": "refused", "at_ms": 1, "body": "{}", "tenant": "acme"}
+    made = [UndeliveredMessage(key=f"k{number}", webhook=name, **plain) for number, name in enumerate(webhooks)]
+    return [UndeliveredEntry(one, "", lambda: None) for one in made]
+
+
+def test_where_more_are_there_than_are_listed_that_is_said_and_those_of_a_webhook_behind_them_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undelivered_cli, "MAX_LISTED", 2)
+    found = given("ops", "ops", "ops", "former")
+    monkeypatch.setattr(undelivered_queue, "undelivered_entries", lambda *_: found)
+    monkeypatch.setattr(undelivered_queue, "open_undelivered", lambda *_: nullcontext())
+    words = ["undelivered", "list", "--config", config(tmp_path)]
+    done = CliRunner().invoke(app, words)
+    assert [line.split()[3] for line in done.stdout.splitlines()] == ["k0", "k1"]
+    assert "there are more than these 2" in done.stderr
+    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["is_all"] is False
+    of_one = CliRunner().invoke(app, [*words, "--webhook", "former"])
+    assert ("k3" in of_one.stdout, of_one.stderr) == (True, "")
+    as_json = json.loads(CliRunner().invoke(app, [*words, "--webhook", "former", "--json"]).stdout)
+    assert (len(as_json["undelivered"]), as_json["is_all"]) == (1, True)
+
+
+def test_all_that_was_there_at_the_beginning_is_looked_at_and_nothing_that_comes_meanwhile() -> None:
+    class Id(int):
+        pass
+
+    class Message:
+        def __init__(self, number: int) -> None:
+            self._number = number
+
+        def message_id(self) -> Id:
+            return Id(self._number)
+
+        def data(self) -> bytes:
+            return b"no message"
+
+    class Consumer:
+        taken = 0
+
+        def get_last_message_id(self) -> Id:
+            return Id(100_010)
+
+        def receive(self, _: int) -> Message:
+            self.taken += 1
+            return Message(self.taken)
+
+    assert sum(1 for _ in undelivered_queue.undelivered_entries(Consumer())) == 100_010
 
 
 @pytest.mark.parametrize("command", [["tail"], ["undelivered", "list"]])
