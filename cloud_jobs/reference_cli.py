@@ -133,15 +133,14 @@ def put(
     if judged.checked.faults:
         raise ReferenceFileError(judged.checked.faults)
     signing = _signing(settings, key, reason, judged)
-    for lacking in judged.checked.lacking:
-        typer.echo(printable(f"warning: not there yet: {lacking}"), err=True)
-    for notice in judged.checked.notices:
-        typer.echo(printable(f"warning: {notice}"), err=True)
+    warnings = [*(f"not there yet: {one}" for one in judged.checked.lacking), *judged.checked.notices]
+    for warning in warnings:
+        typer.echo(printable(f"warning: {warning}"), err=True)
     reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
     reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
     counts = judged.counts
     if as_json:
-        _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
+        _print_json({"published": {kind: counts[kind] for kind in TOPICS}, "warnings": warnings})
     else:
         typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}")
         for said in _who_goes_by(counts):
