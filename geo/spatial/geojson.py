@@ -201,7 +201,9 @@ def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Ga
     limited = "speed_limit_mps" in properties
     limit = parts.of(lambda: _number(properties, "speed_limit_mps")) if limited else None
     parts.check()
-    assert shape and in_force and priority is not None
+    assert shape, "checked"
+    assert in_force, "checked"
+    assert priority is not None, "checked"
     return Fence(
         id=name,
         shape=shape[0],

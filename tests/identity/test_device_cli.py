@@ -297,9 +297,31 @@ def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_
     monkeypatch.setattr(InMemory, "get", lambda _, name: held.get(name))
     monkeypatch.setattr(InMemory, "publish", published)
     options = ["--region", "eu", "--factory", "SN-1", "--reason", "x", "--config", str(config)]
-    done = CliRunner().invoke(app, ["expect", "zeta/bus-1", *options])
+    done = CliRunner().invoke(app, ["expect", "zeta/bus-1", "--again", *options])
     assert (done.exit_code, [one.predecessor for one in made]) == (0, [None]), done.output
     assert "acme/bus-1 ended otherwise: zeta/bus-1 is a device of its own" in done.stderr
+
+
+def test_a_token_that_was_given_out_ends_by_again_alone_and_never_unseen(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def published(_: object, entries: Iterable[DeviceEntry], *__: object, **___: object) -> ChangeOutcome:
+        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries))
+
+    monkeypatch.setattr(InMemory, "get", lambda *_: expected())
+    monkeypatch.setattr(InMemory, "publish", published)
+    options = ["--reason", "x", "--config", str(config), "--region", "eu"]
+    for claim in (["--token-file", str(tmp_path / "other.token")], ["--by-hand"]):
+        done = CliRunner().invoke(app, ["expect", "acme/bus-1", *claim, *options])
+        assert done.exit_code == 3
+        assert "expected already, in region eu with a one-time token that is good" in done.stderr
+        assert not (tmp_path / "other.token").exists()
+        done = CliRunner().invoke(app, ["expect", "acme/bus-1", "--again", *claim, *options])
+        assert done.exit_code == 0
+        assert "acme/bus-1: it was expected in region eu with a one-time token" in done.stderr
+        assert "void" in done.stderr
+    done = CliRunner().invoke(app, ["expect", "acme/bus-1", "--again", "--by-hand", "--json", *options])
+    assert "void" in json.loads(done.stdout)["void"]["acme/bus-1"]
 
 
 @pytest.mark.parametrize(
