@@ -64,6 +64,10 @@ Access = Annotated[
         help="TOML file of who we are: token_file, tls_ca, role_tokens; not given: access.toml beside the topology.",
     ),
 ]
+_ALSO_NAMED = (
+    "name it in `tenants` of operator.toml, cloud.toml and publisher.toml, and in [tenants.NAME] of each gateway's "
+    "settings, too (docs/replication.md, a tenant comes and goes)"
+)
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
 
@@ -98,6 +102,7 @@ def plan(
     with _opened(topology, token, ca, access) as (wanted, clients, _):
         seen = inspect_clusters(wanted, clients)
     _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
+    _print_new_tenants(wanted, seen.changes)
     _print_unseen(seen)
     raise typer.Exit(_exit_status(seen.unreachable, seen.changes))
 
@@ -142,6 +147,7 @@ def apply(
         _json(done.model_dump(mode="json") | {"reloaded": reloaded})
     else:
         _print_applied(done, reloaded)
+    _print_new_tenants(wanted, done.changed)
     _print_unseen(done)
     raise typer.Exit(_exit_status(done.unreachable, done.held_back))
 
@@ -160,9 +166,25 @@ def _print_applied(done: Applied, reloaded: Sequence[str]) -> None:
         console.print(words, style="yellow", markup=False, soft_wrap=True)
 
 
+def _print_new_tenants(wanted: Topology, changes: Sequence[Change]) -> None:
+    """What else a tenant needs that is made: who reads of the run of commands alone would think that it was all."""
+    for name in sorted({change.name for change in changes if (change.kind, change.action) == ("tenant", "create")}):
+        if wanted.is_empty(name):
+            why = (
+                f'no [namespaces."{name}/..."] is there, and without `operator = true` it has no {{tenant}}/... either'
+            )
+            errors.print(
+                f"warning: tenant {name} gets no namespace: {why}", style="yellow", markup=False, soft_wrap=True
+            )
+        elif wanted.tenants[name].operator:
+            errors.print(f"{name} is a new fleet operator: {_ALSO_NAMED}", markup=False, soft_wrap=True)
+
+
 def _print_unseen(seen: Inspection | Applied) -> None:
     for one in seen.unprotected:
         errors.print(one, style="yellow", markup=False, soft_wrap=True)
+    for one in seen.left_over:
+        errors.print(f"warning: {one}", style="yellow", markup=False, soft_wrap=True)
     for one in seen.unchecked:
         errors.print(f"not known whose it is, it does not answer here: {one}", markup=False, soft_wrap=True)
     for cluster, reason in seen.unreachable.items():
@@ -199,6 +221,8 @@ def verify(
         for one in result.unprotected:
             console.print(one, style="red", markup=False, soft_wrap=True)
         console.print(_compared(wanted, result), markup=False, soft_wrap=True)
+    for one in result.left_over:
+        errors.print(f"warning: {one}", style="yellow", markup=False, soft_wrap=True)
     if result.untried:
         said = f"unknown, what {', '.join(result.untried)} may do: no file ROLE.token of them in role_tokens"
         errors.print(said, style="red", markup=False, soft_wrap=True)

@@ -221,9 +221,9 @@ def test_a_tenant_that_there_is_not_is_refused_with_the_one_that_may_be_meant(
 @pytest.mark.parametrize(
     ("device", "region", "said"),
     [
-        ("acme/bus-1", "EU", "there is no region 'EU': did you mean eu? The settings name eu;"),
-        ("acme/bus-1", "mars", "there is no region 'mars': the settings name eu;"),
-        ("kaze/bus-1", "eu", "there is no tenant 'kaze': the settings name acme, zeta;"),
+        ("acme/bus-1", "EU", "there is no region 'EU': did you mean eu? `regions` of {config} names eu;"),
+        ("acme/bus-1", "mars", "there is no region 'mars': `regions` of {config} names eu;"),
+        ("kaze/bus-1", "eu", "there is no tenant 'kaze': `tenants` of {config} names acme, zeta;"),
     ],
 )
 def test_what_the_settings_do_not_name_is_refused_before_the_registry_is_read(
@@ -235,7 +235,7 @@ def test_what_the_settings_do_not_name_is_refused_before_the_registry_is_read(
     monkeypatch.setattr(InMemory, "__enter__", enter)
     expect = ["expect", device, "--region", region, "--by-hand", "--reason", "new", "--config", str(config)]
     refused = CliRunner().invoke(app, expect)
-    assert (refused.exit_code, said in refused.stderr) == (3, True), refused.output
+    assert (refused.exit_code, said.format(config=config) in refused.stderr) == (3, True), refused.output
 
 
 def test_while_a_region_is_missing_nothing_is_called_confirmed_and_one_that_the_settings_lack_is_named(
@@ -315,7 +315,7 @@ def test_a_token_that_was_given_out_ends_by_again_alone_and_never_unseen(
         done = CliRunner().invoke(app, ["expect", "acme/bus-1", *claim, *options])
         assert done.exit_code == 3
         assert "expected already, in region eu with a one-time token that is good" in done.stderr
-        assert not (tmp_path / "other.token").exists()
+        assert (tmp_path / "other.token").exists() is (claim == ["--by-hand"]), "of the one before that was published"
         done = CliRunner().invoke(app, ["expect", "acme/bus-1", "--again", *claim, *options])
         assert done.exit_code == 0
         assert "acme/bus-1: it was expected in region eu with a one-time token" in done.stderr
