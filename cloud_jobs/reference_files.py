@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,8 @@ FENCES_FILE: Final = "fences.geojson"
 """What a folder of reference data has beside contracts in `*.toml`."""
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 256 << 20
+_TOML_TABLE: Final = re.compile(r"\A(?:[ \t]*(?:#[^\n]*)?\r?\n)*+[ \t]*\[\[?[ \t]*[A-Za-z_][A-Za-z_.]*[ \t]*\]")
+"""A text that begins, behind comments, with the head of a table: no JSON does."""
 _PlaceOf = Callable[..., str]
 """Where a version stands in its file, or a part of it, which is named by the keys that lead to it."""
 
@@ -127,6 +130,11 @@ def _versions_in(file: Path) -> Iterator[_Read]:
         text = _text_of(file)
         if file.suffix == ".toml":
             yield from _contracts_in(text)
+            return
+        if _TOML_TABLE.search(text):
+            yield _Read(
+                _place_is(""), "is not GeoJSON, and looks like TOML: name it .toml to have it read as contracts"
+            )
             return
     except (OSError, ValueError) as error:
         why = file_fault(error) if isinstance(error, OSError) else error

@@ -154,3 +154,18 @@ def test_every_fault_of_a_feature_is_named(tmp_path: Path) -> None:
     (fault,) = refused.value.faults
     for part in ("latitude", "priority 'high'", "speed_limit_mps -1", "effective_from 'now'", "effective_until 'then'"):
         assert part in fault
+
+
+def test_contracts_in_a_file_of_another_name_are_said_to_need_theirs(tmp_path: Path) -> None:
+    for text in (CONTRACT, f"# rates\n\n{CONTRACT}"):
+        with pytest.raises(ReferenceFileError) as refused:
+            read_reference([file_of(tmp_path, "rates.tml", text)])
+        assert "name it .toml" in refused.value.faults[0]
+    assert len(read_reference([file_of(tmp_path, "fences.tml", [FENCE])])) == 1
+
+
+def test_a_file_of_devices_is_said_to_have_a_command_of_its_own(tmp_path: Path) -> None:
+    text = '[[device]]\ntenant = "acme"\nid = "bus-1"\nstate = "expected"\n'
+    with pytest.raises(ReferenceFileError) as refused:
+        read_reference([file_of(tmp_path, "devices.toml", text)])
+    assert "waybill reference check devices FILE" in refused.value.faults[0]
