@@ -52,7 +52,8 @@ class StackView:
 
 def settings_line(folder: Path) -> str:
     """Which settings are in the folder of a stack for whoever works on it; "": none."""
-    names = [file.name for file in settings_files(folder)]
+    daemons = sorted(folder.glob("access-*/access.toml"))
+    names = [str(file.relative_to(folder)) for file in (*settings_files(folder), *daemons)]
     return f"settings in {folder}: {', '.join(names)}" if names else ""
 
 

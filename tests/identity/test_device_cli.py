@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -404,3 +406,19 @@ def test_with_a_token_that_has_ended_a_command_is_refused_at_once(tmp_path: Path
     answer = json.loads(said.stdout)
     assert (said.exit_code, answer["result"]) == (3, "refused")
     assert f"token of fleet-operator in {token} ended at" in answer["why"]
+
+
+def test_where_the_local_stack_does_not_run_a_command_says_so_at_once(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        text = re.sub(
+            r'service_url = ".*"', f'service_url = "pulsar://127.0.0.1:{taken.getsockname()[1]}"', config.read_text()
+        )
+        (config.parent / "operator.toml").write_text(text)
+        monkeypatch.setenv("WAYBILL_STACK", str(config.parent))
+        done = CliRunner().invoke(app, ["list"])
+        assert (done.exit_code, "waybill up" in done.stderr) == (1, True), done.output
+        taken.listen()
+        assert CliRunner().invoke(app, ["list"]).exit_code == 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from geo.replication.apply import admins
-from geo.replication.cli import _print_new_tenants
+from geo.replication.cli import _print_new_tenants, _print_way_to_trust
 from geo.replication.cluster_state import TenantState
 from geo.replication.left_over import MAX_NAMED, left_over
 from geo.replication.model import Topology
@@ -103,4 +103,12 @@ def test_a_new_tenant_is_said_to_need_more(
     _print_new_tenants(Topology.model_validate(named), [made])
     assert said in capsys.readouterr().err
     _print_new_tenants(topology, [])
+    assert capsys.readouterr().err == ""
+
+
+def test_an_authority_that_is_not_trusted_is_said_to_be_named_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_way_to_trust("cluster eu did not answer: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert "--ca FILE" in (said := capsys.readouterr().err)
+    assert "--access FILE" in said
+    _print_way_to_trust("cluster eu did not answer: refused")
     assert capsys.readouterr().err == ""
