@@ -351,8 +351,8 @@ def _errors_as_messages(topology: Path | None) -> Iterator[None]:
 def _print_way_to_trust(problem: str) -> None:
     if "CERTIFICATE_VERIFY_FAILED" in problem:
         way_out = (
-            "whoever signed that certificate is not trusted here: name the authority with --ca FILE, or who we are with "
-            f"--access FILE (of a local stack: {ACCESS_FILE} in its folder)"
+            "whoever signed that certificate is not trusted here: name the authority with --ca FILE, or who we are "
+            f"with --access FILE (of a local stack: {ACCESS_FILE} in its folder)"
         )
         errors.print(way_out, soft_wrap=True)
 
