@@ -19,6 +19,7 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
 from geo.reference.beginning import beginning
+from identity.command_session import shows_progress
 from identity.device_files_cli import app as devices
 from settings import printable
 
@@ -137,8 +138,10 @@ def put(
     for warning in warnings:
         typer.echo(printable(f"warning: {warning}"), err=True)
     same = 0 if lake is None else _same(lake, judged)
-    reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
-    reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
+    with shows_progress(program="waybill reference") as on_progress:
+        on_progress("publishing", len(judged.versions))
+        reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
+        reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
     counts = judged.counts
     if as_json:
         _print_json({"published": {kind: counts[kind] for kind in TOPICS}, "warnings": warnings, "same": same})
