@@ -50,5 +50,7 @@ def judged_reference(
     ]
     checked = check_contracts(published, stated, moment, bills)
     rules = check_rules(published, stated)
-    checked = checked._replace(lacking=[*checked.lacking, *rules.lacking], notices=[*checked.notices, *rules.notices])
+    said = [f"{one.place}: {notice}" for one in placed for notice in one.notices]
+    notices = [*said, *checked.notices, *rules.notices]
+    checked = checked._replace(lacking=[*checked.lacking, *rules.lacking], notices=notices)
     return JudgedReference(tuple(placed), checked)

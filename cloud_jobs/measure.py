@@ -228,13 +228,13 @@ def read_fix_file(path: Path) -> FixFile:
 
 
 def read_fence_file(path: Path) -> FenceReport:
-    """The fences of a GeoJSON file; what is refused or repaired is named on standard error. Raises OSError."""
+    """The fences of a GeoJSON file; what is refused, repaired or ignored is named on standard error. Raises OSError."""
     with open_file(path) as file:
         content = file.read(MAX_FENCE_BYTES + 1)
     if len(content) > MAX_FENCE_BYTES:
         raise FenceError(f"{path} is longer than {MAX_FENCE_BYTES:,} bytes: split it")
     report = fences_from_geojson(content.decode("utf-8-sig", errors="surrogateescape"))
-    print_problems(path, [*report.refused, *report.repaired])
+    print_problems(path, [*report.refused, *report.repaired, *report.notices])
     return report
 
 

@@ -19,6 +19,7 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import Column, FittedTable, screen
 from cloud_jobs.lake.location import Location
 from geo.reference.beginning import beginning
+from identity.command_session import shows_progress
 from identity.device_files_cli import app as devices
 from settings import printable
 
@@ -133,19 +134,30 @@ def put(
     if judged.checked.faults:
         raise ReferenceFileError(judged.checked.faults)
     signing = _signing(settings, key, reason, judged)
-    for lacking in judged.checked.lacking:
-        typer.echo(printable(f"warning: not there yet: {lacking}"), err=True)
-    for notice in judged.checked.notices:
-        typer.echo(printable(f"warning: {notice}"), err=True)
-    reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
-    reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
+    warnings = [*(f"not there yet: {one}" for one in judged.checked.lacking), *judged.checked.notices]
+    for warning in warnings:
+        typer.echo(printable(f"warning: {warning}"), err=True)
+    same = 0 if lake is None else _same(lake, judged)
+    with shows_progress(program="waybill reference") as on_progress:
+        on_progress("publishing", len(judged.versions))
+        reference_publisher.check_clock([one.admin_url for one in settings.clusters], settings.access)
+        reference_publisher.publish(settings.service_urls, judged.versions, settings.access, signing=signing)
     counts = judged.counts
     if as_json:
-        _print_json({"published": {kind: counts[kind] for kind in TOPICS}})
+        _print_json({"published": {kind: counts[kind] for kind in TOPICS}, "warnings": warnings, "same": same})
     else:
-        typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}")
+        again = f"; {same} of them as the lake has it in force" if same else ""
+        typer.echo(f"published: {reference_files.counts_text(counts) or 'nothing, the files hold no version'}{again}")
         for said in _who_goes_by(counts):
             typer.echo(said)
+
+
+def _same(lake: Lake, judged: JudgedReference) -> int:
+    """How many versions say what is in force already, as the lake has it."""
+    from cloud_jobs.reference import publications_in
+    from cloud_jobs.reference_diff import diffs
+
+    return sum(one.change == "same" for one in diffs(publications_in(lake), judged.placed))
 
 
 def _who_goes_by(kinds: Collection[str]) -> list[str]:

@@ -58,7 +58,7 @@ def diffs(rows: Iterable[dict[str, Any]], placed: Iterable[PlacedVersion]) -> It
     for one in in_force(rows, usable).held:
         key = (one.row["kind"], one.row["id"])
         held.setdefault(key, []).append((beginning(one.row["kind"], one.row["body"]), one.row))
-    for place, version, _ in placed:
+    for place, version, *_ in placed:
         begin = instant_text(version.effective_from)
         known = held.get((version.kind, version.id), [])
         same = next((row for other, row in known if other == begin), None)

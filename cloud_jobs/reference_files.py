@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +18,10 @@ from geo.reference.beginning import UNKNOWN_BEGINNING, beginning
 from geo.reference.fences import usable_fence
 from geo.reference.in_force import Usable
 from geo.reference.messages import MAX_BYTES, MAX_VALUES, Kind, stated_version
-from geo.spatial import FenceError
+from geo.spatial import Fence, FenceError
+from geo.spatial.feature_notices import feature_notices
 from geo.spatial.features import Feature, read_features
-from geo.spatial.geojson import fence_of
+from geo.spatial.geojson import fence_of, kind_of
 from runtime import read_bounded
 from settings import file_fault, printable
 from telemetry import InvalidJson, parse_json
@@ -28,6 +30,8 @@ FENCES_FILE: Final = "fences.geojson"
 """What a folder of reference data has beside contracts in `*.toml`."""
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 256 << 20
+_TOML_TABLE: Final = re.compile(r"\A(?:[ \t]*(?:#[^\n]*)?\r?\n)*+[ \t]*\[\[?[ \t]*[A-Za-z_][A-Za-z_.]*[ \t]*\]")
+"""A text that begins, behind comments, with the head of a table: no JSON does."""
 _PlaceOf = Callable[..., str]
 """Where a version stands in its file, or a part of it, which is named by the keys that lead to it."""
 
@@ -48,11 +52,16 @@ class ReferenceVersion:
 
 
 class PlacedVersion(NamedTuple):
-    """A version and where it stands: its file and place, and those of a part of it."""
+    """A version and where it stands: its file and place, and those of a part of it.
+
+    `notices`: what it says without being wrong, and may not be meant: a shape that was repaired, a name that is almost
+    one that counts.
+    """
 
     place: str
     version: ReferenceVersion
     place_of: Callable[..., str]
+    notices: tuple[str, ...] = ()
 
 
 def read_reference(paths: Iterable[Path]) -> list[ReferenceVersion]:
@@ -76,18 +85,17 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
         for file in files:
             # A name may have any characters, and is shown to people.
             name = printable(str(file))
-            for place_of, made in _versions_in(file):
+            for place_of, made, notices in _versions_in(file):
                 place = place_of()
                 if isinstance(made, str):
                     faults.append(f"{name}{place}: {made}")
                     continue
-                one = PlacedVersion(f"{name}{place}", made, partial(_within, name, place_of))
-                first, there, _ = placed.setdefault(_identity(made), one)
-                if there != made:
+                one = PlacedVersion(f"{name}{place}", made, partial(_within, name, place_of), notices)
+                first = placed.setdefault(_identity(made), one)
+                if first.version != made:
                     since = f" from {made.effective_from}" if made.effective_from else ""
-                    faults.append(
-                        f"{name}{place}: {made.kind} {made.id!r}{since} is given twice, with two contents ({first})"
-                    )
+                    twice = f"{made.kind} {made.id!r}{since} is given twice, with two contents ({first.place})"
+                    faults.append(f"{name}{place}: {twice}")
     if faults:
         raise ReferenceFileError(faults)
     return [*placed.values()]
@@ -108,18 +116,31 @@ def _within(file: str, place_of: _PlaceOf, *inner: str | int) -> str:
     return f"{file}{place_of(*inner)}"
 
 
-def _versions_in(file: Path) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]]:
+class _Read(NamedTuple):
+    """A version of a file, or what is wrong with it."""
+
+    place_of: _PlaceOf
+    made: ReferenceVersion | str
+    notices: tuple[str, ...] = ()
+
+
+def _versions_in(file: Path) -> Iterator[_Read]:
     """The versions of a file, or what is wrong with them, each with its place."""
     try:
         text = _text_of(file)
         if file.suffix == ".toml":
             yield from _contracts_in(text)
             return
+        if _TOML_TABLE.search(text):
+            yield _Read(
+                _place_is(""), "is not GeoJSON, and looks like TOML: name it .toml to have it read as contracts"
+            )
+            return
     except (OSError, ValueError) as error:
         why = file_fault(error) if isinstance(error, OSError) else error
-        yield _place_is(""), f"cannot be read: {why}"
+        yield _Read(_place_is(""), f"cannot be read: {why}")
         return
-    yield from ((_place_is(f": {feature.place}"), _fence(feature)) for feature in read_features(text))
+    yield from map(_fence, read_features(text))
 
 
 def _text_of(file: Path) -> str:
@@ -131,12 +152,12 @@ def _place_is(place: str) -> _PlaceOf:
     return lambda *_: place
 
 
-def _contracts_in(text: str) -> Iterator[tuple[_PlaceOf, ReferenceVersion | str]]:
+def _contracts_in(text: str) -> Iterator[_Read]:
     found, faults = contracts_of_toml(text)
     for fault in faults:
-        yield _place_is(fault.place), fault.reason
+        yield _Read(_place_is(fault.place), fault.reason)
     for one in found:
-        yield partial(_line, one), _stated(one)
+        yield _Read(partial(_line, one), _stated(one))
 
 
 def _line(stated: StatedContract, *inner: str | int) -> str:
@@ -158,15 +179,18 @@ def counts_text(counts: Mapping[Kind, int]) -> str:
     return ", ".join(f"{counts[kind]} {(words if counts[kind] == 1 else several)[kind]}" for kind in sorted(counts))
 
 
-def _fence(feature: Feature) -> ReferenceVersion | str:
+def _fence(feature: Feature) -> _Read:
+    place = _place_is(f": {feature.place}")
     try:
-        fence_of(feature)
+        made = fence_of(feature)
         version = make_version("fence", feature.value)
     except FenceError as error:
-        return str(FenceError(error.reason, fence_id=error.fence_id))
+        return _Read(place, str(FenceError(error.reason, fence_id=error.fence_id)))
     except ValueError as error:
-        return str(error)
-    return fault_of("fence", version.body) or version
+        return _Read(place, str(error))
+    said = [*(made.notes if isinstance(made, Fence) else ()), *feature_notices(feature.value)]
+    notices = tuple(f"{kind_of(made)} {made.id!r}: {one}" for one in said)
+    return _Read(place, fault_of("fence", version.body) or version, notices)
 
 
 def make_version(kind: Kind, body: dict[str, Any]) -> ReferenceVersion:

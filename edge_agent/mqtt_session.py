@@ -16,31 +16,13 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge_agent.errors import LinkClosed, LinkError, LinkRefused
+from edge_agent.link_advice import named, refusal, turned_away
 from runtime.broker_settings import BrokerSettings
 from runtime.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient, MqttMessage, MqttSessionOptions
 from runtime.wakeup import WakeUp
 
 SESSION_TAKEN_OVER = 0x8E
 """Of a DISCONNECT (3.14.2.1)."""
-_NOT_AUTHORISED = (
-    "not authorised: the one-time token, user name or password is wrong, used or over, or the device is suspended or "
-    "revoked; ask the operator (`waybill device show TENANT/DEVICE`), who may give a new token"
-)
-_VERSION = "it does not speak MQTT 5: look at host and port"
-_BUSY = "it is busy or not ready; it is tried again"
-_CLIENT_ID = "it does not take the client id: look at device.id and device.tenant"
-_ADVICE = {
-    0x84: _VERSION,
-    0x85: _CLIENT_ID,
-    0x86: _NOT_AUTHORISED,
-    0x87: _NOT_AUTHORISED,
-    0x88: _BUSY,
-    0x89: _BUSY,
-    0x8A: "this client is banned there; ask the operator",
-    0x8C: "it asks for another way to log in; look at username, password_file and tls",
-    0x9F: _BUSY,
-}
-"""What a CONNACK's code means and what to do: MQTT 5, 3.2.2.2."""
 HEADERS_BYTES = {socket.AF_INET: 40, socket.AF_INET6: 60}
 """IP and TCP headers of one segment, without options."""
 
@@ -79,6 +61,20 @@ class MqttSession:
 
         Messages that came with the answer are handed on by the next `poll`: look at `session_present` first.
         """
+        try:
+            self._connect()
+        except LinkError as error:
+            if self._broker.tls is None or self._broker.tls.certificate is None or not (why := turned_away(str(error))):
+                raise
+            raise type(error)(f"{error}; {named(why, self._device)}") from error
+        assert self._connack is not None
+        if self._connack.is_failure:
+            raise self._refused(self._connack)
+        if not self._takes_qos_1:
+            raise LinkRefused(f"{self._address} takes no QoS 1")
+        self._is_open = True
+
+    def _connect(self) -> None:
         deadline_s = time.monotonic() + self._broker.connect_timeout_s
         try:
             self._client.start()
@@ -86,12 +82,6 @@ class MqttSession:
             raise self._error(str(error)) from error
         self._register()
         self._wait_for(lambda: self._connack is not None, deadline_s, "no answer to CONNECT")
-        assert self._connack is not None
-        if self._connack.is_failure:
-            raise self._refused(self._connack)
-        if not self._takes_qos_1:
-            raise LinkRefused(f"{self._address} takes no QoS 1")
-        self._is_open = True
 
     def subscribe(self, topic: str) -> None:
         """Asks for a subscription with QoS 1. A `poll` raises LinkError if it is refused or not answered in time."""
@@ -164,11 +154,17 @@ class MqttSession:
         self._wake_up.close()
 
     @property
+    def _device(self) -> str:
+        """Who connects; "" for one that shows a claim, and has no name there yet."""
+        name = self._options.client_id
+        return name if "/" in name else ""
+
+    @property
     def _address(self) -> str:
         return f"{self._broker.host}:{self._broker.port}"
 
     def _refused(self, connack: ReasonCode) -> LinkRefused:
-        return LinkRefused(f"{self._address} refused: {_ADVICE.get(connack.value, str(connack))}")
+        return LinkRefused(f"{self._address} refused: {named(refusal(connack), self._device)}")
 
     def _error(self, text: str) -> LinkError:
         return LinkError(f"{self._address}: {text}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command_session", "known_entry", "outcome_of", "shows_progress"]
 
+_NO_STACK: Final = (
+    "nothing listens at {}, which the settings of the local stack name: it is not running; `waybill up` starts it, and "
+    "--config FILE names other settings"
+)
 _SOON_S: Final = 2.0
 """What takes less is shown on terminals alone."""
 
@@ -80,6 +86,15 @@ def command_session(
         if key is not None or not signs:
             settings = settings.model_copy(update={"key": key})
         check(settings)
+        if config is None and not _listens(settings.service_url):
+            # Else each client of the cluster would wait for its time-out.
+            end(
+                _NO_STACK.format(settings.service_url),
+                speaker.unreachable,
+                as_json=as_json,
+                facts=facts,
+                speaker=speaker,
+            )
         with (
             shows_progress(program=speaker.program) as on_progress,
             RegistrySession(settings, names=names, with_history=with_history, on_progress=on_progress) as session,
@@ -95,6 +110,18 @@ def command_session(
         end(str(error), speaker.unreachable, as_json=as_json, facts=facts, speaker=speaker)
     except IdentityError as error:
         end(str(error), EXIT_REFUSED, as_json=as_json, facts=facts, speaker=speaker)
+
+
+def _listens(service_url: str) -> bool:
+    """Whether anybody takes a connection at an address of this machine; of another machine it is not asked."""
+    address = urlsplit(service_url)
+    if address.hostname not in {"127.0.0.1", "localhost", "::1"} or address.port is None:
+        return True
+    try:
+        with socket.create_connection((address.hostname, address.port), _SOON_S):
+            return True
+    except OSError:
+        return False
 
 
 def outcome_of(publish: Callable[[], ChangeOutcome]) -> ChangeOutcome:

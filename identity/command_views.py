@@ -15,6 +15,8 @@ from identity.device_answers import DEVICE, Speaker, confirmation, device_facts,
 from settings import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from identity.registry_messages import DevicePublication
     from identity.registry_session import RegistrySession
 
@@ -30,12 +32,12 @@ def show_devices(config: Path | None, tenant: str, *, as_json: bool, speaker: Sp
         chosen = _chosen(session, tenant, speaker)
         if as_json:
             facts = [device_facts(one, session.signed_by(one)) | confirmation(one.entry, missing) for one in chosen]
-            typer.echo(json.dumps(facts, indent=2))
+            lines = [json.dumps(facts, indent=2)]
         else:
-            for one in chosen:
-                why = (missing or {}).get(one.entry.name)
-                unconfirmed = f"  NOT CONFIRMED: {printable(why)}" if why else ""
-                typer.echo(device_line(one.entry, session.signed_by(one)) + unconfirmed)
+            lines = [_listed(one, session.signed_by(one), missing) for one in chosen]
+    # Behind the session: what shows its progress would stand on the same line.
+    for line in lines:
+        typer.echo(line)
     if missing is None:
         typer.echo(f"{speaker.program}: confirmations cannot be read: what is listed may not be in force", err=True)
 
@@ -66,12 +68,19 @@ def show_device(device: str, config: Path | None, *, as_json: bool, speaker: Spe
                     device_facts(one, session.signed_by(one)) | {"outranked": outranked} for one, outranked in past
                 ],
             }
-            sys.stdout.write(json.dumps(facts, indent=2) + "\n")
-            return
-        typer.echo(device_line(held.entry, session.signed_by(held)))
-        for one, outranked in past:
-            mark = "OUTRANKED: " if outranked else ""
-            typer.echo(f"  {mark}{device_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
+            lines = [json.dumps(facts, indent=2)]
+        else:
+            lines = [device_line(held.entry, session.signed_by(held))]
+            for one, outranked in past:
+                mark = "OUTRANKED: " if outranked else ""
+                lines.append(f"  {mark}{device_line(one.entry, session.signed_by(one))}  {one.entry.reason}")
+    for line in lines:
+        typer.echo(line)
+
+
+def _listed(one: DevicePublication, signed_by: str, missing: Mapping[str, str] | None) -> str:
+    why = (missing or {}).get(one.entry.name)
+    return device_line(one.entry, signed_by) + (f"  NOT CONFIRMED: {printable(why)}" if why else "")
 
 
 def _chosen(session: RegistrySession, tenant: str, speaker: Speaker) -> list[DevicePublication]:

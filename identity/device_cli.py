@@ -34,6 +34,7 @@ from identity.command_options import (
 from identity.command_session import command_session, known_entry, outcome_of
 from identity.command_views import show_device, show_devices
 from identity.device_answers import end_refused, refusals, say_outcome
+from settings import printable
 
 if TYPE_CHECKING:
     from identity.operator_settings import OperatorSettings
@@ -88,13 +89,15 @@ def expect(
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="Give a known device another claim: it lost its own, or its certificates have ended."
+            "--again",
+            help="Give a known device another claim: it lost its own, or its certificates have ended. The earlier "
+            "claim is void.",
         ),
     ] = False,
     wait: Wait = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a device known, with what it shows to be enrolled.
+    """Make a device known, with what it shows to be enrolled. One that is known is refused without --again.
 
     Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
     """
@@ -103,8 +106,6 @@ def expect(
     from identity.registry import expect_again
 
     tenant, _, name = device.partition("/")
-    if again and by_hand:
-        raise typer.BadParameter("--again needs a claim: --token-file or --factory")
 
     with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
 
@@ -112,10 +113,10 @@ def expect(
             held = known_entry(session, device) if again else session.get(device)
             waits_for = None if held is None else held.predecessor
             before = None if waits_for is None else session.get(waits_for)
-            if again and claim is not None and held is not None:
+            if again and held is not None:
                 made = expect_again(held, region=region, claim=claim, change=change, predecessor=before)
             else:
-                made = expected(tenant, name, region=region, claim=claim, change=change, held=held, predecessor=before)
+                made = expected(tenant, name, region=region, claim=claim, change=change, held=held)
             if waits_for is not None and made.predecessor is None:
                 typer.echo(f"waybill device: {waits_for} ended otherwise: {device} is a device of its own", err=True)
             return (made,)
@@ -316,6 +317,7 @@ def _change(
     as_json: bool,
 ) -> None:
     from identity.registry import DeviceChange
+    from identity.ways_out import ended_claims
 
     def check(settings: OperatorSettings) -> None:
         if region is not None:
@@ -326,5 +328,10 @@ def _change(
     with command_session(config, key, names=names, check=check, as_json=as_json) as (session, _):
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         made = entries(session, change)
+        ended = ended_claims({one.name: session.get(one.name) for one in made}, made)
         outcome = outcome_of(lambda: session.publish(made, wait_s))
-    say_outcome(outcome, wait_s, as_json=as_json)
+    published = {one.entry.name for one in outcome.publications}
+    ended = {name: said for name, said in ended.items() if name in published}
+    for name, said in ended.items() if not as_json else ():
+        typer.echo(printable(f"waybill device: {name}: {said}"), err=True)
+    say_outcome(outcome, wait_s, as_json=as_json, more={"void": ended} if ended else {})

@@ -21,7 +21,7 @@ from identity.bounded_values import Version
 from identity.claims import check_factory_serial
 from identity.names import device_name
 from identity.registry import DeviceEntry, DeviceState
-from settings import Settings, TomlLines, one_line, parse_toml, problem_text, toml_fault
+from settings import Settings, TomlLines, one_line, parse_toml, problem_text, toml_fault, without_consequences
 from telemetry.record import DEVICE_PATTERN
 
 __all__ = [
@@ -191,7 +191,7 @@ def _faults(
 ) -> Iterator[DeviceFileFault]:
     named = [table.get(key) for key in ("tenant", "device")]
     who = one_line("/".join(named), 80) if all(isinstance(one, str) for one in named) else ""  # type: ignore[arg-type]  # they are
-    for detail in error.errors(include_url=False)[:MAX_FILE_FAULTS]:
+    for detail in without_consequences(error.errors(include_url=False))[:MAX_FILE_FAULTS]:
         line = lines.of((*path, *detail["loc"]))
         reason = f"{who or _TABLE}: {problem_text(StatedDevice, detail, 'key')}"[:_MAX_REASON]
         yield DeviceFileFault(file if line is None else f"{file}:{line}", FileFault.WRONG_ENTRY, reason)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, PrivateAttr, StringConstraints
 
 from identity.errors import IdentityError
 from identity.nearest import nearest
@@ -39,37 +39,45 @@ class OperatorSettings(RegistryTrust):
     key: Path | None = None
     operator: _Name = Field(default_factory=getpass.getuser)
     access: PulsarAccess = PulsarAccess()
+    _file: str = PrivateAttr("the settings")
+
+    def stand_in(self, file: Path) -> None:
+        """Says in which file they stand, for what is refused by them."""
+        self._file = str(file)
 
     def check_region(self, region: str) -> None:
         """Raises NotInSettings for one of which no access daemon is to confirm anything: a device would wait there."""
-        _check("region", region, self.regions)
+        self._check("region", region, self.regions)
 
     def check_tenant(self, tenant: str) -> None:
         """Raises NotInSettings: a device that is given to a tenant by a slip of the pen has lost its name for good."""
-        _check("tenant", tenant, self.tenants)
+        self._check("tenant", tenant, self.tenants)
+
+    def _check(self, what: str, name: str, known: Collection[str]) -> None:
+        if name not in known:
+            raise NotInSettings(what, name, known, self._file)
 
 
 class NotInSettings(IdentityError):
-    """A region or tenant that the operator's settings do not name; `nearest`: the one that may be meant, or ""."""
+    """A region or tenant that the operator's settings do not name; `nearest`: the one that may be meant, or "".
 
-    def __init__(self, what: str, name: str, known: Collection[str]) -> None:
+    `file`: where they stand.
+    """
+
+    def __init__(self, what: str, name: str, known: Collection[str], file: str = "the settings") -> None:
         self.name, self.nearest = name, nearest(name, known)
-        meant = f"did you mean {self.nearest}? The" if self.nearest else "the"
+        meant = f"did you mean {self.nearest}? " if self.nearest else ""
         super().__init__(
-            f"there is no {what} {name!r}: {meant} settings name {', '.join(sorted(known)):.300}; "
-            f"a new one is added to `{what}s` there"
+            f"there is no {what} {name!r}: {meant}`{what}s` of {file} names {', '.join(sorted(known)):.300}; "
+            "a new one is added there"
         )
-
-
-def _check(what: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise NotInSettings(what, name, known)
 
 
 def read_operator_settings(file: Path | None) -> OperatorSettings:
     """The settings of a file; None: those of the local stack, in $WAYBILL_STACK or var/local. Raises SettingsError."""
     source = file or Path(os.environ.get("WAYBILL_STACK") or "var/local") / OPERATOR_SETTINGS
     settings = load(OperatorSettings, source)
+    settings.stand_in(source)
     # Before anything is asked: what a file lacks no waiting brings.
     if faults := [f"access{name and '.'}{name}: {fault}" for name, fault in settings.access.file_faults()]:
         raise SettingsError(str(source), faults)

@@ -16,15 +16,16 @@ stricter one.
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from identity.bounded_values import MAX_VERSION, Line, Moment, Serial, Version
 from identity.claims import PASSWORD_HASH, is_token_id, token_id
+from identity.device_states import ENDED, DeviceState
 from identity.errors import IdentityError
 from identity.names import device_name
+from identity.ways_out import known_already, way_out
 from settings import Settings
 from telemetry.record import DEVICE_PATTERN
 
@@ -53,30 +54,6 @@ __all__ = [
 MAX_CERTIFICATES = 20
 """Of an entry: those that were issued last."""
 _CHANGED_BY_CHARACTERS = 100
-
-
-class DeviceState(StrEnum):
-    """What a device may do now."""
-
-    EXPECTED = "expected"
-    """It may enrol with its claim."""
-    ACTIVE = "active"
-    """It has a certificate, and may send."""
-    SUSPENDED = "suspended"
-    """It may not connect until it is resumed."""
-    REVOKED = "revoked"
-    """It may never connect again."""
-    MOVED = "moved"
-    """It belongs to another tenant now, under the name of its successor."""
-    REPLACED = "replaced"
-    """Its successor is in its vehicle now."""
-
-
-# A name is used once: what ended under it is in records and bills, and must not mean another device.
-ENDED = frozenset({DeviceState.REVOKED, DeviceState.MOVED, DeviceState.REPLACED})
-
-_AGAIN_OPTION = "waybill device expect --again"
-_AGAIN = f"it is known already, and active: once its certificates have ended {_AGAIN_OPTION} gives it another claim"
 
 
 class ChangeRefused(IdentityError):
@@ -199,17 +176,17 @@ def expect(
     change: DeviceChange,
     held: DeviceEntry | None = None,
     succeeds: DeviceEntry | None = None,
-    predecessor: DeviceEntry | None = None,
 ) -> DeviceEntry:
     """A new device; without a claim it is active, because somebody gave it its certificate by hand.
 
-    One that is expected already may get another claim: a token may be lost. `predecessor`: what is known now of the one
-    that it was to succeed; if that ended otherwise, it is a device of its own. Raises ChangeRefused, NameRefused.
+    One that is known is refused: another claim makes its token void, and is given by `expect_again`. `succeeds`: in
+    whose place it is; then `held` may be what a command that was killed left expected. Raises ChangeRefused,
+    NameRefused.
     """
     # First, so that a name that fits no certificate never gets into the registry.
     name = device_name(tenant, device)
-    if held is not None and held.state is not DeviceState.EXPECTED:
-        raise _refused(held, "expect", _AGAIN if held.state is DeviceState.ACTIVE else "")
+    if held is not None and succeeds is None:
+        raise _refused(held, "expect", known_already(held))
     facts = {
         "tenant": tenant,
         "device": device,
@@ -221,20 +198,27 @@ def expect(
     }
     if succeeds is not None:
         facts |= {"vehicle": succeeds.vehicle, "predecessor": succeeds.name}
-    elif held is not None:
-        facts |= _lineage(held, predecessor)
     return _entry(name, None if held is None else held.state, facts, change)
 
 
 def expect_again(
-    entry: DeviceEntry, *, region: str, claim: Claim, change: DeviceChange, predecessor: DeviceEntry | None = None
+    entry: DeviceEntry,
+    *,
+    region: str,
+    claim: Claim | None,
+    change: DeviceChange,
+    predecessor: DeviceEntry | None = None,
 ) -> DeviceEntry:
     """Another claim for a device that cannot go on: it lost its claim, or was away until its certificates had ended.
 
-    Raises ChangeRefused where a certificate is still good: whoever has its key would go on beside the device.
+    Without a claim, of one that is expected: it is active, as one that is new. `predecessor`: what is known now of the
+    one that it was to succeed; if that ended otherwise, it is a device of its own. Raises ChangeRefused where a
+    certificate is still good: whoever has its key would go on beside the device.
     """
     if entry.state not in {DeviceState.EXPECTED, DeviceState.ACTIVE}:
         raise _refused(entry, "expect again")
+    if claim is None and entry.state is DeviceState.ACTIVE:
+        raise _refused(entry, "expect again", "it is active: `waybill pki device` gives it a certificate by hand")
     # One that was given by hand is in no entry: nobody knows here whether it has ended.
     if entry.state is DeviceState.ACTIVE and entry.claim is None and not entry.certificates:
         raise _refused(entry, "expect again", "no certificate of it is here: give it one by hand, or replace it")
@@ -244,6 +228,8 @@ def expect_again(
         )
     expected = _changed(entry, DeviceState.EXPECTED, change, certificates=())
     facts = expected.model_dump() | {"region": region, "claim": claim} | _lineage(entry, predecessor)
+    if claim is None:
+        facts["state"] = DeviceState.ACTIVE
     return _entry(entry.name, entry.state, facts, change)
 
 
@@ -382,19 +368,4 @@ def first_fault(error: ValidationError) -> str:
 
 
 def _refused(entry: DeviceEntry, change: str, why: str = "") -> ChangeRefused:
-    return ChangeRefused(entry.name, entry.state, change, why or f"it is {entry.state}{_way_out(entry)}")
-
-
-def _way_out(entry: DeviceEntry) -> str:
-    """What can be done from where a device is: no state is one in which a command says no and nothing else."""
-    match entry.state:
-        case DeviceState.EXPECTED:
-            return f": it enrols with its claim, or gets another one ({_AGAIN_OPTION}), or is suspended or revoked"
-        case DeviceState.ACTIVE:
-            return ": it may send until it is suspended, revoked, moved or replaced"
-        case DeviceState.SUSPENDED:
-            return ": resume it first, or revoke, move or replace it"
-        case _ if entry.successor:
-            return f" for good, and goes on as {entry.successor}: change that one"
-        case _:
-            return " for good: replace it, or expect another name"
+    return ChangeRefused(entry.name, entry.state, change, why or f"it is {entry.state}{way_out(entry)}")

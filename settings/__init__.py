@@ -9,7 +9,7 @@ load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every
 
 from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, parse_toml
 from settings.file_fault import file_fault
-from settings.loading import load, parse, problem_text, read_text, renamed_to, validate
+from settings.loading import load, parse, problem_text, read_text, renamed_to, validate, without_consequences
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line, printable
 from settings.regular_file import NotAFile, open_file, read_file
@@ -39,4 +39,5 @@ __all__ = [
     "renamed_to",
     "toml_fault",
     "validate",
+    "without_consequences",
 ]

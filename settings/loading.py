@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -54,15 +56,36 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
     try:
         return model.model_validate(tables)
     except ValidationError as error:
-        details = _without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
+        details = without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
         problems = [problem_text(model, detail)[:MAX_PROBLEM_CHARACTERS] for detail in details]
         raise SettingsError(source, problems) from error
 
 
-def _without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Without "too short" of a list that is so only because one of its items is wrong."""
+def without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without what is wrong only because something else is: a list that is too short because one of its items is wrong,
+    and a key that is missing because it is misspelled, of which the misspelled one says what it may be."""
     around = {detail["loc"][:length] for detail in details for length in range(len(detail["loc"]))}
-    return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in around]
+    missing: dict[Any, list[str]] = {}
+    for detail in details:
+        if detail["type"] == "missing":
+            missing.setdefault(detail["loc"][:-1], []).append(str(detail["loc"][-1]))
+    misspelled = {
+        (*here, near[0])
+        for here, wrong in _unknown_keys(details)
+        if (near := get_close_matches(wrong, missing.get(here, ()), 1, SIMILAR))
+    }
+    return [
+        detail
+        for detail in details
+        if not (detail["type"] == "too_short" and detail["loc"] in around)
+        and not (detail["type"] == "missing" and detail["loc"] in misspelled)
+    ]
+
+
+def _unknown_keys(details: list[ErrorDetails]) -> Iterator[tuple[Any, str]]:
+    """The place and name of each key that no table has, of so many as are named."""
+    unknown = (detail["loc"] for detail in details if detail["type"] == "extra_forbidden")
+    yield from ((location[:-1], str(location[-1])) for location in islice(unknown, MAX_PROBLEMS))
 
 
 def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "setting") -> str:
@@ -75,6 +98,8 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
             if isinstance(given, dict)
             else (f"{where}: is a {type(given).__name__}, and a list is needed")
         )
+    if detail["type"] in {"model_type", "dict_type"}:
+        return f"{where}: is a {type(detail['input']).__name__}, and a table is needed"
     if detail["type"] != "extra_forbidden":
         fault = detail["msg"].removeprefix("Value error, ")
         return f"{where}: {fault}" if where else fault

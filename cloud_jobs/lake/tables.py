@@ -199,7 +199,8 @@ class Lake:
         except TableNotFoundError as error:
             if not self.location.exists():
                 raise LakeError(
-                    f"there is no lake {self.location}: no such folder or bucket; `cloud-jobs ingest` makes it"
+                    f"there is no lake {self.location}: no such folder or bucket; `cloud-jobs ingest` makes it, "
+                    "and `cloud-jobs usage` takes over into it what was published"
                 ) from error
             raise LakeError(
                 f"there is no table {table!r} in the lake {self.location}; run `{WRITTEN_BY[table]}`, which writes it"

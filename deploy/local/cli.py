@@ -22,7 +22,7 @@ from deploy.local.server import Server
 from deploy.local.spark_cluster import SparkClusterSettings
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
 from deploy.local.stack_state import StackState
-from deploy.local.view import INSECURE, StackView, asked, links_table, servers_table, settings_line
+from deploy.local.view import INSECURE, Announced, StackView, asked, links_table, servers_table, settings_line
 from geo.replication import ReplicationError, Topology
 from runtime.signals import raise_on_signals
 from settings import SettingsError, load
@@ -172,13 +172,11 @@ def _run(stack: LocalStack) -> None:
 
 def _detach(folder: Path, topology: Path, fresh: bool, size: StackSettings) -> None:
     load(Topology, topology)  # a fault in it is said here, not in the log of the process in the background
-    said: set[tuple[str, str]] = set()
+    announced = Announced()
 
     def show(state: StackState) -> None:
-        for record in state.servers:
-            if (record.name, record.state) not in said and record.state != "starting":
-                said.add((record.name, record.state))
-                console.print(f"{record.name}: {record.state}")
+        for line in announced.lines(state.servers):
+            console.print(line)
 
     arguments = ["--topology", str(topology.absolute()), "--lake", size.lake, *(["--fresh"] if fresh else [])]
     arguments += ["--spark-cluster"] if size.spark else []

@@ -18,7 +18,7 @@ __all__ = ["ACCESS_FILE", "OPERATOR", "StackCredentials", "stack_access"]
 OPERATOR = "operator"
 """Who may do everything in every cluster."""
 _FLEET_OPERATOR = "fleet-operator"
-ACCESS_FILE = "access.toml"
+ACCESS_FILE = "operator-access.toml"
 """The operator's access, beside the topology: what `waybill topology` takes where nothing else is named."""
 
 

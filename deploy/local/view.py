@@ -14,7 +14,7 @@ from deploy.local.stack import LocalStack
 from deploy.local.stack_settings import settings_files
 from deploy.local.stack_state import ServerRecord, StackState
 
-__all__ = ["INSECURE", "StackView", "asked", "links_table", "servers_table", "settings_line"]
+__all__ = ["INSECURE", "Announced", "StackView", "asked", "links_table", "servers_table", "settings_line"]
 
 _STYLES = {"healthy": "green", "starting": "yellow", "unknown": "yellow", "stopped": "dim"}
 _MB = 1024 * 1024
@@ -50,9 +50,30 @@ class StackView:
         return Group(servers_table(records), self._busy)
 
 
+class Announced:
+    """What is said of servers while a stack starts: each state once, and nothing of one that was not started yet."""
+
+    def __init__(self) -> None:
+        self._started: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
+
+    def lines(self, records: Iterable[ServerRecord]) -> list[str]:
+        """The lines for what is new."""
+        found = list[str]()
+        for record in records:
+            if record.state != "stopped":
+                self._started.add(record.name)
+            is_new = (record.name, record.state) not in self._said and record.name in self._started
+            if is_new and record.state != "starting":
+                self._said.add((record.name, record.state))
+                found.append(f"{record.name}: {record.state}")
+        return found
+
+
 def settings_line(folder: Path) -> str:
     """Which settings are in the folder of a stack for whoever works on it; "": none."""
-    names = [file.name for file in settings_files(folder)]
+    daemons = sorted(folder.glob("access-*/access.toml"))
+    names = [str(file.relative_to(folder)) for file in (*settings_files(folder), *daemons)]
     return f"settings in {folder}: {', '.join(names)}" if names else ""
 
 

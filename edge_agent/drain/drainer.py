@@ -119,7 +119,7 @@ class Drainer:
         self.health.on_connected(uplink.region)
         self.dispatcher.on_connected(uplink.region)
         self._parts.link_budget.on_connected()
-        self.regions.takeovers.on_connected(self._now_s())
+        self.regions.on_connected(self._now_s())
         log.info("uplink connected", region=uplink.region)
         while not self.inbox.is_stopping and not self._try_leave():
             self._run_once(uplink)

@@ -228,7 +228,9 @@ class RegionChoice:
         self.leave_by_s: float | None = None
         """Until then what is in flight may be acknowledged, and then the preferred region is connected to."""
         self.last_failure = ""
-        """How the last connection ended, or why there was none; "" once a region has acknowledged something since."""
+        """How the last connection ended, or why there was none; "" once a region has acknowledged something since, and
+        of one that there was not, once there is one."""
+        self._was_connected = False
 
     @property
     def region(self) -> str:
@@ -250,11 +252,17 @@ class RegionChoice:
         problem = self.takeovers.problem if is_unexplained else ""
         said, region = "; ".join(filter(None, (str(error), problem))), connected or self.region
         log.warning("uplink lost" if connected else "uplink not reached", region=region, error=said)
-        self.last_failure = said
+        self.last_failure, self._was_connected = said, connected is not None
         # An error of the buffer says nothing about the region.
         if isinstance(error, LinkError) and self._regions.on_failure(now_s):
             log.warning("going to another region", region=self.region)
             self._backoff.reset()
+
+    def on_connected(self, now_s: float) -> None:
+        """There is a connection: why there was none is over, also for a device that has nothing to send."""
+        self.takeovers.on_connected(now_s)
+        if not self._was_connected:
+            self.last_failure = ""
 
     def on_acked(self) -> None:
         """The region acknowledged something: the next failure waits the shortest delay again."""

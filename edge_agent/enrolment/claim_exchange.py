@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edge_agent.config import EnrolmentSettings
 from edge_agent.errors import EnrolmentFailed, LinkError
+from edge_agent.link_advice import claim_refusal
 from edge_agent.mqtt_session import MqttSession
 from identity.claims import token_user
 from identity.enrolment import MAX_ENROLMENT_BYTES
@@ -62,22 +63,9 @@ def exchange(
                     raise EnrolmentFailed(f"{settings.host}:{settings.port}: the broker takes no request: {reason}")
         return answers[0]
     except LinkError as error:
-        raise EnrolmentFailed(f"{error}; {_meaning(str(error))}") from error
+        raise EnrolmentFailed("; ".join(filter(None, (str(error), claim_refusal(str(error)))))) from error
     finally:
         session.close()
-
-
-def _meaning(problem: str) -> str:
-    """What an installer can do about it."""
-    if "CERTIFICATE_VERIFY_FAILED" in problem:
-        return "the broker's certificate is not of the authority in enrolment.ca, or this device's clock is wrong"
-    if "[Errno" in problem or "timed out" in problem:
-        return "the claim was not looked at: see enrolment.host and port, and the network"
-    # The broker ends a connection with a password that it does not know, and not each says so in words.
-    return (
-        "a claim that is used, expired or unknown is turned away there: `waybill device show TENANT/DEVICE` says what "
-        "is expected, and `waybill device expect --again` gives another claim"
-    )
 
 
 def _keeping(answers: list[bytes], is_answer: Callable[[bytes], bool]) -> Callable[[MqttMessage], None]:

@@ -16,6 +16,7 @@ from edge_agent.enrolment.certificate_folder import CertificateFolder, HeldCerti
 from edge_agent.enrolment.certificate_request import CertificateRequests
 from edge_agent.enrolment.claim_exchange import exchange
 from edge_agent.errors import AgentError, EnrolmentFailed
+from edge_agent.link_advice import named
 from runtime.backoff import Backoff
 
 log = structlog.get_logger("edge_agent.enrolment")
@@ -103,7 +104,7 @@ class EnrolmentLoop:
             return self._requests.take(answer)
         except EnrolmentFailed as error:
             # A device of a tenant that its settings do not name is as unknown as one that nobody expects.
-            raise EnrolmentFailed(f"{self._name} is not enrolled: {error}") from error
+            raise EnrolmentFailed(f"{self._name} is not enrolled: {named(str(error), self._name)}") from error
 
     def _attempt(self, *, is_renewal: bool) -> None:
         held = self._renew() if is_renewal else self.enrol()

@@ -17,6 +17,7 @@ from geo.replication.errors import (
     ReplicationError,
     WrongCluster,
 )
+from geo.replication.left_over import left_over
 from geo.replication.model import Topology
 from geo.replication.plan import Change, plan
 from geo.replication.protection import unprotected
@@ -40,23 +41,26 @@ class Inspection(Settings):
 
     `unreachable`: clusters that did not answer, with the reason: they are left out of the plan. `unchecked`: service
     addresses that did not answer here, so that nobody knows whose they are. `unprotected`: in which clusters rights do
-    not count, or somebody else may do everything: what only a broker's own configuration changes.
+    not count, or somebody else may do everything: what only a broker's own configuration changes. `left_over`: rights
+    of the topology's roles in namespaces of other tenants.
     """
 
     changes: tuple[Change, ...]
     unreachable: Mapping[str, str] = {}
     unchecked: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
 
 
 class Applied(Settings):
-    """What was changed, what was held back because it would delete data, and what could not be seen (as in Look)."""
+    """What was changed, what was held back because it would delete data, and what an Inspection says of the rest."""
 
     changed: tuple[Change, ...]
     held_back: tuple[Change, ...]
     unreachable: Mapping[str, str] = {}
     unchecked: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -84,6 +88,7 @@ def inspect_clusters(topology: Topology, clients: Mapping[str, AdminClient]) -> 
         unreachable=gone,
         unchecked=tuple(unchecked),
         unprotected=tuple(unprotected(topology, alive)),
+        left_over=left_over(topology, alive),
     )
 
 
@@ -117,6 +122,7 @@ def apply(
                 unreachable=gone,
                 unchecked=unchecked,
                 unprotected=tuple(unprotected(topology, alive)),
+                left_over=left_over(topology, alive),
             )
         if turn == _ROUNDS:
             break

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import SecretStr
 from rich.console import Console
-from rich.table import Table
 from typer.core import TyperCommand
 
 from geo.replication.admin import AdminClient
@@ -21,12 +20,12 @@ from geo.replication.apply import Applied, Inspection, admins, inspect_clusters
 from geo.replication.apply import apply as apply_topology
 from geo.replication.broker_conf import broker_conf_lines
 from geo.replication.errors import ReplicationError
-from geo.replication.link_probe import VerifyResult
 from geo.replication.link_probe import verify as verify_links
 from geo.replication.model import Topology
-from geo.replication.observe import LinkState, Observation, observe
+from geo.replication.observe import observe
 from geo.replication.plan import Change, stale_addresses
 from geo.replication.reconnect import reconnect
+from geo.replication.terminal import compared, links_table, summary
 from geo.replication.watch import ReplicationCollector
 from runtime.pulsar_client import PulsarAccess
 from runtime.status_server import StatusServer, metrics_answer
@@ -61,9 +60,15 @@ Access = Annotated[
     typer.Option(
         "--access",
         envvar="WAYBILL_ACCESS",
-        help="TOML file of who we are: token_file, tls_ca, role_tokens; not given: access.toml beside the topology.",
+        help="TOML file of who we are: token_file, tls_ca, role_tokens; not given: operator-access.toml beside it.",
     ),
 ]
+ACCESS_FILE = "operator-access.toml"
+"""Beside a topology: who works on its clusters, as a local stack writes it."""
+_ALSO_NAMED = (
+    "name it in `tenants` of operator.toml, cloud.toml and publisher.toml, and in [tenants.NAME] of each gateway's "
+    "settings, too (docs/replication.md, a tenant comes and goes)"
+)
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
 
@@ -95,9 +100,10 @@ def plan(
 
     Example: waybill topology plan --topology topology.toml
     """
-    with _opened(topology, token, ca, access) as (wanted, clients, _):
+    with _opened(topology, token, ca, access) as (wanted, clients, _), _busy("asking the clusters"):
         seen = inspect_clusters(wanted, clients)
     _show_changes(seen.changes, as_json, "nothing to change" if not seen.unreachable else "")
+    _print_new_tenants(wanted, seen.changes)
     _print_unseen(seen)
     raise typer.Exit(_exit_status(seen.unreachable, seen.changes))
 
@@ -142,6 +148,7 @@ def apply(
         _json(done.model_dump(mode="json") | {"reloaded": reloaded})
     else:
         _print_applied(done, reloaded)
+    _print_new_tenants(wanted, done.changed)
     _print_unseen(done)
     raise typer.Exit(_exit_status(done.unreachable, done.held_back))
 
@@ -160,13 +167,30 @@ def _print_applied(done: Applied, reloaded: Sequence[str]) -> None:
         console.print(words, style="yellow", markup=False, soft_wrap=True)
 
 
+def _print_new_tenants(wanted: Topology, changes: Sequence[Change]) -> None:
+    """What else a tenant needs that is made: who reads of the run of commands alone would think that it was all."""
+    for name in sorted({change.name for change in changes if (change.kind, change.action) == ("tenant", "create")}):
+        if wanted.is_empty(name):
+            why = (
+                f'no [namespaces."{name}/..."] is there, and without `operator = true` it has no {{tenant}}/... either'
+            )
+            errors.print(
+                f"warning: tenant {name} gets no namespace: {why}", style="yellow", markup=False, soft_wrap=True
+            )
+        elif wanted.tenants[name].operator:
+            errors.print(f"{name} is a new fleet operator: {_ALSO_NAMED}", markup=False, soft_wrap=True)
+
+
 def _print_unseen(seen: Inspection | Applied) -> None:
     for one in seen.unprotected:
         errors.print(one, style="yellow", markup=False, soft_wrap=True)
+    for one in seen.left_over:
+        errors.print(f"warning: {one}", style="yellow", markup=False, soft_wrap=True)
     for one in seen.unchecked:
         errors.print(f"not known whose it is, it does not answer here: {one}", markup=False, soft_wrap=True)
     for cluster, reason in seen.unreachable.items():
         errors.print(f"{cluster} is left out: {reason}", style="red", markup=False, soft_wrap=True)
+    _print_way_to_trust(" ".join(seen.unreachable.values()))
 
 
 @app.command(cls=TopologyCommand)
@@ -186,36 +210,31 @@ def verify(
 
     Example: waybill topology verify --topology topology.toml
     """
-    with _opened(topology, token, ca, access) as (wanted, clients, known):
+    with (
+        _opened(topology, token, ca, access) as (wanted, clients, known),
+        _busy("sending probes through the links, and trying rights"),
+    ):
         result = verify_links(wanted, clients, timeout_s=timeout_s, role_tokens=known.role_tokens)
     if as_json:
         _json(result.model_dump(mode="json"))
     else:
         if result.links:
-            console.print(_links_table(result.links))
+            console.print(links_table(result.links))
         for right in result.rights:
             if not right.is_good:
                 console.print(str(right), style="red", markup=False, soft_wrap=True)
         for one in result.unprotected:
             console.print(one, style="red", markup=False, soft_wrap=True)
-        console.print(_compared(wanted, result), markup=False, soft_wrap=True)
+        console.print(compared(wanted, result), markup=False, soft_wrap=True)
+    for one in result.left_over:
+        errors.print(f"warning: {one}", style="yellow", markup=False, soft_wrap=True)
     if result.untried:
         said = f"unknown, what {', '.join(result.untried)} may do: no file ROLE.token of them in role_tokens"
         errors.print(said, style="red", markup=False, soft_wrap=True)
     for cluster, reason in result.unreachable.items():
         errors.print(f"unknown, {cluster} was not seen: {reason}", style="red", markup=False, soft_wrap=True)
+    _print_way_to_trust(" ".join(result.unreachable.values()))
     raise typer.Exit({True: 0, False: 1, None: 3}[result.is_good])
-
-
-def _compared(wanted: Topology, result: VerifyResult) -> str:
-    answered = len(wanted.clusters) - len(result.unreachable)
-    good = sum(link.is_good for link in result.links)
-    links = f"{good} of {len(result.links)} links good" if result.links else "no link: no namespace is on two clusters"
-    if result.rights:
-        refused = sum(right.is_good and not right.may for right in result.rights)
-        kept = sum(right.is_good for right in result.rights)
-        links += f"; {kept} of {len(result.rights)} rights as they should be, {refused} of them refusals"
-    return f"{links}; {answered} of {len(wanted.clusters)} clusters answered"
 
 
 @app.command(cls=TopologyCommand)
@@ -243,7 +262,7 @@ def watch(
         while True:
             seen = observe(wanted, clients, time.time)
             collector.update(seen)
-            _json(seen.model_dump(mode="json")) if as_json else console.print(_summary(seen), markup=False)
+            _json(seen.model_dump(mode="json")) if as_json else console.print(summary(seen), markup=False)
             inspect_clusters += 1
             if inspect_clusters == looks:
                 return
@@ -288,7 +307,7 @@ def _file(topology: Path | None) -> Path:
 
 def _access(topology: Path, token: str | None, ca: Path | None, named: Path | None) -> TopologyAccess:
     """What is named on the command line, else what lies beside the topology."""
-    file = named or topology.with_name("access.toml")
+    file = named or topology.with_name(ACCESS_FILE)
     found = load(TopologyAccess, file) if named or (file.exists() and not token and not ca) else TopologyAccess()
     change = {"token": SecretStr(token), "token_file": None} if token else {}
     return found.model_copy(update=change | ({"tls_ca": ca} if ca else {}))
@@ -307,6 +326,16 @@ def _opened(
 
 
 @contextmanager
+def _busy(what: str) -> Iterator[None]:
+    """On a terminal what goes on is shown, until it is over."""
+    if errors.is_terminal:
+        with errors.status(what):
+            yield
+    else:
+        yield
+
+
+@contextmanager
 def _errors_as_messages(topology: Path | None) -> Iterator[None]:
     try:
         yield
@@ -315,7 +344,17 @@ def _errors_as_messages(topology: Path | None) -> Iterator[None]:
         if topology is None and not _file(topology).exists():
             remedy = "name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up"
             errors.print(remedy, soft_wrap=True)
+        _print_way_to_trust(str(error))
         raise typer.Exit(os.EX_CONFIG if isinstance(error, SettingsError) else 1) from error
+
+
+def _print_way_to_trust(problem: str) -> None:
+    if "CERTIFICATE_VERIFY_FAILED" in problem:
+        way_out = (
+            "whoever signed that certificate is not trusted here: name the authority with --ca FILE, or who we are "
+            f"with --access FILE (of a local stack: {ACCESS_FILE} in its folder)"
+        )
+        errors.print(way_out, soft_wrap=True)
 
 
 def _show_changes(changes: Sequence[Change], as_json: bool, none: str) -> None:
@@ -327,39 +366,6 @@ def _show_changes(changes: Sequence[Change], as_json: bool, none: str) -> None:
         console.print(f"{change}{danger}", markup=False, style="yellow" if danger else None, soft_wrap=True)
     if not changes and none:
         console.print(none)
-
-
-def _links_table(links: Sequence[LinkState]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("namespace", "link", "state"):
-        table.add_column(column)
-    for column in ("backlog", "latency"):
-        table.add_column(column, justify="right")
-    table.add_column("problem", overflow="fold")
-    for link in links:
-        state = "[green]connected[/]" if link.connected else "[red]disconnected[/]"
-        latency = f"{link.latency_s * 1000:.0f} ms" if link.latency_s is not None else ""
-        row = (link.namespace, f"{link.source} -> {link.target}", state, _count(link.backlog), latency, link.problem)
-        table.add_row(*row)
-    return table
-
-
-def _count(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
-
-
-def _summary(seen: Observation) -> str:
-    connected = sum(link.connected for link in seen.links)
-    waiting = [link.backlog for link in seen.links if link.backlog is not None]
-    lags = [link.delay_s for link in seen.links if link.delay_s is not None]
-    behind = [cursor.behind_s for cursor in seen.cursors if cursor.behind_s is not None]
-    count = _count(sum(waiting) if waiting else None)
-    words = f"{connected} of {len(seen.links)} links connected, {count} messages waiting"
-    words += f", lag {max(lags):.0f} s" if lags else ", lag unknown"
-    words += f", cursors at most {max(behind):.1f} s behind" if behind else ", cursors unknown"
-    if unknown := len(seen.links) - len(waiting):
-        words += f", {unknown} links unknown"
-    return words + "".join(f", {cluster} unreachable" for cluster in seen.unreachable)
 
 
 def _json(value: object) -> None:

@@ -16,6 +16,7 @@ from geo.replication.connection import AddressCheck, ServiceAddress, check_addre
 from geo.replication.desired import PROBE_TOPIC, address
 from geo.replication.errors import ReplicationError
 from geo.replication.grant_probe import TriedRight, try_rights, untried_roles
+from geo.replication.left_over import left_over
 from geo.replication.model import Topology
 from geo.replication.observe import LinkState, observe
 from geo.replication.protection import unprotected
@@ -32,13 +33,15 @@ Latency = float | str  # seconds, or why there is none
 class VerifyResult(Settings):
     """Every link of the topology, every right that was tried, and the clusters that did not answer: what these would
     say nobody knows. `untried`: roles whose rights count, and of which no token was at hand. `unprotected`: clusters
-    whose brokers ask nobody for the rights that the topology names, or let more roles do everything."""
+    whose brokers ask nobody for the rights that the topology names, or let more roles do everything. `left_over`:
+    rights of the topology's roles in namespaces of other tenants, which are no part of the verdict."""
 
     links: tuple[LinkState, ...]
     unreachable: Mapping[str, str]
     rights: tuple[TriedRight, ...] = ()
     untried: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool | None:
@@ -91,6 +94,7 @@ def verify(
         # Where nothing was tried at all no right counts.
         untried=untried_roles(topology, role_tokens) if rights else (),
         unprotected=tuple(unprotected(topology, reached)),
+        left_over=left_over(topology, reached),
     )
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "PROPERTIES",
     "STATS",
     "TENANT",
+    "TENANTS",
     "BrokerConfiguration",
     "BrokerLookup",
     "ClusterData",
@@ -294,6 +295,7 @@ PROPERTIES = TypeAdapter(dict[str, str])
 CONFIGURATION = TypeAdapter(BrokerConfiguration)
 CLUSTERS = TypeAdapter(list[Annotated[str, AfterValidator(_entities)]])
 NAMESPACES = CLUSTERS
+TENANTS = CLUSTERS
 CLUSTER = TypeAdapter(ClusterData)
 TENANT = TypeAdapter(_Tenant)
 NAMESPACE = TypeAdapter(NamespaceData)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from geo.spatial.activity import FOREVER_MS, Activity
 from geo.spatial.errors import FenceError
 from geo.spatial.feature_names import given_properties, named
+from geo.spatial.feature_notices import feature_notices
 from geo.spatial.features import Feature, read_features
 from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
@@ -28,12 +30,16 @@ from geo.spatial.weekly import weekly_faults, weekly_of
 
 @dataclass(frozen=True, slots=True)
 class FenceReport:
-    """The usable fences and gates, and a message with its line for each refused or repaired one."""
+    """The usable fences and gates, and a message with its line for each refused or repaired one.
+
+    `notices`: of usable ones, properties that are ignored and may be meant as one that counts.
+    """
 
     fences: tuple[Fence, ...] = ()
     gates: tuple[Gate, ...] = ()
     refused: tuple[str, ...] = ()
     repaired: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 MAX_REFUSED: Final = 10_000
@@ -41,6 +47,7 @@ MAX_REFUSED: Final = 10_000
 RESERVED_ID: Final = "*"  # begins what stands for the whole track, or for a crowd
 _SHOWN_CHARS: Final = 60
 _NUMBERS: Final = frozenset({int, float})  # true and false are none
+_Part = TypeVar("_Part")
 _NO_POSITIONS: Final = "its coordinates are not positions of [longitude, latitude]"
 
 
@@ -56,7 +63,7 @@ def fences_from_geojson(text: str) -> FenceReport:
     fences: list[Fence] = []
     gates: list[Gate] = []
     refused, more = list[str](), 0
-    repaired: list[str] = []
+    repaired, notices = list[str](), list[str]()
     known = _Known()
     for feature in read_features(text):
         try:
@@ -66,6 +73,7 @@ def fences_from_geojson(text: str) -> FenceReport:
             more += len(refused) == MAX_REFUSED
             refused += [str(fault)][: MAX_REFUSED - len(refused)]
             continue
+        notices += [f"{feature.place}: {kind_of(made)} {made.id!r}: {note}" for note in feature_notices(feature.value)]
         if isinstance(made, Gate):
             gates.append(made)
         else:
@@ -75,7 +83,12 @@ def fences_from_geojson(text: str) -> FenceReport:
         refused.append("line 1: the text holds no GeoJSON feature")
     if more:
         refused.append(f"and {more:,} more features that cannot be used")
-    return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired))
+    return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired), tuple(notices))
+
+
+def kind_of(made: Fence | Gate) -> str:
+    """What a message calls it."""
+    return "gate" if isinstance(made, Gate) else "fence"
 
 
 def fence_of_text(text: str) -> Fence | Gate:
@@ -102,8 +115,6 @@ def fence_of(feature: Feature) -> Fence | Gate:
     except FenceError as fault:
         shown = "" if name is None else str(name)[:_SHOWN_CHARS]
         raise FenceError(fault.reason, fence_id=shown, place=feature.place) from None
-    except ValidationError as fault:
-        raise FenceError(weekly_faults(fault), fence_id=str(name)[:_SHOWN_CHARS], place=feature.place) from None
 
 
 class _Known:
@@ -152,21 +163,56 @@ def _geometry(value: object) -> _Geometry:
     return _Geometry(kind, coordinates)
 
 
+class _Parts:
+    """The parts of a feature, each judged though another one has a fault."""
+
+    def __init__(self) -> None:
+        self._faults: list[str] = []
+
+    def of(self, make: Callable[[], _Part]) -> _Part | None:
+        """A part; None where it has a fault."""
+        try:
+            return make()
+        except FenceError as fault:
+            self._faults.append(fault.reason)
+        except ValidationError as fault:
+            self._faults.append(weekly_faults(fault))
+        return None
+
+    def check(self) -> None:
+        """Raises FenceError with every fault, in one text."""
+        if self._faults:
+            raise FenceError("; ".join(self._faults))
+
+
 def _made(name: str, feature: Feature, properties: dict[str, Any]) -> Fence | Gate:
-    geometry = _geometry(feature.value.get("geometry"))
-    if _is_gate(geometry.kind, properties):
-        return Gate(name, _ring(geometry.coordinates), *_in_force(properties))
-    shape, notes = _shape(geometry, properties)
-    active, effective_from_ms = _in_force(properties)
+    parts = _Parts()
+    geometry = parts.of(lambda: _geometry(feature.value.get("geometry")))
+    is_gate = geometry and parts.of(lambda: _is_gate(geometry.kind, properties))
+    in_force = parts.of(lambda: _in_force(properties))
+    if geometry and is_gate:
+        line = parts.of(lambda: _ring(geometry.coordinates))
+        gate = parts.of(lambda: Gate(name, line, *in_force)) if line is not None and in_force else None
+        parts.check()
+        assert gate is not None
+        return gate
+    shape = geometry and is_gate is False and parts.of(lambda: _shape(geometry, properties))
+    priority = parts.of(lambda: _priority(properties.get("priority", 0)))
+    limited = "speed_limit_mps" in properties
+    limit = parts.of(lambda: _number(properties, "speed_limit_mps")) if limited else None
+    parts.check()
+    assert shape, "checked"
+    assert in_force, "checked"
+    assert priority is not None, "checked"
     return Fence(
         id=name,
-        shape=shape,
-        priority=_priority(properties.get("priority", 0)),
-        active=active,
-        notes=notes,
+        shape=shape[0],
+        priority=priority,
+        active=in_force[0],
+        notes=shape[1],
         line=feature.line,
-        speed_limit_mps=_number(properties, "speed_limit_mps") if "speed_limit_mps" in properties else None,
-        effective_from_ms=effective_from_ms,
+        speed_limit_mps=limit,
+        effective_from_ms=in_force[1],
     )
 
 
@@ -235,12 +281,15 @@ def _priority(value: Any) -> int:
 
 def _in_force(properties: dict[str, Any]) -> tuple[Activity, int]:
     """When a version is in force, and its effective date: an earlier version ends there, whatever the windows are."""
-    begin = effective_from_ms(properties)
-    span = Activity([(begin, _instant(properties, "effective_until"))])
+    parts, weekly = _Parts(), properties.get("weekly")
+    begin = parts.of(lambda: effective_from_ms(properties))
+    until = parts.of(lambda: _instant(properties, "effective_until"))
+    windows = None if weekly is None else parts.of(lambda: weekly_of(weekly).activity())
+    parts.check()
+    span = Activity([(begin, until)])
     if not span.ever():
         raise FenceError("effective_until is not after effective_from")
-    weekly = properties.get("weekly")
-    active = span if weekly is None else span & weekly_of(weekly).activity()
+    active = span if windows is None else span & windows
     if not active.ever():
         raise FenceError(
             "it is never in force: between its effective_from and effective_until no weekly window is open"

@@ -97,3 +97,14 @@ def test_files_that_cannot_be_read_are_said_in_one_line(lake: Path, tmp_path: Pa
     for words in (["check", tmp_path / "none.toml"], ["diff", tmp_path / "none.toml", "--lake", lake]):
         code, text = run(*words)
         assert (code, "none.toml" in text, "Traceback" in text) == (1, True, False)
+
+
+def test_a_repaired_fence_is_a_warning_of_a_check_and_of_its_json(tmp_path: Path) -> None:
+    ring = [[10, 53.5], [10.1, 53.6], [10.1, 53.5], [10, 53.6], [10, 53.5]]
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    file = tmp_path / "fences.geojson"
+    file.write_text(json.dumps({"type": "Feature", "properties": {"id": "a"}, "geometry": geometry}))
+    code, text = run("check", file)
+    assert (code, f"warning: {file}: line 1: fence 'a': repaired: " in text) == (0, True)
+    (warning,) = json.loads(run("check", file, "--json")[1])["warnings"]
+    assert "repaired" in warning

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloud_jobs.errors import ReferenceFileError
+from cloud_jobs.judged_reference import judged_reference
 from cloud_jobs.reference_files import read_reference
 from simulator import generated_scenario, write_folder
 from tests.cloud_jobs.publications import rows_of
@@ -108,3 +110,62 @@ def test_the_contracts_of_a_generated_fleet_can_be_used(tmp_path: Path) -> None:
     write_folder(tmp_path, generated_scenario(seed=7, vehicles=4, regions=("eu", "us")))
     versions = read_reference([tmp_path / "contracts.toml"])
     assert {version.kind for version in versions} == {"legal_entity", "tariff", "account"}
+
+
+CROSSED = [[10, 53.5], [10.1, 53.6], [10.1, 53.5], [10, 53.6], [10, 53.5]]
+OPEN = [[10, 53.5], [10.1, 53.5], [10.1, 53.6]]
+
+
+def fence_with(ring: Any = RING, **properties: Any) -> dict[str, Any]:
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    return {"type": "Feature", "properties": {"id": "a", **properties}, "geometry": geometry}
+
+
+@pytest.mark.parametrize(
+    ("feature", "said"),
+    [
+        (fence_with(CROSSED), "repaired: Self-intersection[10.05 53.55]"),
+        (fence_with(OPEN), "an unclosed ring was closed"),
+        (fence_with(effective_form="2027-01-01T00:00:00Z"), "did you mean effective_from?"),
+        (fence_with(radius=3), "did you mean radius_m?"),
+        (fence_with(Priority=3), "did you mean priority?"),
+        (fence_with() | {"effective_from": "2027-01-01T00:00:00Z"}, "stands beside its properties"),
+    ],
+)
+def test_what_a_fence_says_and_may_not_mean_is_a_warning_with_its_place(
+    tmp_path: Path, feature: dict[str, Any], said: str
+) -> None:
+    file = file_of(tmp_path, "fences.geojson", [FENCE | {"id": "b", "properties": {}}, feature])
+    (one,) = (notice for notice in judged_reference([file], None, datetime.now(UTC)).checked.notices)
+    assert one.startswith(f"{file}: line 1, feature 2: fence 'a': "), one
+    assert said in one
+
+
+@pytest.mark.parametrize("own", [{"date": "1"}, {"ID": 7}, {"name": "depot", "until": "noon", "kind": "x"}])
+def test_a_publishers_own_property_is_no_warning(tmp_path: Path, own: dict[str, Any]) -> None:
+    file = file_of(tmp_path, "fences.geojson", fence_with(**own))
+    assert judged_reference([file], None, datetime.now(UTC)).checked.notices == []
+
+
+def test_every_fault_of_a_feature_is_named(tmp_path: Path) -> None:
+    wrong = fence_with([[0, 91]] * 4, priority="high", speed_limit_mps=-1, effective_from="now", effective_until="then")
+    with pytest.raises(ReferenceFileError) as refused:
+        read_reference([file_of(tmp_path, "fences.geojson", wrong)])
+    (fault,) = refused.value.faults
+    for part in ("latitude", "priority 'high'", "speed_limit_mps -1", "effective_from 'now'", "effective_until 'then'"):
+        assert part in fault
+
+
+def test_contracts_in_a_file_of_another_name_are_said_to_need_theirs(tmp_path: Path) -> None:
+    for text in (CONTRACT, f"# rates\n\n{CONTRACT}"):
+        with pytest.raises(ReferenceFileError) as refused:
+            read_reference([file_of(tmp_path, "rates.tml", text)])
+        assert "name it .toml" in refused.value.faults[0]
+    assert len(read_reference([file_of(tmp_path, "fences.tml", [FENCE])])) == 1
+
+
+def test_a_file_of_devices_is_said_to_have_a_command_of_its_own(tmp_path: Path) -> None:
+    text = '[[device]]\ntenant = "acme"\nid = "bus-1"\nstate = "expected"\n'
+    with pytest.raises(ReferenceFileError) as refused:
+        read_reference([file_of(tmp_path, "devices.toml", text)])
+    assert "waybill reference check devices FILE" in refused.value.faults[0]

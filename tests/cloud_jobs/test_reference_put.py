@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from typer.testing import CliRunner, Result
 from cloud_jobs import reference_publisher
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_cli import _who_goes_by, app
+from cloud_jobs.reference_files import read_placed
 from identity.operator_files import NewOperator
 from runtime import cluster_clock
 from runtime.cluster_clock import ClockDiffers
 from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
+from tests.cloud_jobs.publications import row_of
 from tests.identity.operators import operator, operators_file
 from tests.tokens import token_file
 
@@ -184,3 +187,16 @@ def test_a_machine_whose_clock_is_wrong_publishes_nothing(
     done = put(tmp_path, legal_entity())
     assert (done.exit_code, published.keys) == (1, [])
     assert "is not known" in done.stderr
+
+
+def test_what_the_lake_has_in_force_already_is_said_to_be_the_same(tmp_path: Path, published: Published) -> None:
+    first = put(tmp_path, legal_entity(), tariff(price()), account("acme", device()))
+    assert first.stdout.splitlines()[0] == "published: 1 account, 1 legal entity, 1 tariff"
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    versions = [one.version for one in read_placed([tmp_path / "contracts.toml"])]
+    bodies = [(one.kind, one.id, json.loads(one.body)) for one in versions]
+    lake.append("reference", [row_of(kind, name, body, at) for at, (kind, name, body) in enumerate(bodies)])
+    again = put(tmp_path, legal_entity(), tariff(price()), account("acme", device()))
+    assert again.exit_code == 0, again.output
+    assert again.stdout.splitlines()[0].endswith("1 tariff; 3 of them as the lake has it in force")

@@ -10,7 +10,7 @@ from edge_agent.clock.jumps import ClockJump
 from edge_agent.config import AgentSettings
 from edge_agent.drain.inbox import MAX_NEW_BATCHES, MAX_REPORTS, DrainInbox
 from edge_agent.drain.region import LEAVE_WITHIN_S, RegionChoice, UplinkHealth
-from edge_agent.errors import LinkClosed, LinkError, StoreError
+from edge_agent.errors import LinkClosed, LinkError, NoCertificate, StoreError
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id
 from edge_agent.uplink.protocol import OutgoingBatch, UplinkEvent
 from tests.edge_agent.makers import fill, open_buffer
@@ -169,10 +169,19 @@ def test_the_only_region_is_never_left():
 def test_how_the_last_connection_ended_is_known_until_a_region_acknowledges():
     it = choice("eu", "us")
     assert it.last_failure == ""
-    it.on_failure(0.0, LinkError("eu.example:8883: certificate revoked"), None)
+    it.on_failure(0.0, LinkError("eu.example:8883: certificate revoked"), "eu")
+    it.on_connected(0.5)
     it.update(1.0, None, "eu", is_acked=False)
     assert it.last_failure == "eu.example:8883: certificate revoked"
     it.on_acked()
+    assert it.last_failure == ""
+
+
+def test_why_there_was_no_connection_is_over_when_there_is_one_though_nothing_is_sent():
+    it = choice("eu")
+    it.on_failure(0.0, NoCertificate("eu: the device has no operational certificate yet; records are kept"), None)
+    assert it.last_failure
+    it.on_connected(1.0)
     assert it.last_failure == ""
 
 

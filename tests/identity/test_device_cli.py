@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -221,9 +223,9 @@ def test_a_tenant_that_there_is_not_is_refused_with_the_one_that_may_be_meant(
 @pytest.mark.parametrize(
     ("device", "region", "said"),
     [
-        ("acme/bus-1", "EU", "there is no region 'EU': did you mean eu? The settings name eu;"),
-        ("acme/bus-1", "mars", "there is no region 'mars': the settings name eu;"),
-        ("kaze/bus-1", "eu", "there is no tenant 'kaze': the settings name acme, zeta;"),
+        ("acme/bus-1", "EU", "there is no region 'EU': did you mean eu? `regions` of {config} names eu;"),
+        ("acme/bus-1", "mars", "there is no region 'mars': `regions` of {config} names eu;"),
+        ("kaze/bus-1", "eu", "there is no tenant 'kaze': `tenants` of {config} names acme, zeta;"),
     ],
 )
 def test_what_the_settings_do_not_name_is_refused_before_the_registry_is_read(
@@ -235,7 +237,7 @@ def test_what_the_settings_do_not_name_is_refused_before_the_registry_is_read(
     monkeypatch.setattr(InMemory, "__enter__", enter)
     expect = ["expect", device, "--region", region, "--by-hand", "--reason", "new", "--config", str(config)]
     refused = CliRunner().invoke(app, expect)
-    assert (refused.exit_code, said in refused.stderr) == (3, True), refused.output
+    assert (refused.exit_code, said.format(config=config) in refused.stderr) == (3, True), refused.output
 
 
 def test_while_a_region_is_missing_nothing_is_called_confirmed_and_one_that_the_settings_lack_is_named(
@@ -297,9 +299,31 @@ def test_an_expected_device_whose_predecessor_ended_otherwise_is_said_to_be_one_
     monkeypatch.setattr(InMemory, "get", lambda _, name: held.get(name))
     monkeypatch.setattr(InMemory, "publish", published)
     options = ["--region", "eu", "--factory", "SN-1", "--reason", "x", "--config", str(config)]
-    done = CliRunner().invoke(app, ["expect", "zeta/bus-1", *options])
+    done = CliRunner().invoke(app, ["expect", "zeta/bus-1", "--again", *options])
     assert (done.exit_code, [one.predecessor for one in made]) == (0, [None]), done.output
     assert "acme/bus-1 ended otherwise: zeta/bus-1 is a device of its own" in done.stderr
+
+
+def test_a_token_that_was_given_out_ends_by_again_alone_and_never_unseen(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def published(_: object, entries: Iterable[DeviceEntry], *__: object, **___: object) -> ChangeOutcome:
+        return ChangeOutcome(tuple(DevicePublication(one, "019e") for one in entries))
+
+    monkeypatch.setattr(InMemory, "get", lambda *_: expected())
+    monkeypatch.setattr(InMemory, "publish", published)
+    options = ["--reason", "x", "--config", str(config), "--region", "eu"]
+    for claim in (["--token-file", str(tmp_path / "other.token")], ["--by-hand"]):
+        done = CliRunner().invoke(app, ["expect", "acme/bus-1", *claim, *options])
+        assert done.exit_code == 3
+        assert "expected already, in region eu with a one-time token that is good" in done.stderr
+        assert (tmp_path / "other.token").exists() is (claim == ["--by-hand"]), "of the one before that was published"
+        done = CliRunner().invoke(app, ["expect", "acme/bus-1", "--again", *claim, *options])
+        assert done.exit_code == 0
+        assert "acme/bus-1: it was expected in region eu with a one-time token" in done.stderr
+        assert "void" in done.stderr
+    done = CliRunner().invoke(app, ["expect", "acme/bus-1", "--again", "--by-hand", "--json", *options])
+    assert "void" in json.loads(done.stdout)["void"]["acme/bus-1"]
 
 
 @pytest.mark.parametrize(
@@ -382,3 +406,19 @@ def test_with_a_token_that_has_ended_a_command_is_refused_at_once(tmp_path: Path
     answer = json.loads(said.stdout)
     assert (said.exit_code, answer["result"]) == (3, "refused")
     assert f"token of fleet-operator in {token} ended at" in answer["why"]
+
+
+def test_where_the_local_stack_does_not_run_a_command_says_so_at_once(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        text = re.sub(
+            r'service_url = ".*"', f'service_url = "pulsar://127.0.0.1:{taken.getsockname()[1]}"', config.read_text()
+        )
+        (config.parent / "operator.toml").write_text(text)
+        monkeypatch.setenv("WAYBILL_STACK", str(config.parent))
+        done = CliRunner().invoke(app, ["list"])
+        assert (done.exit_code, "waybill up" in done.stderr) == (1, True), done.output
+        taken.listen()
+        assert CliRunner().invoke(app, ["list"]).exit_code == 0

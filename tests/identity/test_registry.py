@@ -31,6 +31,7 @@ from identity.registry import (
     revoke,
     suspend,
 )
+from identity.ways_out import ended_claims
 from tests.examples import examples
 from tests.identity.registry_strategies import (
     CERTIFICATE,
@@ -44,6 +45,7 @@ from tests.identity.registry_strategies import (
     published,
 )
 
+AGAIN = "--again gives it another claim"
 REFUSED = pytest.raises(ChangeRefused)
 
 
@@ -125,12 +127,27 @@ def test_a_device_without_a_claim_is_active_and_one_with_a_claim_is_expected() -
     assert expected().state is DeviceState.EXPECTED
 
 
-def test_a_lost_token_is_replaced_by_another_while_the_device_is_expected_and_never_after() -> None:
-    again = expect("acme", "bus-1", region="eu", claim=CLAIM, change=CHANGE, held=expected())
-    assert again.version == 2
-    with REFUSED as refused:
-        expect("acme", "bus-1", region="eu", claim=CLAIM, change=CHANGE, held=active())
-    assert (refused.value.device, refused.value.change) == ("acme/bus-1", "expect")
+def test_a_device_that_is_known_is_refused_with_what_is_there() -> None:
+    for held, said in ((expected(), f"in region eu with .* good.*{AGAIN}"), (active(), f"active: .*{AGAIN}")):
+        with pytest.raises(ChangeRefused, match=said) as refused:
+            expect("acme", "bus-1", region="us", claim=OTHER_CLAIM, change=CHANGE, held=held)
+        assert (refused.value.device, refused.value.change) == ("acme/bus-1", "expect")
+
+
+def test_what_is_expected_may_get_its_certificate_by_hand_and_what_is_active_not() -> None:
+    made = expect_again(expected(), region="us", claim=None, change=change())
+    assert (made.state, made.claim, made.region, made.version) == (DeviceState.ACTIVE, None, "us", 2)
+    with pytest.raises(ChangeRefused, match="waybill pki device"):
+        expect_again(enrol(expected(), CERTIFICATE, CHANGE), region="eu", claim=None, change=change())
+
+
+def test_a_claim_that_ends_by_another_one_is_named() -> None:
+    again = expect_again(expected(), region="us", claim=OTHER_CLAIM, change=change())
+    said = ended_claims({"acme/bus-1": expected()}, [again])["acme/bus-1"]
+    assert "in region eu with a one-time token" in said
+    assert "void" in said
+    assert ended_claims({"acme/bus-1": None}, [expected()]) == {}
+    assert ended_claims({"acme/bus-1": expected()}, [suspend(expected(), CHANGE)]) == {}
 
 
 def test_a_device_whose_certificates_have_ended_gets_another_claim_and_one_that_is_good_keeps_it_from_that() -> None:
@@ -165,12 +182,9 @@ def test_a_device_that_was_suspended_before_it_enrolled_and_resumed_gets_another
     assert not any(one.was_never_enrolled for one in (active(), enrol(again, CERTIFICATE, change())))
 
 
-def test_a_claim_that_was_lost_or_ended_is_replaced_by_another_with_again_and_without() -> None:
-    for made in (
-        expect("acme", "bus-1", region="us", claim=OTHER_CLAIM, change=change(), held=expected()),
-        expect_again(expected(), region="us", claim=OTHER_CLAIM, change=change()),
-    ):
-        assert (made.state, made.claim, made.region, made.version) == (DeviceState.EXPECTED, OTHER_CLAIM, "us", 2)
+def test_a_claim_that_was_lost_or_ended_is_replaced_by_another() -> None:
+    made = expect_again(expected(), region="us", claim=OTHER_CLAIM, change=change())
+    assert (made.state, made.claim, made.region, made.version) == (DeviceState.EXPECTED, OTHER_CLAIM, "us", 2)
 
 
 def _begun_by_move() -> DeviceEntry:
@@ -181,11 +195,8 @@ def test_a_predecessor_that_ended_otherwise_does_not_hold_the_name_of_its_succes
     begun, revoked = _begun_by_move(), revoke(active(), CHANGE)
     other = replace(active(), "bus-2", Beginning(CLAIM), CHANGE)[0]
     for predecessor in (revoked, other, None):
-        for made in (
-            expect("zeta", "bus-1", region="eu", claim=OTHER_CLAIM, change=CHANGE, held=begun, predecessor=predecessor),
-            expect_again(begun, region="eu", claim=OTHER_CLAIM, change=CHANGE, predecessor=predecessor),
-        ):
-            assert (made.predecessor, made.vehicle, made.version) == (None, "zeta/bus-1", 2)
+        made = expect_again(begun, region="eu", claim=OTHER_CLAIM, change=CHANGE, predecessor=predecessor)
+        assert (made.predecessor, made.vehicle, made.version) == (None, "zeta/bus-1", 2)
 
 
 def test_a_predecessor_that_goes_on_keeps_its_successor_waiting_and_one_that_ended_for_it_its_place() -> None:
@@ -193,9 +204,9 @@ def test_a_predecessor_that_goes_on_keeps_its_successor_waiting_and_one_that_end
     with pytest.raises(
         ChangeRefused, match="is to succeed acme/bus-1, which is active: move or replace that one again"
     ):
-        expect("zeta", "bus-1", region="eu", claim=OTHER_CLAIM, change=CHANGE, held=begun, predecessor=active())
+        expect_again(begun, region="eu", claim=OTHER_CLAIM, change=CHANGE, predecessor=active())
     ended, begun = move(active(), "zeta", Beginning(CLAIM), CHANGE)
-    made = expect("zeta", "bus-1", region="eu", claim=OTHER_CLAIM, change=CHANGE, held=begun, predecessor=ended)
+    made = expect_again(begun, region="eu", claim=OTHER_CLAIM, change=CHANGE, predecessor=ended)
     assert (made.predecessor, made.vehicle) == ("acme/bus-1", "acme/bus-1")
 
 
@@ -221,7 +232,7 @@ def _tried(entry: DeviceEntry) -> list[str]:
 def test_every_refusal_names_a_way_on() -> None:
     replaced = replace(active(), "bus-2", Beginning(CLAIM), CHANGE)[0]
     states = [expected(), active(), suspend(active(), CHANGE), revoke(active(), CHANGE), replaced]
-    ways = "suspend|resume|revoke|replace|expect|change that one|by hand"
+    ways = "--again|suspend|resume|revoke|replace|expect|change that one|by hand"
     for entry in states:
         said = _tried(entry)
         assert said

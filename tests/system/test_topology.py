@@ -175,7 +175,7 @@ def test_an_apply_that_holds_something_back_ends_as_the_plan_does(stack: LocalSt
     longer = '[tenants.brief]\n[namespaces."brief/a"]\nclusters = ["hq"]\nretention = { minutes = 100, size_mb = 10 }\n'
     longer += '[namespaces."brief/a".topics.one]\n'
     text = Path(topology_file(stack)).read_text()
-    shutil.copy(stack.folder / "access.toml", tmp_path)
+    shutil.copy(stack.folder / "operator-access.toml", tmp_path)
 
     def topology(*words: str, own: str) -> Result:
         file.write_text(f"{text}\n{own}")
@@ -249,7 +249,7 @@ def test_plan_says_by_its_exit_status_whether_something_differs(stack: LocalStac
     assert same.exit_code == (2 if kept else 0), "tests may leave topics, and nothing else may differ"
     assert len(kept) == len(json.loads(same.stdout))
     other = tmp_path / "topology.toml"
-    shutil.copy(stack.folder / "access.toml", tmp_path)
+    shutil.copy(stack.folder / "operator-access.toml", tmp_path)
     text = Path(topology_file(stack)).read_text()
     other.write_text(
         text.replace("topics.refused]", 'topics.refused]\n[namespaces."{tenant}/telemetry-{region}".topics.new]')

@@ -147,7 +147,7 @@ def test_a_tenants_quotas_are_set_changed_and_taken_back_and_its_rate_holds_its_
 
 def test_while_a_cluster_is_away_the_others_are_applied_to_and_it_is_named(own: LocalStack, tmp_path: Path) -> None:
     raised = tmp_path / "raised.toml"
-    shutil.copy(own.folder / "access.toml", tmp_path)
+    shutil.copy(own.folder / "operator-access.toml", tmp_path)
     text = (own.folder / "topology.toml").read_text()
     raised.write_text(text + '[namespaces."fleet/telemetry-{region}".backlog_quota]\nsize_mb = 7\n')
     own.pulsar["eu"].kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
@@ -13,8 +14,11 @@ from cloud_jobs.billing.contracts.errors import (
     ContractFault,
     DeviceInTwoAccounts,
     MetersForgotten,
+    MissingParent,
     SharedNumberPrefix,
+    UnknownLegalEntity,
     UnknownPayer,
+    UnknownTariff,
 )
 from cloud_jobs.billing.contracts.notices import begin_of, differing, notices
 from cloud_jobs.billing.contracts.resolved import Contracts
@@ -51,7 +55,11 @@ def check_contracts(
     changed = {(row["kind"], row["id"]) for row in stated}
     payers = sorted({*before.payers_of(changed), *after.payers_of(changed)})
     places = {(row["kind"], row["id"], since): row["place"] for row in stated for since in (None, begin_of(row))}
-    found = [_Found(_placed(fault, places), fault.is_lack) for fault in _faults(before, after, stated, payers)]
+    ids = _ids((*published, *stated))
+    found = [
+        _Found(_placed(fault, places) + _advice(fault, ids), fault.is_lack)
+        for fault in _faults(before, after, stated, payers)
+    ]
     found += [_Found(text, is_lack) for text, is_lack in faults_of_zones(published, stated)]
     begins = [begin for row in differing(published, stated) if (begin := begin_of(row))]
     return CheckedContracts(
@@ -112,6 +120,29 @@ def _placed(fault: ContractFault, places: Mapping[tuple[str, str, datetime | Non
     """A fault behind the file and line of what it names, if that is in the files."""
     found = [places[one] for one in _named(fault) if one in places]
     return ": ".join([", ".join(found), str(fault)]).removeprefix(": ")
+
+
+def _ids(rows: Iterable[Row]) -> dict[str, set[str]]:
+    """The ids that there are of each kind, published or stated."""
+    ids: dict[str, set[str]] = {}
+    for row in rows:
+        ids.setdefault(row["kind"], set()).add(row["id"])
+    return ids
+
+
+def _advice(fault: ContractFault, ids: Mapping[str, set[str]]) -> str:
+    """The name that may be meant by one that is not there."""
+    match fault:
+        case UnknownTariff():
+            kind, name = "tariff", fault.tariff
+        case UnknownLegalEntity():
+            kind, name = "legal_entity", fault.legal_entity
+        case MissingParent():
+            kind, name = "account", fault.parent
+        case _:
+            return ""
+    near = get_close_matches(name, ids.get(kind, set()) - {name}, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _named(fault: ContractFault) -> Iterator[tuple[str, str, datetime | None]]:

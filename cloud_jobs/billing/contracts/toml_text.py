@@ -12,7 +12,16 @@ from pydantic import BaseModel, ValidationError
 
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
 from geo.alerts import AlertRule
-from settings import TextFault, TomlLines, TomlPath, one_line, parse_toml, problem_text, toml_fault
+from settings import (
+    TextFault,
+    TomlLines,
+    TomlPath,
+    one_line,
+    parse_toml,
+    problem_text,
+    toml_fault,
+    without_consequences,
+)
 from settings.text_fault import MAX_REASON_CHARACTERS
 
 TABLES: Final[dict[str, type[BaseModel]]] = {**MODEL_OF, "alert_rule": AlertRule}
@@ -21,6 +30,8 @@ MAX_TOML_CONTRACTS_BYTES: Final = 8 << 20
 MAX_TEXT_FAULTS: Final = 100
 """So many faults of a text are named."""
 _MAX_NUMBER: Final = 64
+_DEVICE: Final = "device"
+"""What a table of a file of devices is called."""
 
 
 class StatedContract(NamedTuple):
@@ -78,11 +89,7 @@ def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
     """Kind, number and table of each contract; a text instead of a table says what is wrong."""
     for kind, given in tables.items():
         if kind not in TABLES:
-            near = get_close_matches(kind, TABLES, 1)
-            advice = (
-                f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
-            )
-            yield kind, None, f"{one_line(kind, 80)}: no such table; {advice}"
+            yield kind, None, f"{one_line(kind, 80)}: no such table; {_table_meant(kind)}"
         elif not isinstance(given, list):
             yield kind, None, f"{kind}: is one table, and a list of them is needed: write [[{kind}]]"
         else:
@@ -90,10 +97,17 @@ def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
                 yield kind, number, one if isinstance(one, dict) else f"{kind}: a table is needed: write [[{kind}]]"
 
 
+def _table_meant(kind: str) -> str:
+    if kind == _DEVICE:
+        return "a file of devices has a command of its own: waybill reference check devices FILE (and put devices)"
+    near = get_close_matches(kind, TABLES, 1)
+    return f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
+
+
 def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """The place of each fault in a contract, and what is said of it."""
     named = table.get("id")
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
-    for detail in error.errors(include_url=False):
+    for detail in without_consequences(error.errors(include_url=False)):
         said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
         yield detail["loc"], f"{who}: {said}"

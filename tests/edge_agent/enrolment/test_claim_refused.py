@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.enrolment.claim_exchange import _meaning
+from edge_agent.link_advice import claim_refusal
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from edge_agent.enrolment.claim_exchange import _meaning
     ],
 )
 def test_each_cause_has_its_words(problem: str, said: str) -> None:
-    assert said in _meaning(problem)
+    assert said in claim_refusal(problem)

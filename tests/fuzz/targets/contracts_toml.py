@@ -34,8 +34,8 @@ def judge(data: bytes) -> None:
     assert len(faults) <= MAX_TEXT_FAULTS
     assert all(0 <= fault.line <= lines for fault in faults)
     assert all(0 <= one.line_of() <= lines for one in found)
-    for place_of, _ in _contracts_in(text):
-        place_of()
+    for read in _contracts_in(text):
+        read.place_of()
 
 
 def bounded(data: bytes) -> None:

@@ -15,10 +15,10 @@ from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Change, ClusterUnreachable, ReplicationError, Topology
 from geo.replication.apply import _make, _pending
-from geo.replication.cli import _summary
 from geo.replication.observe import Observation, observe
 from geo.replication.reconnect import _disconnected
 from geo.replication.rest_response import RestResponse
+from geo.replication.terminal import summary
 from geo.replication.watch import ReplicationCollector
 from tests.geo.replication.plan_model import read_plan
 from tests.geo.spatial.json_values import GONE, Place, places, put
@@ -88,7 +88,7 @@ def watched(clients: Mapping[str, AdminClient]) -> Observation:
     collector = ReplicationCollector()
     collector.update(seen)
     generate_latest(collector.registry())
-    _summary(seen).encode()
+    summary(seen).encode()
     json.dumps(seen.model_dump(mode="json"))
     return seen
 

@@ -104,6 +104,14 @@ def test_what_is_neither_there_nor_in_the_files_is_named() -> None:
     assert any("the parent 'nobody', which is not there" in one for one in found.lacking)
 
 
+def test_of_what_is_not_there_the_nearest_name_is_said() -> None:
+    wrong = account("gamma", device("van-3"), tariff="standart"), account("child", parent="acmee")
+    lacking = checked(*wrong).lacking
+    assert any("tariff 'standart', which was not published; did you mean 'standard'?" in one for one in lacking)
+    assert any("did you mean 'acme'?" in one for one in lacking)
+    assert not any("did you mean" in one for one in checked(account("gamma", device("van-3"), tariff="zz")).lacking)
+
+
 def test_a_circle_that_a_new_version_would_close_is_named() -> None:
     published = rows(*WHOLE, tariff(id="other"), account("child", parent="beta"))
     closing = account("beta", device("van-2"), parent="child", effective_from="2026-05-01T00:00:00Z")

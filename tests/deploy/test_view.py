@@ -1,0 +1,27 @@
+"""What is said of a stack while it starts, and which settings are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deploy.local.stack_state import ServerRecord
+from deploy.local.view import Announced, settings_line
+
+
+def record(name: str, state: str) -> ServerRecord:
+    return ServerRecord(name=name, kind="x", state=state, process=None, log=Path("log"), addresses={})
+
+
+def test_each_state_is_said_once_and_what_was_not_started_yet_is_not_called_stopped() -> None:
+    said = Announced()
+    assert said.lines([record("links", "healthy"), record("access-eu", "stopped")]) == ["links: healthy"]
+    assert said.lines([record("links", "healthy"), record("access-eu", "starting")]) == []
+    assert said.lines([record("access-eu", "healthy")]) == ["access-eu: healthy"]
+    assert said.lines([record("access-eu", "stopped")]) == ["access-eu: stopped"]
+
+
+def test_the_settings_of_a_regions_access_daemon_are_named_beside_the_others(tmp_path: Path) -> None:
+    (tmp_path / "access-eu").mkdir()
+    for name in ("operator.toml", "access-eu/access.toml"):
+        (tmp_path / name).write_text("")
+    assert settings_line(tmp_path) == f"settings in {tmp_path}: operator.toml, access-eu/access.toml"
