@@ -114,9 +114,9 @@ class AlertWatch:
             return ""
         self._said, self._said_s = len(found), time.monotonic()
         alert, read_ms = next(reversed(found.values()))
-        what = f"{alert.tenant}/{alert.device}: {alert.kind} {alert.place}"
+        what, ms = f"{alert.tenant}/{alert.device}: {alert.kind} {alert.place}", read_ms - alert.received_ms
         return (
-            f"{len(found)} alerts at the centre; the newest, {what}, {read_ms - alert.received_ms} ms after its batch"
+            f"{len(found)} alerts at the centre; the newest, {what}, {ms} ms after its batch was in the region's topic"
         )
 
     def close(self) -> None:
