@@ -13,6 +13,7 @@ from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
 from settings.file_fault import file_fault
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line
+from settings.pattern_words import pattern_words
 from settings.regular_file import open_file
 
 Made = TypeVar("Made", bound=Settings)
@@ -75,6 +76,8 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
             if isinstance(given, dict)
             else (f"{where}: is a {type(given).__name__}, and a list is needed")
         )
+    if detail["type"] == "string_pattern_mismatch" and (words := pattern_words(detail["ctx"]["pattern"])):
+        return f"{where}: {words}" if where else words
     if detail["type"] != "extra_forbidden":
         fault = detail["msg"].removeprefix("Value error, ")
         return f"{where}: {fault}" if where else fault

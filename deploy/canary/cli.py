@@ -166,6 +166,7 @@ def setup(
     """
     settings = _settings(config)
     from cloud_jobs.reference_cli import put
+    from deploy.canary.files_beside import publishing_beside
     from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 
     # a month is billed as a whole: within it the account would be free for some of it
@@ -179,10 +180,10 @@ def setup(
         put([out], config=publish, key=key, reason=reason)
         return
     # without a lake the check says nothing of what is in force already
-    lake = settings.lake or "LAKE"
+    by = publishing_beside(config, settings.lake)
     typer.echo("to check and to publish them:")
-    typer.echo(f"  waybill reference check {out} --lake {lake}")
-    typer.echo(f'  waybill reference put {out} --config cloud.toml --key YOUR.key --reason "{reason}"')
+    typer.echo(f"  waybill reference check {out} --lake {by.lake}")
+    typer.echo(f'  waybill reference put {out} --config {by.config} --key {by.key} --reason "{reason}"')
 
 
 @contextmanager
