@@ -15,7 +15,7 @@ RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 OF_STATUS = re.compile(
     r"^\*\*See\.\*\* `(fleet-gateway|waybill) alerts status[^`]*`[^:.]*: (?P<rows>[^.]*)", re.MULTILINE
 )
-ROW = re.compile(r"\*(?P<emphasised>[a-z ]+)\*|`(?P<quoted>[a-z ]+)`")
+ROW = re.compile(r"\*(?P<emphasised>[a-z ]+)\*|`(?P<quoted>[a-z][a-z ]*[a-z])`")
 
 
 @pytest.mark.parametrize(("page", "status"), [("alerts.md", AlertsStatus), ("webhooks.md", NotifierStatus)])
