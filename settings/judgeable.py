@@ -15,7 +15,7 @@ __all__ = ["faults_between"]
 def faults_between(model: type[BaseModel], given: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
     """What the rules of a model say of those of its keys that are right by themselves, each with its place.
 
-    Pydantic asks no rule as long as one key is wrong, so a mistake showed only when others were mended.
+    Pydantic asks no rule as long as one key is wrong, so a mistake showed only when others were corrected.
     """
     if not isinstance(given, Mapping):
         return

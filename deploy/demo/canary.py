@@ -20,6 +20,7 @@ from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 from deploy.canary.status import CanaryStatus, HopStatus, money_text, read_canary_status
 from deploy.demo.guarding import ExpectedDevice, expect_devices
+from deploy.demo.shown_settings import show_settings
 from deploy.local import DaemonProcess, LocalStack, PortBook
 from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
 from settings import load
@@ -111,6 +112,7 @@ class DemoCanary:
         if self._stack.access_daemons:
             device = ExpectedDevice((CANARY_TENANT, self.settings.device), self._region, self._token_file)
             expect_devices(self._stack, [device], "is the canary of the demo")
+        show_settings(self._stack.folder, f"{canary_device(self._region)}.toml", self._config)
         self._stack.add(self._process, wait=False)
 
     def finish(self, poll: Callable[[], None], timeout_s: float) -> CanaryFindings:
