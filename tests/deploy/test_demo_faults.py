@@ -238,3 +238,19 @@ def test_processor_time_of_a_process_grows_with_its_work() -> None:
     assert sum(range(3_000_000)) > 0
     assert cpu_seconds(os.getpid()) > before > 0
     assert cpu_seconds(2**22 + 1) == 0
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_records_are_waited_for_as_long_as_the_ingest_works_on_its_first_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    monkeypatch.setattr("deploy.demo.scenario._POLL_S", 0.002)
+    looks = itertools.count()
+    monkeypatch.setattr("deploy.demo.scenario._received", lambda *_: 20 if next(looks) > 200 else 0)
+    said: list[str] = []
+    scenario = scenario_of(tmp_path, said, timeout_s=0.05)
+    scenario.ingest = Job(10_000, works=works)  # type: ignore[assignment]
+    monkeypatch.setattr(DemoScenario, "_worked", lambda *_: next(looks) if works else 0)
+    summary: Any = SimpleNamespace(by_device={"van": 20})
+    scenario._wait_until_through(SimpleNamespace(), {}, summary, {"van"})  # type: ignore[arg-type]
+    assert said[0].startswith("all 20 records" if works else "not all came through: 0 of 20")
