@@ -26,6 +26,7 @@ from cloud_jobs.revisions import encounter_message, event_message
 from cloud_jobs.run_loop import PeriodicTrigger, run_repeatedly
 from cloud_jobs.run_result import Report, ignore_result, result_of
 from cloud_jobs.spark import start_spark
+from cloud_jobs.still_computing import said_while_computing
 from cloud_jobs.usage import job as usage
 from cloud_jobs.usage.job import UsageRun
 from runtime.signals import stop_on_signals
@@ -116,7 +117,7 @@ def _run(
 
             def once() -> None:
                 with metrics.run() as measured:
-                    with settings.location.errors_named():
+                    with settings.location.errors_named(), said_while_computing(log, spark):
                         run, collected = compute(spark)
                     result = result_of(job, run, collected)
                     measured.did(result.counts, work=bool(run))

@@ -38,11 +38,17 @@ def verdicts(
         if without_alerts := settings.regions_without_alerts:
             said = f"name the topics of alerts: none follows from {', '.join(without_alerts)} of ingest.topics"
             raise settings_refused(SettingsError(str(config), [f"verdicts.alerts: {said}"]))
-        run_verdicts(settings, _print_json if as_json else _print_table, follow=follow)
+        # what each run did stands in the log
+        shown = _print_nothing if follow else _print_table
+        run_verdicts(settings, _print_json if as_json else shown, follow=follow)
 
 
 def _print_json(counts: dict[str, Any]) -> None:
     typer.echo(json.dumps({"job": "verdicts", **counts}))
+
+
+def _print_nothing(_: dict[str, Any]) -> None:
+    """Of a command that goes on."""
 
 
 def _print_table(counts: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
 from runtime.broker_settings import BrokerSettings, read_password, unusable_files
+from settings import file_fault
 
 PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
 
@@ -57,8 +58,10 @@ def _token(file: Path) -> str:
 def _unreadable(name: str, file: Path, read: Callable[[Path], object]) -> list[str]:
     try:
         read(file)
-    except (OSError, ValueError) as error:
-        return [f"{name}: cannot be read: {error}"]
+    except OSError as error:
+        return [f"{name}: {file} cannot be read: {file_fault(error)}"]
+    except ValueError as error:
+        return [f"{name}: {file}: {error}"]
     return []
 
 

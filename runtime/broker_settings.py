@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from runtime.tls import TlsSettings, unusable_tls_files
-from settings import Settings, open_file
+from settings import Settings, file_fault, open_file
 
 __all__ = ["BrokerSettings", "Host", "Port", "Seconds", "is_this_machine", "read_password", "unusable_files"]
 
@@ -68,8 +68,10 @@ def unusable_files(table: str, broker: BrokerSettings) -> Iterator[str]:
         try:
             if not read_password(broker.password_file):
                 yield f"{table}.password_file: its first line is empty"
-        except (OSError, ValueError) as error:
-            yield f"{table}.password_file: cannot be read: {error}"
+        except OSError as error:
+            yield f"{table}.password_file: {broker.password_file} cannot be read: {file_fault(error)}"
+        except ValueError as error:
+            yield f"{table}.password_file: {broker.password_file} cannot be read: {error}"
     yield from unusable_tls_files(f"{table}.tls", broker.tls)
 
 

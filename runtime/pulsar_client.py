@@ -19,7 +19,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from runtime.tls import TlsSettings, certificate_faults, check_key_pair
 from runtime.token_life import TokenLife, token_life
-from settings import Settings, open_file
+from settings import Settings, file_fault, open_file
 
 if TYPE_CHECKING:
     import pulsar
@@ -256,7 +256,9 @@ def _read_token(path: Path) -> str:
     try:
         with open_file(path) as file:
             text = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise PulsarAccessError(f"token file {path} cannot be read: {file_fault(error)}") from error
+    except UnicodeDecodeError as error:
         raise PulsarAccessError(f"token file {path} cannot be read: {error}") from error
     if not _is_token(text):
         raise PulsarAccessError(f"token file {path} holds no token")

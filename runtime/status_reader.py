@@ -31,7 +31,10 @@ def fetch_status(host: str, port: int, path: str, *, timeout_s: float) -> dict[s
             # HTTP/1.0: the answer is one piece, and ends with the connection.
             connection.sendall(f"GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
             return answered_value(_read_all(connection, until_s))
-    except (OSError, UnicodeError) as error:
+    except OSError as error:
+        # its number says nothing to who asks
+        raise StatusUnavailable(error.strerror or str(error)) from error
+    except UnicodeError as error:
         raise StatusUnavailable(str(error)) from error
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from settings import Settings, read_file
+from settings import Settings, file_fault, read_file
 
 __all__ = [
     "TlsSettings",
@@ -68,7 +68,7 @@ def certificate_faults(ca: Path | None, certificate: Path | None, key: Path | No
                 read_file(path)
         except OSError as error:
             unreadable = True
-            yield name, f"cannot be read: {error}"
+            yield name, f"{path} cannot be read: {file_fault(error)}"
     if not unreadable:
         try:
             _context(ca, certificate, key)

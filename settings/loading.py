@@ -13,8 +13,11 @@ from pydantic_core import ErrorDetails
 
 from settings.bounded_toml import MAX_TOML_BYTES, parse_toml
 from settings.file_fault import file_fault
+from settings.judgeable import faults_between
+from settings.known_files import KNOWN_FILES, command_of
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line
+from settings.pattern_words import pattern_words
 from settings.regular_file import open_file
 
 Made = TypeVar("Made", bound=Settings)
@@ -56,9 +59,22 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
     try:
         return model.model_validate(tables)
     except ValidationError as error:
+        if fault := _of_another_command(model, tables):
+            raise SettingsError(source, [fault]) from error
         details = without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
-        problems = [problem_text(model, detail)[:MAX_PROBLEM_CHARACTERS] for detail in details]
+        problems = [problem_text(model, detail) for detail in details]
+        problems += [f"{where}: {fault}" if where else fault for where, fault in faults_between(model, tables)]
+        problems = [one[:MAX_PROBLEM_CHARACTERS] for one in problems[:MAX_PROBLEMS]]
         raise SettingsError(source, problems) from error
+
+
+def _of_another_command(model: type[Settings], tables: dict[str, Any]) -> str | None:
+    """What is said of a file whose keys are those of another command; None: they are not."""
+    command, own = command_of(tables), KNOWN_FILES.get(model.__name__)
+    if command is None or (own is not None and own.command == command):
+        return None
+    wanted = f", and those of `{own.command}` are needed" if own else ""
+    return f"has the settings of `{command}`{wanted}"
 
 
 def without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
@@ -100,6 +116,8 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
         )
     if detail["type"] in {"model_type", "dict_type"}:
         return f"{where}: is a {type(detail['input']).__name__}, and a table is needed"
+    if detail["type"] == "string_pattern_mismatch" and (words := pattern_words(detail["ctx"]["pattern"])):
+        return f"{where}: {words}" if where else words
     if detail["type"] != "extra_forbidden":
         fault = detail["msg"].removeprefix("Value error, ")
         return f"{where}: {fault}" if where else fault

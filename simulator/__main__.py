@@ -155,8 +155,7 @@ def _progress(made: Scenario) -> Iterator[Callable[[Published], None]]:
 
         def on_progress(published: Published) -> None:
             counts = f"{published.made:,} made, {published.acknowledged:,} acknowledged"
-            # The clock runs on while the last messages are acknowledged.
-            bar.update(task, completed=min(published.driven_s, made.duration_s), counts=counts)
+            bar.update(task, completed=published.driven_s, counts=counts)
 
         yield on_progress
 

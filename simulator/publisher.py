@@ -72,7 +72,11 @@ class Summary(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where a run stands: seconds of driving that are due, messages made and acknowledged."""
+    """Where a run stands: its place in the drive (s), messages made and acknowledged.
+
+    The place is that of the next message, or the clock's while that is not due: a run that is behind is where its
+    messages are, not where they should be.
+    """
 
     driven_s: float
     made: int
@@ -106,11 +110,12 @@ def publish(
 ) -> Summary:
     """Publish every message at its time and wait until all brokers acknowledged; the journal gets a line for each.
 
+    `on_progress` is called several times a second, also of a run that is behind and never waits.
     Raises PublishError for a vehicle whose broker makes no progress for `timeout_s`, NoSubscriber when nobody listens.
     """
-    fleet = _Fleet(brokers, settings)
+    fleet = _Fleet(brokers, settings, on_progress)
     try:
-        return fleet.run(messages, journal, on_progress)
+        return fleet.run(messages, journal)
     finally:
         fleet.close()
 
@@ -118,23 +123,27 @@ def publish(
 class _Fleet:
     """The sessions of all vehicles. One thread decides; paho's threads only move bytes and report through a queue."""
 
-    def __init__(self, brokers: Mapping[str, BrokerAddress], settings: PublishSettings) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        brokers: Mapping[str, BrokerAddress],
+        settings: PublishSettings,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._settings, self._on_progress = settings, on_progress
         self._brokers = brokers
         # Not a SimpleQueue: CPython's may wait for ever where a short time-out has passed before it looks again.
         self._news: Queue[_Event] = Queue()
         self._began_s = self._next_round_s = time.monotonic()
+        self._next_offset_s = 0.0
         self._reconnects = self._maybe_doubled = self._made = self._kept = 0
         self._connected: dict[str, bool] = {}
         self._by_device = dict.fromkeys(brokers, 0)
         self._outboxes = {device: self._new_queue() for device in brokers}
         self._clients = {device: self._connect(device, address) for device, address in brokers.items()}
 
-    def run(
-        self, messages: Iterable[VehicleMessage], journal: TextIO | None, on_progress: Callable[[Progress], None]
-    ) -> Summary:
+    def run(self, messages: Iterable[VehicleMessage], journal: TextIO | None) -> Summary:
         for message in messages:
-            self._work_until(message, on_progress)
+            self._work_until(message)
             # Before it is sent: whatever comes through is in the journal, also of a run that fails.
             if journal is not None:
                 journal.write(journal_line(message))
@@ -144,7 +153,7 @@ class _Fleet:
             self._send(message.device)
         while not all(outbox.empty for outbox in self._outboxes.values()):
             self._work(TICK_S)
-            on_progress(self._progress())
+        self._on_progress(self._progress())
         return self._summary()
 
     def close(self) -> None:
@@ -191,16 +200,16 @@ class _Fleet:
         client.loop_start()
         return client
 
-    def _work_until(self, message: VehicleMessage, on_progress: Callable[[Progress], None]) -> None:
+    def _work_until(self, message: VehicleMessage) -> None:
         """Handle answers until the message is due and its vehicle has room for it."""
         if message.device not in self._outboxes:
             raise SimulatorError(
                 f"no local broker is given for {message.device}: add --broker {message.device}=HOST:PORT"
             )
+        self._next_offset_s = message.offset_s
         due_s = self._began_s + message.offset_s / self._settings.speedup
         while (left_s := due_s - time.monotonic()) > 0 or self._outboxes[message.device].full:
             self._work(min(max(left_s, 0.0) or TICK_S, TICK_S))
-            on_progress(self._progress())
         self._work(0.0)
 
     def _work(self, timeout_s: float) -> None:
@@ -213,6 +222,7 @@ class _Fleet:
             for device in self._outboxes:
                 self._send(device)
                 self._check_timeout(device)
+            self._on_progress(self._progress())
 
     def _events(self, timeout_s: float) -> Iterator[_Event]:
         try:
@@ -264,8 +274,8 @@ class _Fleet:
         raise PublishError(device, address, f"no acknowledgement for {self._settings.timeout_s:.0f} s")
 
     def _progress(self) -> Progress:
-        driven_s = (time.monotonic() - self._began_s) * self._settings.speedup
-        return Progress(driven_s, self._made, self._kept)
+        due_s = (time.monotonic() - self._began_s) * self._settings.speedup
+        return Progress(min(due_s, self._next_offset_s), self._made, self._kept)
 
     def _summary(self) -> Summary:
         return Summary(

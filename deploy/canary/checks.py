@@ -15,7 +15,7 @@ from deploy.canary.config import CanarySettings
 from deploy.local.errors import ProgramMissing
 from deploy.local.mosquitto import mosquitto_program
 from edge_agent.checking import unusable_enrolment
-from runtime.broker_settings import unusable_files
+from runtime.broker_settings import is_this_machine, unusable_files
 from runtime.token_watch import token_faults, tokens_ending
 
 __all__ = ["problems", "warnings"]
@@ -41,20 +41,33 @@ def problems(settings: CanarySettings) -> list[str]:
 
 
 def warnings(settings: CanarySettings, now_s: float) -> list[str]:
-    """What runs, and is probably not meant: a token that no cluster takes now, or not for long. It is read again."""
+    """What runs, and is probably not meant: a token that no cluster takes now, or not for long (it is read again), and
+    a status that is served to others."""
     clusters = (("regional", settings.regional), ("centre", settings.centre))
     accesses = {f"{name}.access": one.access for name, one in clusters if one is not None}
-    return [*token_faults(accesses, now_s), *tokens_ending(accesses, now_s)]
+    host = settings.status.host
+    served = [] if is_this_machine(host) else [f"status.host: everybody who reaches {host} reads the status"]
+    return [*token_faults(accesses, now_s), *tokens_ending(accesses, now_s), *served]
 
 
 def _agent_problems(settings: CanarySettings) -> list[str]:
+    # of plain text the agent says what to do at the top of its own file, and this is another one
+    allowed = settings.agent.model_copy(update={"insecure": True})
     try:
         # its ports are of no matter here
-        agent = agent_settings(settings, broker_port=settings.broker.port or _ANY_PORT, status_port=_ANY_PORT)
+        agent = agent_settings(
+            settings.model_copy(update={"agent": allowed}),
+            broker_port=settings.broker.port or _ANY_PORT,
+            status_port=_ANY_PORT,
+        )
     # what an agent refuses ends it at each start
     except ValidationError as error:
         return [f"agent: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()]
-    return unusable_enrolment(agent, "agent.enrolment")
+    plain = () if settings.agent.insecure else agent.plain_text()
+    return [
+        *(f"agent.{one}, or say insecure = true in [agent]" for one in plain),
+        *unusable_enrolment(agent, "agent.enrolment"),
+    ]
 
 
 def _lake_problems(settings: CanarySettings) -> Iterator[str]:

@@ -56,7 +56,9 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list every mistake if not.
+    """Say whether the file can be used on this machine, and list the mistakes if not.
+
+    Those of the file come first; of the files and places that it names something is said when it has none.
 
     Exit status: 0 it can, 78 it cannot.
 
@@ -166,6 +168,7 @@ def setup(
     """
     settings = _settings(config)
     from cloud_jobs.reference_cli import put
+    from deploy.canary.files_beside import publishing_beside
     from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
 
     # a month is billed as a whole: within it the account would be free for some of it
@@ -179,10 +182,10 @@ def setup(
         put([out], config=publish, key=key, reason=reason)
         return
     # without a lake the check says nothing of what is in force already
-    lake = settings.lake or "LAKE"
+    by = publishing_beside(config, settings.lake)
     typer.echo("to check and to publish them:")
-    typer.echo(f"  waybill reference check {out} --lake {lake}")
-    typer.echo(f'  waybill reference put {out} --config cloud.toml --key YOUR.key --reason "{reason}"')
+    typer.echo(f"  waybill reference check {out} --lake {by.lake}")
+    typer.echo(f'  waybill reference put {out} --config {by.config} --key {by.key} --reason "{reason}"')
 
 
 @contextmanager

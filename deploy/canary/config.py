@@ -95,8 +95,9 @@ class HopLimits(Settings):
 
 
 class CanaryStatusSettings(Settings):
-    """The address for metrics, health and status, on loopback."""
+    """Where metrics, health and status are served, loopback unless said otherwise."""
 
+    host: str = Field("127.0.0.1", min_length=1, description="0.0.0.0: a Prometheus of another machine reads them, too")
     port: int = Field(9479, ge=0, le=65_535, description="0: none")
 
 

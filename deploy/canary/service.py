@@ -125,11 +125,10 @@ def _status(settings: CanarySettings, watch: CanaryWatch) -> Iterator[None]:
         "/health": partial(health, watch),
     }
     try:
-        server = StatusServer("127.0.0.1", settings.status.port, routes)
+        server = StatusServer(settings.status.host, settings.status.port, routes)
     except OSError as error:
-        raise CanaryError(
-            f"status cannot be served at port {settings.status.port}: {error.strerror}; change [status]"
-        ) from error
+        where = f"{settings.status.host}:{settings.status.port}"
+        raise CanaryError(f"status cannot be served at {where}: {error.strerror}; change [status]") from error
     with server:
         yield
 

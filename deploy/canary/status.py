@@ -153,19 +153,19 @@ def quantile(ascending: Sequence[float], share: float) -> float | None:
 
 def read_canary_status(settings: CanarySettings) -> CanaryStatus:
     """What the canary says that runs on this machine with these settings. Raises CanaryNotRunning."""
-    port, device = settings.status.port, f"{settings.tenant}/{settings.device}"
+    host, port, device = settings.status.host, settings.status.port, f"{settings.tenant}/{settings.device}"
     if not port:
         raise CanaryNotRunning(f"the canary {device} says nothing of itself: its status.port is 0; give it a port")
     try:
-        answer = CanaryStatus.model_validate(
-            fetch_status("127.0.0.1", port, "status", timeout_s=_TIMEOUT_S), strict=False
-        )
+        answer = CanaryStatus.model_validate(fetch_status(host, port, "status", timeout_s=_TIMEOUT_S), strict=False)
     except (StatusUnavailable, ValidationError) as error:
-        raise CanaryNotRunning(f"no canary answers at port {port}: {error}") from error
+        raise CanaryNotRunning(
+            f"no canary answers at http://{host}:{port}/status: {error}; is it running with this file?"
+        ) from error
     # two files with the port that is there by default: the other canary's green is not this one's
     if (answer.region, answer.device) != (settings.region, device):
         raise CanaryNotRunning(
-            f"at port {port} answers the canary {answer.device} of region {answer.region}, not {device} of "
+            f"at {host}:{port} answers the canary {answer.device} of region {answer.region}, not {device} of "
             f"{settings.region}: give each canary of this machine a status.port of its own"
         )
     return answer

@@ -15,6 +15,7 @@ import pulsar
 from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.lake.tables import Lake
 from deploy.demo.errors import DemoError
+from deploy.demo.shown_settings import show_settings
 from deploy.local import LocalStack
 from deploy.local.alert_process import alert_process
 from geo.alerts import Alert, MalformedAlert, VerdictKind, decode_alert
@@ -33,10 +34,11 @@ _SAID_EVERY_S: Final = 10.0
 
 def start_alert_processes(stack: LocalStack) -> None:
     """One for each region, returned from when all turn."""
-    processes = [alert_process(stack, region, max_age_s=REPLAYED_AGE_S) for region in stack.topology.regions]
-    for process in processes:
+    processes = {region: alert_process(stack, region, max_age_s=REPLAYED_AGE_S) for region in stack.topology.regions}
+    for region, process in processes.items():
+        show_settings(stack.folder, f"alerts-{region}.toml", process.folder / "alerts.toml")
         stack.add(process, wait=False)
-    for process in processes:
+    for process in processes.values():
         process.wait()
 
 
@@ -114,9 +116,9 @@ class AlertWatch:
             return ""
         self._said, self._said_s = len(found), time.monotonic()
         alert, read_ms = next(reversed(found.values()))
-        what = f"{alert.tenant}/{alert.device}: {alert.kind} {alert.place}"
+        what, ms = f"{alert.tenant}/{alert.device}: {alert.kind} {alert.place}", read_ms - alert.received_ms
         return (
-            f"{len(found)} alerts at the centre; the newest, {what}, {read_ms - alert.received_ms} ms after its batch"
+            f"{len(found)} alerts at the centre; the newest, {what}, {ms} ms after its batch was in the region's topic"
         )
 
     def close(self) -> None:

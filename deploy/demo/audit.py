@@ -18,6 +18,7 @@ from deploy.demo.alerting import AlertFindings
 from deploy.demo.billing import DemoBilling
 from deploy.demo.canary import CanaryFindings
 from deploy.demo.document_audit import DocumentAudit, PostedAudit, audit_documents, audit_posted, true_ledger
+from deploy.demo.faults import FaultFindings
 from deploy.demo.guarding import LockedOut
 from deploy.demo.proof import DemoProof
 from simulator.truth import (
@@ -100,6 +101,7 @@ class Audit:
     usage_quarters: int
     usage_differing: int
     proof: DemoProof | None
+    faults: FaultFindings | None = None
     locked_out: LockedOut | None = None
     alerts: AlertFindings | None = None
     canary: CanaryFindings | None = None
@@ -114,6 +116,9 @@ class Audit:
             and bool(self.devices)
             and bool(self.documents)
             and bool(self.reason)
+            # a drive in which nothing went wrong has shown nothing
+            and self.faults is not None
+            and self.faults.holds
             and self.proof is not None
             and self.proof.stations_agree
             and self.proof.line_agrees

@@ -7,19 +7,20 @@ So the canary watches each hop but that of events, and has no limit that a job k
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.canary.config import CanarySettings
+from deploy.canary.config import CanarySettings, HopLimits
 from deploy.canary.errors import CanaryNotRunning
 from deploy.canary.hops import Hop
 from deploy.canary.probe_at_hop import HopColour
 from deploy.canary.reference_texts import contracts_text, fence_text, write_reference
-from deploy.canary.status import CanaryStatus, money_text, read_canary_status
+from deploy.canary.status import CanaryStatus, HopStatus, money_text, read_canary_status
 from deploy.demo.guarding import ExpectedDevice, expect_devices
+from deploy.demo.shown_settings import show_settings
 from deploy.local import DaemonProcess, LocalStack, PortBook
 from deploy.local.canary_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
 from settings import load
@@ -55,12 +56,20 @@ class CanaryFindings:
         others = [f"{one.hop} {one.colour}: {one.reason}" for one in watched if one.colour is not HopColour.GREEN]
         # of the money something is said in any case
         unwatched = [f"{hop} is not watched" for hop in self.status.of(HopColour.NOT_WATCHED) if hop != Hop.RATED]
-        return "; ".join([f"{len(green)} of {len(watched)} hops green", *others, *unwatched, money_text(self.status)])
+        counted = f"{len(green)} of {len(watched)} hops green{_longer_limits(watched)}"
+        return "; ".join([counted, *others, *unwatched, money_text(self.status)])
 
     def values(self) -> dict[str, Any]:
         """For programs."""
         status = None if self.status is None else self.status.model_dump(mode="json")
         return {"green": self.holds, "status": status}
+
+
+def _longer_limits(hops: Iterable[HopStatus]) -> str:
+    """Which hops have more time than they have by default: green says less of them."""
+    usual = HopLimits()
+    longer = [f"{one.hop} {one.limit_s:g} s" for one in hops if one.limit_s and one.limit_s > usual.of(one.hop)]
+    return f" (with limits longer than by default: {', '.join(longer)})" if longer else ""
 
 
 class DemoCanary:
@@ -88,6 +97,8 @@ class DemoCanary:
             canary_device(region), "waybill", ["canary", "run", "--config", str(self._config)], folder / "log"
         )
 
+        self._found = CanaryFindings(None)
+
     def write_reference(self) -> Path:
         """Its fence and its contracts, in force from this month on, in a folder of their own: the folder."""
         folder = self._config.parent / "reference"
@@ -101,15 +112,22 @@ class DemoCanary:
         if self._stack.access_daemons:
             device = ExpectedDevice((CANARY_TENANT, self.settings.device), self._region, self._token_file)
             expect_devices(self._stack, [device], "is the canary of the demo")
+        show_settings(self._stack.folder, f"{canary_device(self._region)}.toml", self._config)
         self._stack.add(self._process, wait=False)
 
     def finish(self, poll: Callable[[], None], timeout_s: float) -> CanaryFindings:
         """What it says once each hop that it watches is green, or when the time is over; then it ends."""
         ends = time.monotonic() + timeout_s
-        while not (found := CanaryFindings(self._status())).holds and time.monotonic() < ends:
+        while not (found := self.newest()).holds and time.monotonic() < ends:
             poll()
         self._stack.remove(self._process.name)
         return found
+
+    def newest(self) -> CanaryFindings:
+        """What it says now; what it said last, where it has ended."""
+        if self._process.pid is not None:
+            self._found = CanaryFindings(self._status())
+        return self._found
 
     def _status(self) -> CanaryStatus | None:
         try:

@@ -6,21 +6,20 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cloud_jobs.errors import CloudError
 from deploy.canary.status import status_table
 from deploy.demo.audit import Audit
 from deploy.demo.errors import DemoError
 from deploy.demo.plan import DemoSettings, plan_demo, write_topology
+from deploy.demo.progress_line import ProgressLine
 from deploy.demo.report import alerts_table, as_json, completeness_table, records_table, verdict_table
 from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, SparkClusterSettings, StackSettings, empty
@@ -43,6 +42,9 @@ def demo(
     vehicles: Annotated[int, typer.Option(help="How many vehicles drive.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of the fleet.")] = 7,
     drive_s: Annotated[float, typer.Option(help="How long the drive takes, in seconds.")] = 45.0,
+    timeout_s: Annotated[
+        float, typer.Option(help="How long something may stand still before the demo is given up, in seconds.")
+    ] = 300.0,
     folder: Annotated[Path, typer.Option(help="Where the servers and tables live; emptied first.")] = Path("var/demo"),
     lake: Annotated[
         LakePlace, typer.Option(help="`s3`: the tables are on an S3 server of the stack.")
@@ -65,7 +67,7 @@ def demo(
     # What is printed are the findings; what goes wrong on the way is said beside them.
     start_logging(LogSettings(level="warning"))
     try:
-        settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s)
+        settings = DemoSettings(replay=replay, vehicles=vehicles, seed=seed, drive_s=drive_s, timeout_s=timeout_s)
         with raise_on_signals((signal.SIGTERM, signal.SIGHUP), KeyboardInterrupt()):
             size = StackSettings(lake=lake, spark=SparkClusterSettings() if spark_cluster else None, insecure=insecure)
             audit, memory = _run(folder, settings, size, quiet=as_json_text)
@@ -101,31 +103,19 @@ def _run(folder: Path, settings: DemoSettings, size: StackSettings, *, quiet: bo
     planned = plan_demo(settings)
     empty(folder)
     began = time.monotonic()
-    with _progress(quiet=quiet) as progress:
-        task = progress.add_task("starting Pulsar, Mosquitto and the links", total=None)
+    with ProgressLine.on(errors if quiet else console, "starting Pulsar, Mosquitto and the links") as line:
 
         def say(text: str) -> None:
-            progress.console.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
-
-        def show(what: str, done: float, total: float) -> None:
-            progress.update(task, description=what, completed=done, total=total or None)
+            line.console.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
 
         topology = write_topology(folder, planned.scenario)
         with LocalStack(folder, topology=topology, settings=size) as stack:
             beside = "" if stack.spark is None else f", a Spark cluster of {len(stack.spark.workers)} workers"
             beside += "" if stack.object_store is None else ", an S3 server for the lake"
             say(f"{len(stack.servers)} servers are up: Pulsar eu, us and hq, replication applied{beside}")
-            scenario = DemoScenario(stack, planned, say, progress.console.print, show)
+            scenario = DemoScenario(stack, planned, say, line.console.print, line.show)
             found = scenario.run()
             return found, scenario.peak_memory_bytes
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Progress]:
-    out = errors if quiet else console
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=out, transient=True) as progress:
-        yield progress
 
 
 def _print(audit: Audit, folder: Path, place: LakePlace) -> None:

@@ -37,10 +37,18 @@ class DemoSettings(Settings):
     cut_region: str = "eu"
     cut_from: float = Field(default=0.2, ge=0, le=1)
     cut_until: float = Field(default=0.75, ge=0, le=1)
+    cut_at_least_s: float = Field(
+        # less than the 5 s of above: the drive stands still so long where it hurries
+        default=4.0,
+        ge=0,
+        lt=5,
+        description="how long the cut lasts at least, however late the drive is",
+    )
     kill_at: float = Field(default=0.1, ge=0, le=1)
     silent_from: float = Field(default=0.5, ge=0, le=1)
     restart_after_s: float = Field(default=4.0, ge=0)
-    timeout_s: float = Field(default=300.0, gt=0, description="how long everything may take to come through")
+    timeout_s: float = Field(default=300.0, gt=0, description="how long nothing may come through before it is ended")
+    job_s: float = Field(default=3600.0, gt=0, description="how long a job may take that makes progress")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

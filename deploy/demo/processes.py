@@ -9,6 +9,7 @@ from typing import Any
 
 from cloud_jobs.config import CloudSettings
 from deploy.demo.errors import DemoError
+from deploy.demo.shown_settings import show_settings
 from deploy.local import (
     CuttableLink,
     CuttableLinks,
@@ -36,10 +37,11 @@ _JOBS_AT_ONCE = 2
 def start_gateways(stack: LocalStack) -> None:
     """One gateway for each region, returned from when all are connected."""
     book = PortBook(stack.folder / "gateways.json")
-    gateways = [gateway_process(stack, region, book.port(region)) for region in stack.topology.regions]
-    for gateway in gateways:
+    gateways = {region: gateway_process(stack, region, book.port(region)) for region in stack.topology.regions}
+    for region, gateway in gateways.items():
+        show_settings(stack.folder, f"gateway-{region}.toml", gateway.folder / "gateway.toml")
         stack.add(gateway, wait=False)
-    for gateway in gateways:
+    for gateway in gateways.values():
         gateway.wait()
 
 

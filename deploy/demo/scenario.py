@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rich.console import RenderableType
 
 from cloud_jobs.billing.register.terminal import closings_table, documents_table
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import counts_text, read_reference
@@ -23,6 +24,7 @@ from deploy.demo.billing import CLERK, DemoBilling, not_final
 from deploy.demo.canary import CanaryFindings, DemoCanary
 from deploy.demo.driving import DemoDrive, Say
 from deploy.demo.errors import DemoError
+from deploy.demo.faults import FaultFindings
 from deploy.demo.guarding import LockedOut, enrolled, expect_vehicles, lock_out
 from deploy.demo.plan import DemoPlan
 from deploy.demo.processes import (
@@ -39,11 +41,14 @@ from deploy.demo.processes import (
     usage_job,
 )
 from deploy.demo.proof import DemoProof, prove
-from deploy.local import DaemonProcess, LocalStack, stack_operator
+from deploy.demo.standstill import Standstill
+from deploy.local import DaemonProcess, LocalStack, LocalStackError, stack_operator
 from simulator import Scenario, Summary, read_folder, write_folder
 from simulator.truth import Made, Truth
 
 _POLL_S = 0.5
+_WORK_S = 10.0
+"""Of processor time, that a job has to take to be at work: a JVM that does nothing takes less."""
 _GREEN_S = 60.0
 """So long a hop of the canary that is not green may take to become so: the machine has been busy."""
 
@@ -60,11 +65,16 @@ class DemoScenario:
     vehicles: list[DemoVehicle] = field(default_factory=list)
     peak_memory_bytes: int = 0
     watch: AlertWatch | None = None
+    canary: DemoCanary | None = None
+    ingest: DaemonProcess | None = None
 
     def run(self) -> Audit:
         """Run it all and compare. Raises DemoError, LocalStackError, CloudError."""
         try:
             return self._run()
+        except (CloudError, DemoError, LocalStackError):
+            self._show_so_far()
+            raise
         finally:
             # a client of Pulsar whose thread still reads ends this process, whatever its exit status was to be
             if self.watch is not None:
@@ -78,7 +88,7 @@ class DemoScenario:
         lake, names = settings.tables, {one.sender: one.device for one in scenario.vehicles}
         lake.create()
         canary = DemoCanary(self.stack, self.plan.canary_region, lake_of(self.stack))
-        ingest = start_ingest(self.stack, config)
+        self.ingest = ingest = start_ingest(self.stack, config)
         self._publish_reference(settings, canary)
         start_gateways(self.stack)
         self.say("gateways of both regions are connected")
@@ -86,9 +96,10 @@ class DemoScenario:
         self.watch = AlertWatch(self.stack)
         self.say("an alert process in each region looks at every fix, and the alerts are read at the centre")
         canary.start()
+        self.canary = canary
         self.say(f"a canary drives in region {self.plan.canary_region}, and is looked for at each hop up to the money")
         self._start_vehicles(scenario)
-        summary = self._drive(scenario)
+        summary, faults = self._drive(scenario)
         heard = {one.device for one in self.vehicles} - {self.plan.silent}
         self._wait_until_through(lake, names, summary, heard)
         self._compute(usage_job(self.stack, config), "usage")
@@ -111,7 +122,16 @@ class DemoScenario:
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
         states = [truth.knowing({self.plan.silent: known}), truth]
         found = audit(billing, states, agents, names, reason, proof)
-        return replace(found, locked_out=locked_out, alerts=alerts, canary=watched)
+        return replace(found, faults=faults, locked_out=locked_out, alerts=alerts, canary=watched)
+
+    def _show_so_far(self) -> None:
+        """What was found before it failed: it is right whatever came after it."""
+        if self.watch is not None and (found := self.watch.alerts):
+            kinds = Counter(alert.kind for alert, _ in found.values())
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            self.say(f"so far: {len(found)} alerts at the centre: {counts}")
+        if self.canary is not None:
+            self.say(f"so far: the canary: {self.canary.newest().found}")
 
     @property
     def _folder(self) -> Path:
@@ -155,8 +175,8 @@ class DemoScenario:
         self.say(f"revoked, as by `waybill device revoke`: {found.found}")
         return found
 
-    def _drive(self, scenario: Scenario) -> Summary:
-        summary = DemoDrive(
+    def _drive(self, scenario: Scenario) -> tuple[Summary, FaultFindings]:
+        summary, faults = DemoDrive(
             stack=self.stack,
             plan=self.plan,
             folder=self._folder,
@@ -165,7 +185,7 @@ class DemoScenario:
             poll=self._poll,
         ).run(scenario)
         self.say(f"the drive is over: {summary.made:,} records made")
-        return summary
+        return summary, faults
 
     def _first_closing(self, billing: DemoBilling, names: Names) -> str:
         """Closes, and answers for the vehicle that keeps it from being final; why it was not."""
@@ -222,7 +242,7 @@ class DemoScenario:
         """Until the agents of some vehicles are drained and the centre has all that these made."""
         made = sum(summary.by_device[device] for device in devices)
         agents = [one for one in self.vehicles if one.device in devices]
-        ends = time.monotonic() + self.plan.settings.timeout_s
+        standstill, began = Standstill(self.plan.settings.timeout_s), time.monotonic()
         while True:
             waiting = [one for one in agents if not one.drained]
             received = _received(lake, names, devices)
@@ -230,14 +250,17 @@ class DemoScenario:
             if not waiting and received >= made:
                 self.say(f"all {received:,} records of {len(agents)} vehicles are in the centre's table")
                 return
-            if time.monotonic() > ends:
+            # on a busy machine Spark works for minutes before its first commit
+            worked = self._worked(self.ingest) if self.ingest is not None and not received else 0
+            is_late = time.monotonic() - began > self.plan.settings.job_s
+            if standstill.is_over((received, len(waiting), worked)) or is_late:
                 self.say(f"not all came through: {received:,} of {made:,}, {len(waiting)} agents not drained")
                 return
 
     def _wait_until_stated(self, lake: Lake, names: Names, billing: DemoBilling, devices: Collection[str]) -> None:
         """Until vehicles stated that nothing of the period is left: their agents do when nothing came for a minute."""
         end_us = int(billing.stated_by.timestamp() * 1_000_000)
-        ends = time.monotonic() + self.plan.settings.timeout_s
+        standstill = Standstill(self.plan.settings.timeout_s)
         while True:
             stated = sum(
                 coverage.complete_until_us >= end_us
@@ -248,7 +271,7 @@ class DemoScenario:
             if stated >= len(devices):
                 self.say(f"{stated} vehicles stated that nothing of {billing.period} is left")
                 return
-            if time.monotonic() > ends:
+            if standstill.is_over(stated):
                 self.say(f"only {stated} of {len(devices)} vehicles stated that nothing is left")
                 return
 
@@ -259,7 +282,10 @@ class DemoScenario:
         for job, what in zip(spatial_jobs(self.stack, config), ("events at fences", "verdicts on alerts"), strict=True):
             self._compute(job, what)
         found = find_verdicts(lake, self.watch.alerts)
-        self.say(f"{found.found}; at the centre {found.centre_ms[0]} ms after their batches (p99 {found.centre_ms[1]})")
+        self.say(
+            f"{found.found}; at the centre {found.centre_ms[0]} ms after their batches were in the "
+            f"region's topic (p99 {found.centre_ms[1]})"
+        )
         return found
 
     def _finish_canary(self, canary: DemoCanary) -> CanaryFindings:
@@ -270,16 +296,26 @@ class DemoScenario:
 
     def _compute(self, job: DaemonProcess, what: str) -> None:
         """Runs a job to its end."""
+        settings, began = self.plan.settings, time.monotonic()
         self.say(f"computing {what}")
         job.start()
-        ends = time.monotonic() + self.plan.settings.timeout_s
+        standstill = Standstill(settings.timeout_s)
         while job.pid is not None:
-            if time.monotonic() > ends:
+            if standstill.is_over(self._worked(job)):
                 job.stop()
-                raise DemoError(_failed(f"{what}: the job did not end in time", job.last_lines()))
+                raise DemoError(_stuck(what, f"did no work for {settings.timeout_s:.0f} s", job))
+            if time.monotonic() - began > settings.job_s:
+                job.stop()
+                raise DemoError(_stuck(what, f"was not ready after {settings.job_s:.0f} s", job))
             self._poll(f"computing {what}", 0, 0)
         if job.exit_status != 0:
-            raise DemoError(_failed(f"{what}: the job ended with exit status {job.exit_status}", job.last_lines()))
+            failed = f"{what}: the job ended with exit status {job.exit_status}; its log is {job.log}"
+            raise DemoError("\n".join([failed, *job.last_lines()]))
+
+    def _worked(self, job: DaemonProcess) -> int:
+        """What a job has done, by processor time: its own, and that of the workers where there are some."""
+        workers = self.stack.spark.workers if self.stack.spark else ()
+        return int(sum(one.cpu_s for one in (job, *workers)) / _WORK_S)
 
     def _poll(self, what: str, done: float, total: float) -> None:
         """Shows progress, checks that no server has died, and waits a moment."""
@@ -303,5 +339,9 @@ def _sender(names: Names, device: str) -> TenantDevice:
     return TenantDevice(*next(sender for sender, name in names.items() if name == device))
 
 
-def _failed(what: str, lines: Sequence[str]) -> str:
-    return "\n".join([what, *lines])
+def _stuck(what: str, how: str, job: DaemonProcess) -> str:
+    # the last lines of Spark's log say nothing of a machine that is too busy
+    return (
+        f"{what}: the job {how}, and was ended: this machine has too much to do. Try it with fewer vehicles "
+        f"(--vehicles 5), with nothing else running, or with more patience (--timeout-s); its log is {job.log}"
+    )

@@ -8,8 +8,9 @@ from typing import Self
 
 from settings import Settings
 
-__all__ = ["ProcessIdentity", "children", "proportional_bytes"]
+__all__ = ["ProcessIdentity", "children", "cpu_seconds", "proportional_bytes"]
 
+_CPU_TICKS = slice(11, 15)  # fields 14 to 17: its own, and of the children that it has waited for
 _START_TICKS = 19  # field 22 of /proc/PID/stat, counted from the first one behind the command's name
 
 
@@ -78,6 +79,16 @@ def children(pid: int) -> list[int]:
 def proportional_bytes(pid: int) -> int:
     """Resident bytes of a process and all its descendants; shared pages are counted in proportion (PSS)."""
     return _own_proportional_bytes(pid) + sum(proportional_bytes(child) for child in children(pid))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process and all its descendants since they began; 0 for one that is gone."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    own = sum(map(int, fields[_CPU_TICKS])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(cpu_seconds(child) for child in children(pid))
 
 
 def _own_proportional_bytes(pid: int) -> int:

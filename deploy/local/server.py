@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock
 
 from deploy.local.errors import ServerFailed
-from deploy.local.process import ProcessIdentity, proportional_bytes
+from deploy.local.process import ProcessIdentity, cpu_seconds, proportional_bytes
 from deploy.local.server_health import Health
 from deploy.local.spawn import spawn
 
@@ -134,6 +134,11 @@ class Server(ABC):
     def memory_bytes(self) -> int:
         """Resident memory of the process and its children; 0 when it does not run."""
         return proportional_bytes(self.pid) if self.pid else 0
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the process and its children; 0 when it does not run."""
+        return cpu_seconds(self.pid) if self.pid else 0.0
 
     def start(self) -> None:
         """Start the process and return at once; `wait` says when it is healthy."""

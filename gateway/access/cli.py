@@ -48,7 +48,9 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list every mistake if not.
+    """Say whether the file can be used on this machine, and list the mistakes if not.
+
+    Those of the file come first; of the files and places that it names something is said when it has none.
 
     Example: fleet-gateway access check-config --config access.toml
     """

@@ -61,7 +61,9 @@ def run(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list every mistake if not.
+    """Say whether the file can be used on this machine, and list the mistakes if not.
+
+    Those of the file come first; of the files and places that it names something is said when it has none.
 
     Exit status: 0 it can; 78 it cannot.
 

@@ -23,7 +23,7 @@ _EVALUATION_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 # fine around what is asked of alerts, a second, and up to the age that is the centre's
 _PUBLISH_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900)
 # what a replaced process has to do before it speaks is asked to take five seconds at most
-_REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120)
+_REBUILD_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 900)
 
 
 class AlertMetrics:

@@ -33,7 +33,8 @@ def problems(settings: NotifierSettings) -> list[str]:
 
 def warnings(settings: NotifierSettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
-    return [*_plain_text(settings), *_open_secrets(settings, config), *ending_tokens(settings.pulsar, now_s)]
+    nobody = [] if settings.webhooks else ["webhooks: there is none: alerts are delivered to nobody"]
+    return [*_plain_text(settings), *_open_secrets(settings, config), *ending_tokens(settings.pulsar, now_s), *nobody]
 
 
 def _file_problems(settings: NotifierSettings) -> Iterator[str]:
@@ -45,11 +46,16 @@ def _file_problems(settings: NotifierSettings) -> Iterator[str]:
         try:
             SecretFile(webhook.secret_file)
         except SecretUnusable as error:
-            yield f"webhooks.{name}.secret_file: {error}"
+            yield f"webhooks.{name}.secret_file: {error}{_taken_from(webhook.secret_file)}"
         try:
             context_of(webhook)
         except OSError as error:
             yield f"webhooks.{name}.ca: {webhook.ca}: {file_fault(error)}"
+
+
+def _taken_from(file: Path) -> str:
+    """From where the name of a file is taken that has no folder of its own."""
+    return "" if file.is_absolute() else f" (taken from the folder in which this runs, {Path.cwd()}: write it whole)"
 
 
 def _open(settings: NotifierSettings) -> Iterator[str]:

@@ -23,7 +23,7 @@ from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
 from settings import SettingsError, load
 
 if TYPE_CHECKING:
-    from gateway.webhooks.config import NotifierSettings
+    from gateway.webhooks.config import AlertReaderSettings, NotifierSettings
 
 __all__ = ["app"]
 
@@ -64,7 +64,9 @@ def deliver(*, config: ConfigOption) -> None:
 
 @app.command("check-config")
 def check_config(*, config: ConfigOption) -> None:
-    """Say whether the file can be used on this machine, and list every mistake if not.
+    """Say whether the file can be used on this machine, and list the mistakes if not.
+
+    Those of the file come first; of the files and places that it names something is said when it has none.
 
     Exit status: 0 it can; 78 it cannot.
 
@@ -83,7 +85,8 @@ def check_config(*, config: ConfigOption) -> None:
 def status(
     *, config: ConfigOption, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show what the process that runs with this file is doing.
+    """Show what the process that delivers alerts with this file is doing. Of those that raise alerts in a region it is
+    `fleet-gateway alerts status`.
 
     Exit status: 0 it is healthy; 1 it is not, or that is not known, or it does not answer; 78 for wrong settings.
 
@@ -123,7 +126,10 @@ def tail(
     """Show alerts and verdicts as they come, until Ctrl-C: when it happened by the device (UTC), and how long it took.
 
     What is published from the header on is shown. It reads beside whoever delivers them, and leaves nothing behind.
-    Colours are for terminals alone.
+    Of the settings it needs `tenants`, `regions` and `pulsar`. Colours are for terminals alone.
+
+    Times: `seen` from the device time until the region had the record, `raised` from there until the alert, `decided`
+    from the device time until the verdict, `here` from the alert or the verdict until it could be read here.
 
     Exit status: 0 after Ctrl-C or SIGTERM; 1 when the cluster does not let us read; 2 for a tenant that the settings do
     not have, or no kind; 78 for wrong settings.
@@ -133,7 +139,7 @@ def tail(
     from rich.console import Console
 
     from gateway.cluster_faults import cluster_fault
-    from gateway.webhooks.config import NotifierSettings
+    from gateway.webhooks.config import TailSettings
     from gateway.webhooks.service import alert_topics
     from gateway.webhooks.tail import TailFilter
     from gateway.webhooks.tail import tail as come
@@ -145,7 +151,7 @@ def tail(
         if name not in KINDS:
             raise typer.BadParameter(f"{name!r} is no kind: {', '.join(KINDS)}")
     with alert_errors_as_messages("waybill alerts"):
-        settings = load(NotifierSettings, config)
+        settings = load(TailSettings, config)
         for name in tenant or ():
             if name not in settings.tenants:
                 near = did_you_mean(name, settings.tenants)
@@ -166,7 +172,7 @@ def tail(
 
 
 @contextmanager
-def _client(settings: NotifierSettings) -> Iterator[object]:
+def _client(settings: AlertReaderSettings) -> Iterator[object]:
     import pulsar
 
     from gateway.cluster_faults import cluster_fault

@@ -17,11 +17,13 @@ from runtime.logs import LogSettings
 from settings import Settings
 
 __all__ = [
+    "AlertReaderSettings",
     "NotifierEndpoint",
     "NotifierSettings",
     "NotifierSource",
     "PostTimes",
     "RetrySettings",
+    "TailSettings",
     "WebhookSettings",
 ]
 
@@ -121,8 +123,8 @@ class NotifierEndpoint(Settings):
     port: Port = 9468
 
 
-class NotifierSettings(Settings):
-    """Whoever delivers alerts, or shows them. `state_file`: what was held back and how much was sent, in SQLite.
+class AlertReaderSettings(Settings):
+    """Whoever reads alerts, to deliver or to show them.
 
     `alert_max_age_s`: an alert that was raised longer ago when it is read is delivered to nobody.
     `late_max_age_s`: a verdict `late` of what happened longer before it was said is delivered to nobody.
@@ -133,8 +135,6 @@ class NotifierSettings(Settings):
     regions: Words
     insecure: bool = False
     pulsar: NotifierSource
-    rules: ReferenceSource
-    state_file: Path
     webhooks: dict[WebhookName, WebhookSettings] = Field(default_factory=dict, max_length=MAX_WEBHOOKS)
     alert_max_age_s: float = Field(default=3600, gt=0, le=315_360_000)
     late_max_age_s: float = Field(default=86_400, gt=0, le=315_360_000)
@@ -163,3 +163,17 @@ class NotifierSettings(Settings):
     def undelivered_topic(self, tenant: str) -> str:
         """Where messages are that no webhook took."""
         return f"persistent://{tenant}/events/undelivered"
+
+
+class NotifierSettings(AlertReaderSettings):
+    """Whoever delivers alerts. `state_file`: what was held back and how much was sent, in SQLite."""
+
+    rules: ReferenceSource
+    state_file: Path
+
+
+class TailSettings(AlertReaderSettings):
+    """Whoever only looks at alerts as they come: it needs no rules and keeps nothing, and takes a notifier's file."""
+
+    rules: ReferenceSource | None = None
+    state_file: Path | None = None

@@ -19,7 +19,7 @@ from gateway.errors import AddressTaken, ThreadEnded
 from gateway.reference_follower import ReferenceFollower
 from gateway.reference_publications import ReferencePublications
 from gateway.webhooks.account_devices import AccountDevices, usable_devices
-from gateway.webhooks.config import NotifierSettings
+from gateway.webhooks.config import AlertReaderSettings, NotifierSettings
 from gateway.webhooks.errors import AccountUnusable
 from gateway.webhooks.intake import AlertIntake, AlertTopic, TakenMessage
 from gateway.webhooks.metrics import WebhookMetrics
@@ -60,7 +60,7 @@ class _Part(Protocol):
         """Starts them."""
 
 
-def alert_topics(settings: NotifierSettings) -> list[AlertTopic]:
+def alert_topics(settings: AlertReaderSettings) -> list[AlertTopic]:
     """The topics of all tenants: who has the first one has them all. Whose is first does not depend on how the settings
     of a notifier and those of its standby order them."""
     return [

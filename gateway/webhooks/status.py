@@ -70,7 +70,17 @@ def notifier_table(status: NotifierStatus) -> Table:
     """The status for the terminal."""
     facts = status.model_dump(exclude={"webhooks"}).items()
     rows = [(name.replace("_", " "), value) for name, value in facts]
-    return facts_table("delivery of alerts", [*rows, *((f"webhook {one.name}", _said(one)) for one in status.webhooks)])
+    webhooks = [(f"webhook {one.name}", _said(one)) for one in status.webhooks]
+    return facts_table("delivery of alerts", [*rows, ("delivers to", _delivers_to(status)), *webhooks])
+
+
+def _delivers_to(status: NotifierStatus) -> str:
+    """To whom: a notifier that reads everything is healthy, and delivers to nobody without rules or webhooks."""
+    if not status.webhooks:
+        return "nobody: the settings have no webhook"
+    if status.rules_current and not status.rules:
+        return "nobody: no rule was published"
+    return ", ".join(one.name for one in status.webhooks)
 
 
 def _said(webhook: WebhookStatus) -> str:

@@ -169,10 +169,8 @@ def posted(
 def _check_webhook(settings: NotifierSettings, webhook: str | None) -> None:
     """Raises BadParameter for a webhook that the settings do not have: messages of a former one may still be there."""
     if webhook is not None and webhook not in settings.webhooks:
-        known = ", ".join(sorted(settings.webhooks)) or "none"
-        raise typer.BadParameter(
-            f"the settings have no webhook {webhook!r}: {did_you_mean(webhook, settings.webhooks)}There are: {known}"
-        )
+        known, near = ", ".join(sorted(settings.webhooks)) or "none", did_you_mean(webhook, settings.webhooks)
+        raise typer.BadParameter(f"the settings have no webhook {webhook!r}; {near}they name: {known}")
 
 
 def _settings(config: Path) -> NotifierSettings:

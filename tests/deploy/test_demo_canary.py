@@ -24,6 +24,7 @@ from deploy.local.canary_settings import CANARY_TENANT
 from telemetry import IntervalSet
 from tests.cloud_jobs.billing.register.billed_lake import LONG_AGO, NOW, BilledLake
 from tests.deploy.canary.test_canary_status import status
+from tests.deploy.test_demo_faults import HAPPENED
 from tests.system.lake_of_fixes import commit_ingest, records_table
 
 GREEN, RED, UNKNOWN = HopColour.GREEN, HopColour.RED, HopColour.UNKNOWN
@@ -43,6 +44,7 @@ def audited(canary: CanaryFindings | None) -> Audit:
     return Audit(
         devices=(RIGHT,), reason="a vehicle was silent", documents=(RIGHT,), posted=(RIGHT,), proof=RIGHT,
         duplicates_removed=0, conflicts=0, malformed=0, usage_quarters=1, usage_differing=0, canary=canary,
+        faults=HAPPENED,
     )  # fmt: skip
 
 

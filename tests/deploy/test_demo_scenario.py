@@ -22,7 +22,7 @@ def test_alerts_are_read_no_more_however_the_demo_ends(
 
     monkeypatch.setattr("deploy.demo.scenario.write_folder", fail)
     closed: list[bool] = []
-    watch: Any = SimpleNamespace(close=lambda: closed.append(True))
+    watch: Any = SimpleNamespace(alerts={}, close=lambda: closed.append(True))
     stack: Any = SimpleNamespace(folder=tmp_path)
     scenario = DemoScenario(stack, plan_demo(DemoSettings(vehicles=4)), print, watch=watch)
     with pytest.raises(type(ended_by)):

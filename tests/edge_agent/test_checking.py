@@ -60,11 +60,12 @@ def test_a_claim_that_cannot_be_shown_is_named_until_it_has_given_a_certificate(
         f'{MINIMAL}[uplinks.tls]\nca = "{own.ca}"\n[buffer]\npath = "{tmp_path}/buffer"\n'
         f'[enrolment]\nhost = "127.0.0.1"\nca = "{own.ca}"\n'
     )
+    none = f"{tmp_path}/none cannot be read"
     cases = {
-        f'token_file = "{tmp_path}/none"\n': "enrolment.token_file: cannot be read",
-        f'token_file = "{tmp_path}/empty"\n': "enrolment.token_file: cannot be read",
-        f'certificate = "{tmp_path}/none"\nkey = "{own.key}"\n': "enrolment.certificate: cannot be read",
-        f'certificate = "{own.certificate}"\nkey = "{tmp_path}/none"\n': "enrolment.key: cannot be read",
+        f'token_file = "{tmp_path}/none"\n': f"enrolment.token_file: {none}",
+        f'token_file = "{tmp_path}/empty"\n': f"enrolment.token_file: {tmp_path}/empty: its first line is empty",
+        f'certificate = "{tmp_path}/none"\nkey = "{own.key}"\n': f"enrolment.certificate: {none}",
+        f'certificate = "{own.certificate}"\nkey = "{tmp_path}/none"\n': f"enrolment.key: {none}",
     }
     for claim, expected in cases.items():
         code, said = checked(tmp_path, begin + claim)

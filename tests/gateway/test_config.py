@@ -200,11 +200,14 @@ def checked(tmp_path: Path, text: str) -> Any:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('tls = { ca = "/nowhere/ca.pem" }', "mqtt.tls.ca: cannot be read"),
+        ('tls = { ca = "/nowhere/ca.pem" }', "mqtt.tls.ca: /nowhere/ca.pem cannot be read: there is no such file"),
         ('tls = { ca = "/etc/hostname", key = "k" }', "certificate and key belong together"),
         ('tls = { ca = "/etc/passwd" }', "mqtt.tls: certificates cannot be loaded"),
         ('password_file = "p"', "password_file is used together with username"),
-        ('username = "u"\npassword_file = "/nowhere"', "mqtt.password_file: cannot be read"),
+        (
+            'username = "u"\npassword_file = "/nowhere"',
+            "mqtt.password_file: /nowhere cannot be read: there is no such file",
+        ),
         ('password = "p"', "mqtt.password: was renamed; it is now mqtt.password_file"),
         (f'tls = {{ ca = "{CA}", certificate = "{CA}", key = "{CA}" }}', "with tls.certificate a share_file is needed"),
         ('share_file = "/etc/hostname"', "mqtt.share_file: cannot be used: its first line is no name"),

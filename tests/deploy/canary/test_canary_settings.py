@@ -94,8 +94,8 @@ def test_what_is_named_and_is_not_there_is_said(tmp_path: Path) -> None:
         agent={"uplinks": [secured], "enrolment": enrolment},
     )
     found = "\n".join(problems(absent))
-    assert "agent.enrolment.ca: cannot be read" in found
-    assert "agent.enrolment.token_file: cannot be read" in found
+    assert f"agent.enrolment.ca: {tmp_path}/ca.pem cannot be read" in found
+    assert f"agent.enrolment.token_file: {tmp_path}/token cannot be read" in found
     assert f"lake: there is no folder {tmp_path / 'nowhere'}" in found
 
 
@@ -124,3 +124,34 @@ def test_two_canaries_of_a_region_have_each_its_own_fence_contracts_and_numbers(
         )
     assert {kind: len(ids) for kind, ids in found.items()} == dict.fromkeys(found, len(names))
     assert canary_settings(tmp_path).name == "canary-eu", "one that is named as its region keeps its account"
+
+
+def test_its_status_is_on_loopback_unless_it_is_said_otherwise_and_then_a_warning(tmp_path: Path) -> None:
+    assert canary_settings(tmp_path).status.host == "127.0.0.1"
+    assert warnings(canary_settings(tmp_path), time.time()) == []
+    other = canary_settings(tmp_path, status={"host": "0.0.0.0"})  # noqa: S104 - what is judged
+    assert warnings(other, time.time()) == ["status.host: everybody who reaches 0.0.0.0 reads the status"]
+
+
+def test_the_way_out_that_is_named_for_plain_text_is_one_of_this_file(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    uplinks = [{"region": "eu", "host": "broker.eu.example"}, {"region": "us", "host": "broker.us.example"}]
+    plain = problems(canary_settings(tmp_path, agent={"uplinks": uplinks}))
+    assert [one.split(":")[0] for one in plain] == ["agent.uplinks.0.tls", "agent.uplinks.1.tls"]
+    assert all("set ca, or say insecure = true in [agent]" in one for one in plain)
+    assert problems(canary_settings(tmp_path, agent={"uplinks": uplinks, "insecure": True})) == []
+
+
+def test_a_token_that_is_not_there_is_said_in_words_and_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "ca.pem").write_text("")
+    enrolment = {"host": "127.0.0.1", "ca": str(tmp_path / "ca.pem"), "token_file": str(tmp_path / "token")}
+    uplinks = [{"region": "eu", "host": "127.0.0.1", "tls": {"ca": str(tmp_path / "ca.pem")}}]
+    found = problems(canary_settings(tmp_path, agent={"uplinks": uplinks, "enrolment": enrolment}))
+    (said,) = [one for one in found if "token_file" in one]
+    assert said == f"agent.enrolment.token_file: {tmp_path}/token cannot be read: there is no such file or folder"
+
+
+def test_an_address_is_asked_for_in_words(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"regional.service_url: begin with pulsar:// or pulsar\+ssl://"):
+        canary_settings(tmp_path, regional={"service_url": "http://127.0.0.1:8080"})

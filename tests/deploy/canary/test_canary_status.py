@@ -91,7 +91,9 @@ def test_where_no_canary_answers_nothing_is_known(tmp_path: Path) -> None:
     file = tmp_path / "canary.toml"
     file.write_text(f"{CANARY_FILE}[status]\nport = {free_port()}\n")
     done = CliRunner().invoke(app, ["status", "--config", str(file)])
-    assert (done.exit_code, "no canary answers at port" in done.output) == (3, True)
+    assert (done.exit_code, "no canary answers at http://127.0.0.1:" in done.output) == (3, True)
+    assert "Connection refused; is it running with this file?" in " ".join(done.output.split())
+    assert "Errno" not in done.output
     assert CliRunner().invoke(app, ["status", "--config", str(file), "--json"]).stdout.strip() == "null"
 
 

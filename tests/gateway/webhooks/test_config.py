@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from gateway.webhooks.account_devices import AccountDevices
 from gateway.webhooks.checks import problems, warnings
-from gateway.webhooks.config import NotifierSettings, WebhookSettings
+from gateway.webhooks.config import NotifierSettings, TailSettings, WebhookSettings
 from gateway.webhooks.intake import AlertIntake
 from gateway.webhooks.notifier import GoingBy
 from gateway.webhooks.rule_book import RuleBook
 from gateway.webhooks.service import NotifierService, alert_topics
+from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_table
 from gateway.webhooks.unread_topics import READ_BY_NOBODY
 from runtime.pulsar_client import PulsarAccess
 from settings import SettingsError, parse
 from tests.gateway.webhooks.hook_server import SECRET_TEXT
 from tests.tokens import token_file
 
+OPS = WebhookStatus(name="ops")
 TEXT = """
 tenants = ["acme"]
 regions = ["eu"]
@@ -210,3 +214,32 @@ def test_a_standby_that_finds_a_topic_without_a_reader_is_not_healthy(
     assert name in service._status.last_error
     assert READ_BY_NOBODY in service._status.last_error
     assert service._status.topics_unread[name] == READ_BY_NOBODY
+
+
+def test_to_look_at_alerts_needs_neither_rules_nor_a_state_file() -> None:
+    text = 'tenants = ["acme"]\nregions = ["eu"]\n[pulsar]\nservice_url = "pulsar://127.0.0.1:6650"\n'
+    assert len(alert_topics(parse(TailSettings, text, "tail.toml"))) == 2
+    # the same file as a notifier's
+    assert parse(TailSettings, TEXT.format(folder="/tmp", more=""), "notifier.toml").webhooks  # noqa: S108
+    with pytest.raises(SettingsError, match="rules: Field required"):
+        parse(NotifierSettings, text, "tail.toml")
+
+
+def test_a_notifier_that_delivers_to_nobody_says_so(tmp_path: Path) -> None:
+    made = settings(tmp_path, "insecure = true").model_copy(update={"webhooks": {}})
+    assert "webhooks: there is none: alerts are delivered to nobody" in warnings(made, tmp_path / "n.toml", 0.0)
+    for status, said in (
+        (NotifierStatus(pid=1, started_at="", rules=1), "nobody: the settings have no webhook"),
+        (NotifierStatus(pid=1, started_at="", rules_current=True, webhooks=(OPS,)), "nobody: no rule was published"),
+        (NotifierStatus(pid=1, started_at="", rules_current=True, rules=1, webhooks=(OPS,)), "ops"),
+    ):
+        out = StringIO()
+        Console(file=out, width=100).print(notifier_table(status))
+        (row,) = [line for line in out.getvalue().splitlines() if "delivers to" in line]
+        assert said in row
+
+
+def test_a_file_that_is_named_without_a_folder_is_said_to_be_taken_from_where_the_command_runs(tmp_path: Path) -> None:
+    text = TEXT.format(folder=tmp_path, more="insecure = true").replace(f"{tmp_path}/secret", "no-such.secret")
+    (said,) = [one for one in problems(parse(NotifierSettings, text, "notifier.toml")) if "secret_file" in one]
+    assert f"taken from the folder in which this runs, {Path.cwd()}" in said

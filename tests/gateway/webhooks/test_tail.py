@@ -98,3 +98,8 @@ def test_the_header_is_shown_when_each_topic_is_read_and_not_before(
     said = " ".join(done.output.split())
     assert (done.exit_code, "device time" in said) == (1, False)
     assert "persistent://acme/alerts-eu/alerts: pulsar://127.0.0.1:6650: it has no such topic" in said
+
+
+def test_each_time_of_the_header_is_explained_by_the_command_itself() -> None:
+    said = CliRunner().invoke(cli.app, ["tail", "--help"]).output
+    assert [name for name in ("seen", "raised", "decided", "here") if f"`{name}`" not in said] == []

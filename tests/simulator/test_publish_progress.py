@@ -1,0 +1,63 @@
+"""A run reports where it is: also one that is behind and never waits, and never further than its messages are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paho.mqtt import client as mqtt
+
+from simulator import BrokerAddress, Progress, PublishSettings, VehicleMessage, publish
+from simulator.publisher import _Answer, _Fleet
+
+VAN = {"van": BrokerAddress("127.0.0.1", 1)}
+
+
+class TakesAll:
+    """A client whose broker takes each message at once."""
+
+    def __init__(self, fleet: _Fleet, device: str) -> None:
+        self._fleet, self._device, self._count = fleet, device, 0
+
+    def publish(self, topic: str, payload: bytes, qos: int) -> Any:
+        assert (topic, payload, qos) == ("signals", b"{}", 1)
+        self._count += 1
+        self._fleet._news.put(_Answer(self._device, self._count, kept=True))
+        info = mqtt.MQTTMessageInfo(self._count)
+        info.rc = mqtt.MQTT_ERR_SUCCESS
+        return info
+
+    def disconnect(self) -> None:
+        """There is no session."""
+
+    loop_stop = disconnect
+
+
+@pytest.fixture(autouse=True)
+def _brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Fleet, "_connect", lambda fleet, device, _: TakesAll(fleet, device))
+    # each look at the vehicles, and no clock
+    monkeypatch.setattr("simulator.publisher.TICK_S", 0.0)
+
+
+def messages(*offsets_s: float) -> list[VehicleMessage]:
+    return [VehicleMessage(offset_s, "van", "signals", b"{}") for offset_s in offsets_s]
+
+
+def test_a_run_that_is_behind_reports_its_place_all_the_way() -> None:
+    seen: list[Progress] = []
+    # a billion seconds in one: each message is due before it is made
+    summary = publish(messages(*range(0, 1000, 100)), VAN, PublishSettings(speedup=1e9), on_progress=seen.append)
+    assert summary.complete
+    assert {0, 300, 600, 900} <= {one.driven_s for one in seen}
+
+
+def test_a_place_is_never_beyond_the_next_message() -> None:
+    seen: list[tuple[float, int]] = []
+    publish(
+        messages(0, 50, 1000),
+        VAN,
+        PublishSettings(speedup=1e9),
+        on_progress=lambda one: seen.append((one.driven_s, one.made)),
+    )
+    assert all(driven_s <= (0, 50, 1000, 1000)[made] for driven_s, made in seen)
