@@ -107,19 +107,8 @@ def _unknown_keys(details: list[ErrorDetails]) -> Iterator[tuple[Any, str]]:
 def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "setting") -> str:
     """What is wrong at one place of a model, and the nearest right key; `called`: what a key of it is called."""
     where = one_line(".".join(str(part) for part in detail["loc"]))
-    if detail["type"] in {"tuple_type", "list_type"}:
-        given = detail["input"]
-        return (
-            f"{where}: is one table, and a list of them is needed: write [[{where}]]"
-            if isinstance(given, dict)
-            else (f"{where}: is a {type(given).__name__}, and a list is needed")
-        )
-    if detail["type"] in {"model_type", "dict_type"}:
-        return f"{where}: is a {type(detail['input']).__name__}, and a table is needed"
-    if detail["type"] == "string_pattern_mismatch" and (words := pattern_words(detail["ctx"]["pattern"])):
-        return f"{where}: {words}" if where else words
     if detail["type"] != "extra_forbidden":
-        fault = detail["msg"].removeprefix("Value error, ")
+        fault = _fault_of_value(where, detail)
         return f"{where}: {fault}" if where else fault
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
     if now := renamed_to(model, detail["loc"]):
@@ -129,6 +118,20 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
     nearest = _nearest(model, here, wrong, detail["input"])
     advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
     return f"{where}: no such {called}; {advice}"
+
+
+def _fault_of_value(where: str, detail: ErrorDetails) -> str:
+    """What is wrong with what stands at a key that is known."""
+    given = detail["input"]
+    if detail["type"] in {"tuple_type", "list_type"}:
+        if isinstance(given, dict):
+            return f"is one table, and a list of them is needed: write [[{where}]]"
+        return f"is a {type(given).__name__}, and a list is needed"
+    if detail["type"] in {"model_type", "dict_type"}:
+        return f"is a {type(given).__name__}, and a table is needed"
+    if detail["type"] == "string_pattern_mismatch" and (words := pattern_words(detail["ctx"]["pattern"])):
+        return words
+    return detail["msg"].removeprefix("Value error, ")
 
 
 def _nearest(model: type[BaseModel], here: type[BaseModel], wrong: str, given: Any) -> str | None:
