@@ -286,7 +286,7 @@ def parties(broker: RegionalBroker) -> Iterator[Callable[[], Callable[[], None]]
 
     def daemon() -> Callable[[], None]:
         door = EnrolmentDoor(
-            BrokerSettings.model_validate(certified(broker, "access@eu")), "access@eu", "t", lambda *_: None
+            BrokerSettings.model_validate(certified(broker, "access@eu")), "access@eu", ("t",), lambda *_: None
         )
         while not door.is_open:
             door.turn(time.monotonic())
