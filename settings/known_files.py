@@ -45,12 +45,12 @@ KNOWN_FILES: Final = {
     "NotifierSettings": _file(
         "waybill alerts",
         "pulsar regions rules state_file tenants",
-        "insecure late_max_age_s log status stop_timeout_s webhooks",
+        "alert_max_age_s insecure late_max_age_s log status stop_timeout_s webhooks",
     ),
     "TailSettings": _file(
         "waybill alerts",
         "pulsar regions tenants",
-        "insecure late_max_age_s log rules state_file status stop_timeout_s webhooks",
+        "alert_max_age_s insecure late_max_age_s log rules state_file status stop_timeout_s webhooks",
     ),
     "CanarySettings": _file(
         "waybill canary",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,65 +16,11 @@ import identity.registry_session
 from identity.change_outcome import Became, ChangeOutcome, DeviceOutcome
 from identity.command_session import shows_progress
 from identity.device_cli import app
-from identity.errors import SignatureRefused
-from identity.operator_keys import OperatorKeys
 from identity.registry import Beginning, DeviceEntry, move, resume, revoke, suspend
 from identity.registry_messages import DevicePublication, read_entry
-from identity.registry_session import RegistrySession
-from identity.registry_signing import check_by
+from tests.identity.registry_in_memory import MESSAGES, InMemory
 from tests.identity.registry_strategies import CHANGE, CLAIM, active, expected
-from tests.identity.test_registry_signing import ANNA, BOTH, KEYS, signed
 from tests.tokens import token_file
-
-# The entries say that anna changed them.
-MESSAGES = [signed(active(device="bus-1"), ANNA), signed(active(device="bus-2"), BOTH)]
-
-
-class InMemory:
-    """A session whose registry has these messages; without keys signatures are not looked at."""
-
-    trusted: OperatorKeys | None = KEYS
-    unconfirmed: Mapping[str, str] | None = MappingProxyType({})
-    signed_by = RegistrySession.signed_by
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self._trusted = self.trusted
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    operator = "anna"
-
-    def publish(self, *_: object) -> object:
-        raise AssertionError("nothing is published of what is refused")
-
-    def publications(self) -> list[DevicePublication]:
-        check = None if self._trusted is None else check_by(self._trusted)
-        return [read_entry(*message, check) for message in MESSAGES]
-
-    def not_confirmed(self, _: object) -> Mapping[str, str] | None:
-        return self.unconfirmed
-
-    def publication(self, name: str) -> DevicePublication | None:
-        return next((one for one in self.publications() if one.entry.name == name), None)
-
-    def get(self, name: str) -> object:
-        found = self.publication(name)
-        return found and found.entry
-
-    def refusal(self, _: DeviceEntry) -> SignatureRefused | None:
-        return None
-
-    def not_taken(self, _: str) -> str:
-        return ""
-
-    def nearest(self, _: str) -> str:
-        return "acme/bus-2"
-
-    def history(self, name: str) -> list[tuple[DevicePublication, bool]]:
-        return [(one, False) for one in self.publications() if one.entry.name == name]
 
 
 @pytest.fixture

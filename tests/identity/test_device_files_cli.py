@@ -19,8 +19,8 @@ from identity.device_file import MAX_DEVICES_FILE_BYTES
 from identity.errors import SignatureFault, SignatureRefused
 from identity.registry import Claim, DeviceEntry, DeviceState, expect, revoke, suspend
 from identity.registry_messages import DevicePublication
+from tests.identity.registry_in_memory import InMemory
 from tests.identity.registry_strategies import CHANGE, active
-from tests.identity.test_device_cli import InMemory
 
 HELD = [
     active(device="active"),

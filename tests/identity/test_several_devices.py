@@ -15,7 +15,8 @@ from identity.device_cli import app
 from identity.errors import SignatureFault, SignatureRefused
 from identity.registry import DeviceEntry
 from identity.registry_messages import DevicePublication
-from tests.identity.test_device_cli import InMemory, publishing
+from tests.identity.registry_in_memory import InMemory
+from tests.identity.test_device_cli import publishing
 
 
 @pytest.fixture
