@@ -18,6 +18,7 @@ from deploy.local import FolderDamaged, FolderNotOurs, FolderOfAnother, StackInU
 from deploy.local.background import start_in_background, stop_running
 from deploy.local.folder import claim, empty, hold, holder
 from deploy.local.process import ProcessIdentity
+from tests.waiting import PATIENCE
 
 HOLD = (
     "import sys, time\nfrom pathlib import Path\nfrom deploy.local.folder import hold\n"
@@ -30,7 +31,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     yield process
     process.kill()
-    process.wait(10)
+    process.wait(10 * PATIENCE)
 
 
 def held_by_another(folder: Path) -> subprocess.Popen[bytes]:
@@ -171,7 +172,7 @@ def test_a_holder_that_was_killed_holds_nothing(tmp_path: Path) -> None:
         assert known is not None
         assert known.pid == process.pid
         process.kill()
-        process.wait(10)
+        process.wait(10 * PATIENCE)
     assert holder(tmp_path) is None
 
 
@@ -190,7 +191,7 @@ def test_down_stops_the_process_that_holds_the_folder(tmp_path: Path) -> None:
     assert process.stdout is not None
     with process.stdout:
         assert stop_running(tmp_path, timeout_s=10)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(10 * PATIENCE) == -signal.SIGTERM
     with pytest.raises(StackNotRunning):
         stop_running(tmp_path)
 
@@ -204,7 +205,7 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled(sleeper: subpro
         assert not other.send(signal.SIGKILL)
     assert sleeper.poll() is None
     assert known.send(signal.SIGTERM)
-    assert sleeper.wait(10) == -signal.SIGTERM
+    assert sleeper.wait(10 * PATIENCE) == -signal.SIGTERM
     assert not known.send(signal.SIGTERM)
 
 
@@ -316,7 +317,7 @@ def test_a_folder_in_which_another_stack_runs_is_not_emptied(tmp_path: Path) -> 
         with pytest.raises(StackInUse, match="a/local"):
             empty(tmp_path)
         process.kill()
-        process.wait(10)
+        process.wait(10 * PATIENCE)
     assert tree(tmp_path) == before
 
 

@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from deploy.local import CuttableLink, CuttableLinks, LinkControlError, free_port
+from tests.waiting import PATIENCE
 
 
 def echo(server: socket.socket) -> None:
@@ -38,7 +39,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CuttableLink]:
         links = CuttableLinks(tmp_path_factory.mktemp("links"), {"one": server.getsockname()[1]})
         links.start()
         try:
-            links.wait(20)
+            links.wait(20 * PATIENCE)
             yield links.links["one"]
         finally:
             links.stop()
@@ -118,7 +119,7 @@ def test_a_link_server_starts_without_a_word(tmp_path: Path) -> None:
     links = CuttableLinks(tmp_path, {"one": free_port()})
     links.start()
     try:
-        links.wait(20)
+        links.wait(20 * PATIENCE)
         assert links.log.read_text() == ""  # the log has standard output and standard error
     finally:
         links.stop()

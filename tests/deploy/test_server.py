@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local import DaemonProcess, PulsarCluster, ServerFailed, ServerState, wait_all
 from deploy.local.process import children
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = (
@@ -46,7 +46,7 @@ def test_a_server_is_stopped_starting_healthy_and_stopped_again(tmp_path: Path) 
     assert server.pid is None
     server.start()
     assert server.state is ServerState.STARTING  # type: ignore[comparison-overlap]
-    server.wait(10)  # type: ignore[unreachable]
+    server.wait(10 * PATIENCE)  # type: ignore[unreachable]
     assert server.state is ServerState.HEALTHY
     pid = server.pid
     assert pid is not None
@@ -69,7 +69,7 @@ def test_a_server_that_ends_is_named_with_its_exit_status_and_last_log_lines(tmp
     server = daemon(tmp_path, "for n in range(40): print('line', n)\nraise SystemExit('no such port')", settle_s=5)
     server.start()
     with pytest.raises(ServerFailed) as caught:
-        server.wait(10)
+        server.wait(10 * PATIENCE)
     assert caught.value.server == "sample"
     assert caught.value.reason == "ended with exit status 1"
     assert caught.value.last_lines[-1] == "no such port"
@@ -83,7 +83,7 @@ def test_the_last_lines_are_of_this_start_and_not_of_an_earlier_one(tmp_path: Pa
     server = daemon(tmp_path, "print('new')\nraise SystemExit(3)", settle_s=5)
     server.start()
     with pytest.raises(ServerFailed) as caught:
-        server.wait(10)
+        server.wait(10 * PATIENCE)
     assert caught.value.last_lines == ["new"]
 
 
@@ -119,7 +119,7 @@ def test_a_server_that_answers_and_is_known_to_be_of_no_use_is_stopped_in_order_
     server = Defective(tmp_path, bad_starts=2)
     server.start()
     first = server.pid
-    server.wait(10)
+    server.wait(10 * PATIENCE)
     assert (server.state, server.restarts) == (ServerState.HEALTHY, 2)
     assert first is not None
     assert not is_alive(first)
@@ -131,14 +131,14 @@ def test_a_server_that_is_of_no_use_after_each_start_is_named(tmp_path: Path) ->
     server = Defective(tmp_path, bad_starts=9)
     server.start()
     with pytest.raises(ServerFailed, match="no messages are read after each of 4 starts"):
-        server.wait(10)
+        server.wait(10 * PATIENCE)
     server.stop()
 
 
 def test_a_server_that_came_well_once_is_not_started_again_by_a_later_look(tmp_path: Path) -> None:
     server = Defective(tmp_path, bad_starts=0)
     server.start()
-    server.wait(10)
+    server.wait(10 * PATIENCE)
     server.bad_starts = 1
     assert server.check()
     assert server.restarts == 0
@@ -158,7 +158,7 @@ def test_one_that_fails_is_found_while_another_is_still_starting(tmp_path: Path)
 def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
     server = daemon(tmp_path, STUBBORN, healthy_when=lambda: "deaf" in server.log.read_text())
     server.start()
-    server.wait(10)
+    server.wait(10 * PATIENCE)
     pid = server.pid
     assert pid is not None
     server.stop(0.2)
@@ -230,7 +230,7 @@ def test_a_server_ends_when_its_parent_is_ended(tmp_path: Path, number: signal.S
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         os.kill(parent.pid, number)
-        parent.wait(10)
+        parent.wait(10 * PATIENCE)
     wait_until(lambda: not is_alive(pid))
 
 

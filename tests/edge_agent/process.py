@@ -16,6 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from edge_agent.config import AgentSettings
 from edge_agent.status import read_status
 from settings import load
+from tests.waiting import PATIENCE
 
 TENANT, DEVICE = "acme", "eu-0001"
 FIRST_MS = 1_767_603_422_000
@@ -64,7 +65,7 @@ class AgentProcess:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(10 * PATIENCE)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -78,7 +79,7 @@ class AgentProcess:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(10 * PATIENCE)
             raise
 
     def status(self) -> dict[str, Any]:

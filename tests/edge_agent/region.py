@@ -12,7 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from deploy.local import TlsFiles
 from telemetry import Ack, IntervalSet, Record, decode, encode_ack
-from tests.waiting import deadline_s
+from tests.waiting import PATIENCE, deadline_s
 
 Name = tuple[str, int, int]
 
@@ -48,7 +48,7 @@ class MqttRegion:
             self.client.tls_set(str(tls.ca), str(tls.certificate), str(tls.key))
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(10 * PATIENCE)
 
     def close(self) -> None:
         self.client.disconnect()

@@ -100,7 +100,7 @@ def test_a_wrong_key_is_named_with_the_nearest_right_one(tmp_path: Path) -> None
     checked = run("check-config", config)
     assert checked.exit_code == os.EX_CONFIG
     assert "did you mean 'host'?" in checked.output
-    assert "mqtt.host: Field required" in checked.output
+    assert "Field required" not in checked.output, "it is the same key"
 
 
 def test_the_example_in_the_page_is_a_configuration(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gateway import Service, ThreadEnded
 from gateway.status import read_status
 from tests.gateway.sides import FakeBroker
 from tests.gateway.strategies import settings
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -96,5 +97,5 @@ def test_a_pulsar_that_takes_connections_and_answers_nothing_does_not_keep_a_gat
         service.run()
         threading.excepthook = hook
         assert seen == [f"opening Pulsar at {address}"]
-        assert time.monotonic() - began_s < 30, "two seconds, and not until the opening is given up"
+        assert time.monotonic() - began_s < 30 * PATIENCE, "two seconds, and not until the opening is given up"
         assert "pulsar-open" not in {thread.name for thread in threading.enumerate()}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.access.broker_log import refused_publication
 from runtime.broker_log import MAX_COUNTED, LogFilter
+from tests.waiting import PATIENCE
 
 MESSAGES = b"""Received PUBLISH from acme/a (d0, q1, r0, m1, 'waybill/1/acme/a/batch', ... (8 bytes))
 Sending PUBACK to acme/a (m1, rc0)
@@ -96,7 +97,7 @@ def test_a_program_is_who_was_started_and_its_last_lines_are_written(tmp_path: P
     program = "import os, sys; print(os.getpid()); print('Sending x'); sys.exit(3)"
     command = [sys.executable, "-m", "runtime.broker_log", str(log), sys.executable, "-c", program]
     started = subprocess.Popen(command, stderr=subprocess.PIPE)
-    _, _ = started.communicate(timeout=30)
+    _, _ = started.communicate(timeout=30 * PATIENCE)
     assert started.returncode == 3
     (line,) = log.read_text().splitlines()
     assert line.endswith(f": {started.pid}")

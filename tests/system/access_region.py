@@ -29,7 +29,7 @@ from identity.broker_conf import (
     conf_text,
     device_listener_lines,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 LIFE = timedelta(days=30)
 
@@ -81,7 +81,7 @@ class AccessRegion:
         self.device_key = KeyPair.generate()
 
     def prepare(self) -> None:
-        self._command("prepare").wait(60)
+        self._command("prepare").wait(60 * PATIENCE)
 
     def start_broker(self) -> None:
         self.prepare()
@@ -104,12 +104,12 @@ class AccessRegion:
         for process in (self.daemon, self.broker):
             if process is not None:
                 process.terminate()
-                process.wait(20)
+                process.wait(20 * PATIENCE)
 
     def kill_daemon(self) -> None:
         assert self.daemon is not None
         self.daemon.send_signal(signal.SIGKILL)
-        self.daemon.wait(20)
+        self.daemon.wait(20 * PATIENCE)
 
     def status(self) -> AccessStatus | None:
         try:

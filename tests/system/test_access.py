@@ -29,7 +29,7 @@ from tests.identity.operators import operator, operators_file
 from tests.identity.registry_strategies import active, change
 from tests.identity.test_device_files_cli import table
 from tests.system.access_region import AccessRegion, has_ended, new_root
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -131,7 +131,7 @@ def test_a_revoked_device_loses_its_session_and_gets_no_other_one_in_any_region(
     publish(revoke(active("acme", "stolen"), change()))
     assert has_ended(session)
     assert has_ended(abroad)
-    assert time.monotonic() - began < 5  # a busy machine: the second is measured by `make bench-gateway`
+    assert time.monotonic() - began < 5 * PATIENCE  # a busy machine: the second is measured by `make bench-gateway`
     wait_until(lambda: eu.is_refused(context) and us.is_refused(context), 10)
     other.sendall(b"\xc0\x00")
     assert other.recv(10) == b"\xd0\x00", "nobody else notices"

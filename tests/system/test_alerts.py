@@ -151,7 +151,7 @@ def test_a_standby_goes_on_with_the_partition_of_a_killed_process_without_readin
         for number in range(ROUNDS - 2, ROUNDS):
             sender.send_round(drives, number)
     wait_until(lambda: held(second) == [2], 10)
-    assert time.monotonic() - killed_s < 5
+    assert time.monotonic() - killed_s < 5 * PATIENCE
     wait_until(lambda: region.ids(drives) >= truth(drives), 20)
     assert region.ids(drives) == truth(drives)
     taken = _logged(second, "partition taken")[before:]
@@ -187,7 +187,7 @@ def test_one_that_is_stopped_gives_its_partitions_to_the_other_and_says_all_that
                 first.signal(signal.SIGTERM)
     stopped_s = time.monotonic()
     wait_until(lambda: held(second) == [2], 10)
-    assert time.monotonic() - stopped_s < 5
+    assert time.monotonic() - stopped_s < 5 * PATIENCE
     wait_until(lambda: region.ids(drives) >= truth(drives), 20)
     assert region.ids(drives) == truth(drives)
     wait_until(lambda: first.process.exit_status is not None, 20)

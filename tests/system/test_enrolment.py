@@ -137,7 +137,7 @@ def test_a_lost_answer_is_asked_for_again_and_an_expired_token_is_turned_away(
     late = device_file(region, tmp_path / "two", token_line(tmp_path / "two", "x"), device="bus-9")
     token_line(tmp_path / "two", region.expect_token("bus-9", timedelta(seconds=-1)))
     code, said = enrol(late)
-    assert (code, "turned away" in said) == (1, True), said
+    assert (code, "not authorised" in said, "device expect --again" in said) == (1, True, True), said
     assert len(region.history) == 1
 
 

@@ -30,7 +30,7 @@ from tests.identity.registry_strategies import active, change
 from tests.system.gateway_region import RECORDS, Devices, GatewayProcess, PulsarRegion
 from tests.system.gateway_servers import devices, region  # noqa: F401 - fixtures
 from tests.system.vehicle_agent import running, stored, vehicle  # noqa: F401 - a fixture
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -158,7 +158,7 @@ def test_a_gateway_that_is_asked_to_stop_finishes_what_it_has_taken(
         asked = time.monotonic()
         gateway.signal(signal.SIGTERM)
         wait_until(lambda: gateway.process.pid is None, 12)
-        assert time.monotonic() - asked < 11
+        assert time.monotonic() - asked < 11 * PATIENCE
         wait_until(lambda: fleet.snapshot() == region.persisted("stopped"), 10, every_s=0.3)
 
 

@@ -17,7 +17,7 @@ from deploy.local import MosquittoBroker
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from runtime.mqtt_client import MqttMessage
 from tests.gateway.strategies import settings
-from tests.waiting import deadline_s
+from tests.waiting import PATIENCE, deadline_s
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -60,7 +60,7 @@ class Session:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker]:
     broker = BrokerWithRules("rules", tmp_path_factory.mktemp("rules"))
     broker.start()
-    broker.wait(20)
+    broker.wait(20 * PATIENCE)
     yield broker
     broker.stop()
 
@@ -97,7 +97,7 @@ def test_no_property_that_a_device_sends_ends_the_session_or_delays_it(
     publish("waybill/1/t/d1/batch", b"3")
     began = time.monotonic()
     session.turn_until(lambda: len(session.inbound) == 3)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 2 * PATIENCE
     assert [len(message.payload) for message in session.inbound] == [1, 1_000_000, 1]
     assert session.side.is_subscribed
 

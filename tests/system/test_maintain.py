@@ -19,6 +19,7 @@ from deploy.local import LocalStack
 from telemetry import IntervalSet
 from tests.cloud_jobs.pulsar_source.world import eventually
 from tests.system.test_ingest import EPOCH, IngestCentre, batch
+from tests.waiting import PATIENCE
 
 STREAM = DeviceStream("acme", "eu-0001", EPOCH)
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -69,7 +70,7 @@ def test_maintenance_beside_a_running_ingest_keeps_each_record_once_and_few_file
         assert query.query.isActive
     finally:
         maintain.send_signal(signal.SIGTERM)
-        assert maintain.wait(60) == 0
+        assert maintain.wait(60 * PATIENCE) == 0
         query.query.stop()
     assert len(centre.settings.tables.open("records").file_uris()) < 13
     assert centre.settings.tables.coverage()[STREAM].received == IntervalSet([(1, 13)])

@@ -23,7 +23,7 @@ from runtime.status_server import StatusServer, metrics_answer
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
 from tests.cloud_jobs.status.watched import looked
 from tests.deploy.alerting_rules import RULES, rules
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -104,7 +104,7 @@ def test_it_reads_each_process_and_its_rules_find_what_is_wrong(tmp_path: Path, 
         assert len(known) == len(rules())
     finally:
         server.process.terminate()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(30 * PATIENCE) == 0
 
 
 def found(server: Prometheus) -> set[str]:

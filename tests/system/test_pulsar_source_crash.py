@@ -20,6 +20,7 @@ import pytest
 
 from deploy.local import PulsarCluster
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, MessageSender, eventually
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
@@ -66,7 +67,7 @@ class QueryProcess:
     def kill(self) -> None:
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(20 * PATIENCE)
 
     def finish(self) -> None:
         """Reads what is left, to the end."""

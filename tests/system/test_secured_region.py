@@ -25,7 +25,7 @@ from identity.broker_conf import broker_command
 from runtime import TlsSettings, tls_context
 from runtime.pulsar_tls import access_tls_context
 from settings import load
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -234,4 +234,4 @@ def test_mosquitto_runs_with_what_the_page_writes_and_lets_in_whom_it_names(mach
     finally:
         for process in running:
             process.terminate()
-            process.wait(10)
+            process.wait(10 * PATIENCE)

@@ -25,7 +25,7 @@ from simulator import (
     generated_scenario,
     publish,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 HOST = "127.0.0.1"
@@ -46,7 +46,7 @@ class AgentListener:
         properties.SessionExpiryInterval = 600
         self._client.connect(HOST, port, clean_start=False, properties=properties)
         self._client.loop_start()
-        assert self._subscribed.wait(10)
+        assert self._subscribed.wait(10 * PATIENCE)
 
     def _receive(self, client: mqtt.Client, data: object, message: mqtt.MQTTMessage) -> None:
         self.received.append((message.topic, bytes(message.payload)))

@@ -33,7 +33,7 @@ from deploy.local import (
 )
 from settings import load
 from tests.pulsar_clients import open_client
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.system
 own_servers = pytest.mark.own_servers
@@ -85,7 +85,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     yield one
     if one.process.poll() is None:
         one.process.kill()
-        one.process.wait(10)
+        one.process.wait(10 * PATIENCE)
 
 
 @own_servers
@@ -96,7 +96,7 @@ def test_an_interrupted_start_leaves_no_process_behind(up: Up, number: signal.Si
     wait_until(up.has_servers, 60, said=up.log.read_text)
     assert any("PulsarStandaloneStarter" in words for words in processes_of(up.folder))
     up.process.send_signal(number)
-    status = up.process.wait(60)
+    status = up.process.wait(60 * PATIENCE)
     assert status == (-signal.SIGKILL if number is signal.SIGKILL else 0), up.log.read_text()
     wait_until(lambda: not processes_of(up.folder), said=lambda: processes_of(up.folder))
 
@@ -108,7 +108,7 @@ def test_a_killed_stack_leaves_no_process_behind_and_starts_again_in_its_folder(
     assert up.phase() == "ready", up.log.read_text()
     before = StackState.load(up.folder)
     up.process.kill()
-    up.process.wait(10)
+    up.process.wait(10 * PATIENCE)
     wait_until(lambda: not processes_of(up.folder), said=lambda: processes_of(up.folder))
 
     def loses_a_server() -> None:
@@ -197,7 +197,7 @@ def test_a_broker_that_cannot_start_is_named_with_its_last_log_lines(tmp_path: P
     with socket.create_server(("127.0.0.1", broker.port)):
         broker.start()
         with pytest.raises(ServerFailed, match="server mosquitto-eu ended with exit status 1") as caught:
-            broker.wait(20)
+            broker.wait(20 * PATIENCE)
     broker.stop()
     assert any("Address already in use" in line for line in caught.value.last_lines)
 
@@ -246,7 +246,7 @@ def test_a_regional_broker_speaks_mqtt_5_over_its_link(stack: LocalStack) -> Non
     client.connect("127.0.0.1", stack.links["eu"].port)
     client.loop_start()
     try:
-        assert subscribed.wait(10)
+        assert subscribed.wait(10 * PATIENCE)
         gateway.publish("waybill/1/test-stack/device/ack", b"hello", qos=1)
         wait_until(lambda: got == [b"hello"], 10)
     finally:

@@ -119,7 +119,7 @@ def test_a_device_enrols_by_its_token_and_is_locked_out_of_both_regions(
     code, said = device("revoke", f"{TENANT}/{name}", *BECAUSE, "--wait", "30")
     assert (code, "confirmed: eu, us" in said) == (0, True), said
     assert all(has_ended(session) for session in sessions)
-    assert time.monotonic() - began < 20  # of a busy machine: the second is measured by `make bench-gateway`
+    assert time.monotonic() - began < 20 * PATIENCE  # of a busy machine: the second is measured by `make bench-gateway`
     wait_until(lambda: all(is_refused_at(port, context) for port in ports), 10)
     assert versions(device, name) == ["expected", "active", "revoked"]
 

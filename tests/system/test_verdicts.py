@@ -31,6 +31,7 @@ from tests.cloud_jobs.pulsar_source.world import eventually
 from tests.cloud_jobs.verdicts.centre import alert_of
 from tests.pulsar_clients import open_client
 from tests.system.lake_of_fixes import LakeFix, in_force, ingest, lake_of, square
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -111,7 +112,7 @@ class VerdictProcess:
 
     def stop(self) -> tuple[int, str]:
         self._running.terminate()
-        return self._running.wait(60), self._log.read_text(encoding="utf-8")
+        return self._running.wait(60 * PATIENCE), self._log.read_text(encoding="utf-8")
 
     def metrics(self) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:

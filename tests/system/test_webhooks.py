@@ -21,7 +21,7 @@ from deploy.local import PulsarCluster
 from geo.alerts import VerdictKind
 from tests.gateway.webhooks.hook_server import HookServer, Request, answers, hook_server
 from tests.system.notifier_centre import VERDICTS, NotifierCentre, NotifierProcess, alert, verdict
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -81,7 +81,7 @@ def test_alerts_and_verdicts_of_the_account_s_devices_arrive_signed_and_soon(
     centre.send(*alerts, *strangers, *(verdict(one) for one in alerts[:10]), verdict(alerts[10], VerdictKind.WITHDRAWN))
     expected = keys_of(alerts) | {f"{one.id}/verdict-0" for one in alerts[:11]}
     wait_until(lambda: set(server.keys) >= expected, 20)
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 15 * PATIENCE
     assert sorted(server.keys) == sorted(expected), "each once, and none of a device of nobody"
     assert all(one.is_signed() for one in server.requests)
     assert Counter(one.content["type"] for one in server.requests) == {"alert": 20, "verdict": 11}
@@ -231,7 +231,7 @@ def test_the_tail_shows_what_comes_with_its_times_until_it_is_ended(
     finally:
         for one in tails:
             one.send_signal(signal.SIGTERM)
-    assert [one.wait(20) for one in tails] == [0, 0]
+    assert [one.wait(20 * PATIENCE) for one in tails] == [0, 0]
     header, *lines = out.read_text().splitlines()
     assert header.split()[:4] == ["device", "time", "state", "region"]
     assert {line.split()[1] for line in lines} == {"provisional", "confirmed"}

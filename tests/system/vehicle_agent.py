@@ -12,7 +12,7 @@ import pytest
 from deploy.local import MosquittoBroker
 from edge_agent.store.connection import DATABASE
 from tests.edge_agent.process import AgentProcess, VehicleSensors
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def vehicle(tmp_path: Path) -> Iterator[VehicleSensors]:
     """A vehicle's own broker and what publishes there."""
     broker = MosquittoBroker("car", tmp_path / "car")
     broker.start()
-    broker.wait(20)
+    broker.wait(20 * PATIENCE)
     vehicle = VehicleSensors(broker.port)
     yield vehicle
     vehicle.close()
