@@ -16,6 +16,7 @@ from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
 from geo.spatial.rings import world_polygon
 from geo.spatial.shapes import corridor
+from tests.examples import examples
 from tests.geo.spatial import timed_fuzz
 from tests.geo.spatial.exact import ExactFence, bits_of
 from tests.geo.spatial.exact_fuzz import run
@@ -38,22 +39,22 @@ def crossings(gate: list[tuple[float, float]], *tracks: list[tuple[float, float]
 
 
 def test_the_engine_finds_what_whole_numbers_find() -> None:
-    counts, last = run(seed=1_000_000, pairs=44_000)
+    counts, last = run(seed=1_000_000, pairs=examples(44_000))
     print(f"seeds 1000000 to {last}: {counts.summary()}")  # noqa: T201  # what was tried is part of the result
     assert counts.faults == []
-    assert counts.crossings > 1_000
+    assert counts.crossings > examples(1_000)
     assert counts.switches <= 2
     assert counts.fine < counts.pairs // 20
 
 
 def test_versions_windows_and_dates_are_what_whole_numbers_say() -> None:
-    counts, last = timed_fuzz.run(seed=2_000_000, pairs=6_000)
+    counts, last = timed_fuzz.run(seed=2_000_000, pairs=examples(6_000))
     print(f"seeds 2000000 to {last}: {counts.summary()}")  # noqa: T201
     assert counts.faults == []
-    assert counts.entries > 1_000
-    assert counts.switches > 100
-    assert counts.halves > 50
-    assert counts.gates > 1_000
+    assert counts.entries > examples(1_000)
+    assert counts.switches > examples(100)
+    assert counts.halves > examples(50)
+    assert counts.gates > examples(1_000)
     assert counts.fine < counts.pairs // 5
 
 

@@ -46,6 +46,7 @@ from tests.cloud_jobs.billing.register.correcting import (
     issue,
     small_fleet,
 )
+from tests.examples import examples
 
 
 def test_a_device_that_went_to_another_payer_is_not_asked_for_by_both(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_number_that_another_seller_gave_is_not_given_again(tmp_path: Path) ->
 
 
 @given(st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 def test_whatever_goes_from_one_payer_to_another_is_asked_for_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

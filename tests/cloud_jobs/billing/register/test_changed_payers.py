@@ -46,6 +46,7 @@ from tests.cloud_jobs.billing.register.correcting import (
     issue,
     posted,
 )
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_a_former_payer_whose_rows_are_damaged_is_blocked_and_holds_nobody_up(tm
 
 
 @given(st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 def test_in_any_order_of_corrections_and_commands_no_account_is_asked_for_twice(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
