@@ -137,8 +137,7 @@ def _versions_in(file: Path) -> Iterator[_Read]:
             )
             return
     except (OSError, ValueError) as error:
-        why = file_fault(error) if isinstance(error, OSError) else error
-        yield _Read(_place_is(""), f"cannot be read: {why}")
+        yield _Read(_place_is(""), f"cannot be read: {file_fault(error)}")
         return
     yield from map(_fence, read_features(text))
 

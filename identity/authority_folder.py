@@ -10,12 +10,12 @@ FOLDER/ended/SERIAL.pem  what ended long ago, out of the way of who reads what m
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -42,6 +42,7 @@ __all__ = ["AUTHORITY_FILES", "AUTHORITY_KEY", "AuthorityFolder", "IssuedCertifi
 
 _ROOT, _CERTIFICATE, AUTHORITY_KEY = "root.pem", "authority.pem", "authority.key"
 _ISSUED, _ENDED = "issued", "ended"
+Read = TypeVar("Read")
 AUTHORITY_FILES = (_ROOT, _CERTIFICATE)
 """The certificates of the root and of the authority itself."""
 
@@ -172,15 +173,14 @@ class AuthorityFolder:
 
         Raises AuthorityDamaged for a file that is no certificate.
         """
-        # In this order: it may be put away at this moment.
-        for file in (self.folder / kept / f"{serial:040x}.pem" for kept in (_ISSUED, _ENDED)):
-            try:
-                return with_chain(read_certificates(read_file(file))[0], self.authority)
-            except FileNotFoundError:
-                continue
-            except NotAnAuthority as error:
-                raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
-        return None
+        file = self.folder / _ISSUED / f"{serial:040x}.pem"
+        try:
+            certificate = _wherever_kept(file, lambda kept: read_certificates(read_file(kept))[0])
+        except FileNotFoundError:
+            return None
+        except NotAnAuthority as error:
+            raise AuthorityDamaged(self.folder, f"{file.name}: {error}") from error
+        return with_chain(certificate, self.authority)
 
     def put_away(self, file: str) -> None:
         """Move a certificate that ended, `SERIAL.pem`, to `ended`; it is still recorded. Raises OSError."""
@@ -245,23 +245,17 @@ def issued_in(folder: Path, newest: int | None = None) -> list[IssuedCertificate
     by_name = {file.name: file for kept in (_ISSUED, _ENDED) for file in (folder / kept).glob("*.pem")}
     files = list(by_name.values())
     if newest is not None:
-        files = heapq.nlargest(newest, files, key=lambda file: _recorded_at(file, folder / _ENDED / file.name))
-    found = [_read_recorded(file, folder / _ENDED / file.name) for file in files]
+        files = heapq.nlargest(newest, files, key=lambda file: _wherever_kept(file, Path.stat).st_mtime)
+    found = [_wherever_kept(file, IssuedCertificate.read) for file in files]
     return sorted(found, key=lambda one: (one.name, one.not_after))
 
 
-def _recorded_at(file: Path, put_away: Path) -> float:
+def _wherever_kept(file: Path, read: Callable[[Path], Read]) -> Read:
+    """What is read of a recorded certificate, which may be put away at this moment."""
     try:
-        return file.stat().st_mtime
+        return read(file)
     except FileNotFoundError:
-        return put_away.stat().st_mtime
-
-
-def _read_recorded(file: Path, put_away: Path) -> IssuedCertificate:
-    try:
-        return IssuedCertificate.read(file)
-    except FileNotFoundError:
-        return IssuedCertificate.read(put_away)
+        return read(file.parent.parent / _ENDED / file.name)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

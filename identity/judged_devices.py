@@ -75,8 +75,7 @@ def read_device_files(files: Collection[Path]) -> tuple[list[PlacedDevice], list
             left -= len(content)
             text = content.decode("utf-8-sig")
         except (OSError, ValueError) as error:
-            why = file_fault(error) if isinstance(error, OSError) else str(error)
-            faults.append(DeviceFileFault(name, FileFault.UNREADABLE, f"cannot be read: {why}"))
+            faults.append(DeviceFileFault(name, FileFault.UNREADABLE, f"cannot be read: {file_fault(error)}"))
             continue
         found, wrong = devices_of_toml(text, name, MAX_DEVICES - len(placed))
         placed += found

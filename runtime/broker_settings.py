@@ -68,10 +68,8 @@ def unusable_files(table: str, broker: BrokerSettings) -> Iterator[str]:
         try:
             if not read_password(broker.password_file):
                 yield f"{table}.password_file: its first line is empty"
-        except OSError as error:
+        except (OSError, ValueError) as error:
             yield f"{table}.password_file: {broker.password_file} cannot be read: {file_fault(error)}"
-        except ValueError as error:
-            yield f"{table}.password_file: {broker.password_file} cannot be read: {error}"
     yield from unusable_tls_files(f"{table}.tls", broker.tls)
 
 

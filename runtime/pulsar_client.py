@@ -256,10 +256,8 @@ def _read_token(path: Path) -> str:
     try:
         with open_file(path) as file:
             text = file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise PulsarAccessError(f"token file {path} cannot be read: {file_fault(error)}") from error
-    except UnicodeDecodeError as error:
-        raise PulsarAccessError(f"token file {path} cannot be read: {error}") from error
     if not _is_token(text):
         raise PulsarAccessError(f"token file {path} holds no token")
     return text

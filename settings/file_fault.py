@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["file_fault"]
 
 
-def file_fault(error: OSError) -> str:
-    """Why it cannot be used, without its name."""
+def file_fault(error: OSError | ValueError) -> str:
+    """Why it cannot be used, without its name. ValueError: it was read, and does not hold what it should."""
     match error:
         case FileNotFoundError():
             return "there is no such file or folder"
@@ -16,5 +16,7 @@ def file_fault(error: OSError) -> str:
             return "what stands before its last part is no folder"
         case PermissionError():
             return "this user has no right to it"
+        case OSError(strerror=str() as problem) if problem:
+            return problem
         case _:
-            return error.strerror or str(error)
+            return str(error)
