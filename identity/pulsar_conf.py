@@ -57,4 +57,9 @@ def pulsar_security(
         "openIDKeyIdCacheMissRefreshSeconds": 1,
         "authorizationEnabled": "true",
         "superUserRoles": ",".join(sorted(superusers)),
+        # A topic policy is a message in a topic of the namespace itself: it could make a cluster delete a topic.
+        "topicLevelPoliciesEnabled": "false",
+        # The topology names every topic, and `apply` creates it.
+        "allowAutoTopicCreation": "false",
+        "authenticateMetricsEndpoint": "true",
     }

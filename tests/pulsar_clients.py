@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import httpx
 import pulsar
 
+from deploy.local import PulsarCluster
 from runtime.pulsar_client import PulsarAccess, PulsarToken, open_pulsar_client
 from runtime.pulsar_tls import access_tls_context
 
@@ -33,3 +35,20 @@ def source_access(access: PulsarAccess) -> dict[str, str]:
 def open_client(service_url: str, access: PulsarAccess = NOBODY) -> pulsar.Client:
     """A client of `service_url`."""
     return open_pulsar_client(service_url, access, timeout_s=OPERATION_TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S)
+
+
+def create_topic(cluster: PulsarCluster, topic: str, producer: str = "jobs") -> str:
+    """A topic that no topology names, where a role may produce: a secured cluster creates none. Returns its name."""
+    path = f"{cluster.admin_url}/admin/v2/{topic.replace('://', '/')}"
+    with httpx.Client(timeout=20, **http_access(cluster.access)) as http:
+        http.put(path).raise_for_status()
+        http.post(f"{path}/permissions/{producer}", json=["produce"]).raise_for_status()
+    return topic
+
+
+def allow_new_topics(cluster: PulsarCluster) -> None:
+    """In `public/default`, which no topology names, a client may create a topic by using it."""
+    path = f"{cluster.admin_url}/admin/v2/namespaces/public/default/autoTopicCreation"
+    with httpx.Client(timeout=20, **http_access(cluster.access)) as http:
+        body = {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}
+        http.post(path, json=body).raise_for_status()

@@ -43,6 +43,7 @@ __all__ = [
     "read_defaults",
     "read_policies",
     "read_registration",
+    "rights",
     "topic_names",
     "topic_stats",
 ]
@@ -85,12 +86,10 @@ def _read(admin: AdminClient, tenants: list[str]) -> ClusterState:
             )
             for name, data in tenants_found.items()
         },
-        namespaces={name: read_policies(data, admin.cluster) for name, data in policies.items() if data is not None},
-        topics={
-            topic: state.model_copy(update={"grants": rights_of_topic(policies[name], topic)})
-            for name in namespaces
-            for topic, state in _topics(admin, name).items()
+        namespaces={
+            name: read_policies(name, data, admin.cluster) for name, data in policies.items() if data is not None
         },
+        topics={topic: state for name in namespaces for topic, state in _topics(admin, name).items()},
     )
 
 
@@ -129,10 +128,13 @@ def read_defaults(said: BrokerConfiguration) -> BrokerDefaults:
         message_ttl_s=own.message_ttl_s if said.message_ttl_s is None else said.message_ttl_s,
         authorization=said.authorization,
         superusers=said.superusers,
+        topic_policies=said.topic_policies,
+        auto_topic_creation=said.auto_topic_creation,
+        open_metrics=not said.guarded_metrics,
     )
 
 
-def read_policies(data: NamespaceData, cluster: str) -> NamespaceState:
+def read_policies(name: str, data: NamespaceData, cluster: str) -> NamespaceState:
     """A namespace's state in this cluster from its policies."""
     retention, automatic = data.retention, data.auto_topic_creation
     quota = (data.quotas or {}).get(_QUOTA)
@@ -146,18 +148,21 @@ def read_policies(data: NamespaceData, cluster: str) -> NamespaceState:
         deduplication=data.deduplication,
         compaction_threshold_bytes=data.compaction_threshold_bytes,
         auto_topic_creation=automatic.allowed if automatic else None,
-        grants={role: frozenset(actions) for role, actions in data.rights.of_namespace.items()},
+        grants=rights(name, data),
+        subscription_roles={one: frozenset(roles) for one, roles in data.rights.of_subscriptions.items()},
     )
 
 
-def rights_of_topic(namespace: NamespaceData | None, topic: str) -> dict[str, frozenset[str]]:
-    """What roles may do with a topic, or with a partition of it, beyond the rights of its namespace."""
-    given: dict[str, frozenset[str]] = {}
-    for name, rights in (namespace.rights.of_topics if namespace else {}).items():
-        # Pulsar notes them of each partition too, and a right on a partition alone is one as well.
-        if topic in ((one := name.removeprefix(PERSISTENT)), split_partition(one)[0]):
-            for role, actions in rights.items():
-                given[role] = given.get(role, frozenset()) | frozenset(actions)
+def rights(name: str, data: NamespaceData) -> dict[str, dict[str, frozenset[str]]]:
+    """What roles may do with the namespace `name` and with each topic in it, the broker's own topics included.
+
+    Pulsar notes some rights of each partition too, and a right on a partition alone is one on its topic.
+    """
+    given: dict[str, dict[str, frozenset[str]]] = {}
+    for full_name, roles in [(name, data.rights.of_namespace), *data.rights.of_topics.items()]:
+        of_one = given.setdefault(split_partition(full_name.removeprefix(PERSISTENT))[0], {})
+        for role, actions in roles.items():
+            of_one[role] = of_one.get(role, frozenset()) | frozenset(actions)
     return given
 
 

@@ -265,8 +265,6 @@ def _policy(admin: AdminClient, change: Change) -> None:
         admin.post(f"{base}/backlogQuota", quota, backlogQuotaType="destination_storage")
     elif change.policy == "publish_rate" and value is None:
         admin.delete(f"{base}/publishRate")
-    elif change.policy == "auto_topic_creation" and value is None:
-        admin.delete(f"{base}/autoTopicCreation")
     elif change.policy == "compaction_threshold_bytes":
         admin.put(f"{base}/compactionThreshold", value)
     else:
@@ -327,6 +325,11 @@ def _grant(admin: AdminClient, change: Change) -> None:
         admin.post(path, sorted(change.after))
 
 
+def _subscription_grant(admin: AdminClient, change: Change) -> None:
+    subscription = quote(change.subscription, safe="")
+    admin.post(f"namespaces/{change.name}/permissions/subscription/{subscription}", sorted(change.after))
+
+
 _MAKERS: dict[str, Callable[[AdminClient, Change], None]] = {
     "cluster": _cluster,
     "tenant": _tenant,
@@ -336,4 +339,5 @@ _MAKERS: dict[str, Callable[[AdminClient, Change], None]] = {
     "partition": _partition,
     "subscription": _subscription,
     "grant": _grant,
+    "subscription_grant": _subscription_grant,
 }

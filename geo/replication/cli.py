@@ -226,8 +226,8 @@ def verify(
         for one in result.unprotected:
             console.print(one, style="red", markup=False, soft_wrap=True)
         console.print(compared(wanted, result), markup=False, soft_wrap=True)
-    for one in result.left_over:
-        errors.print(f"warning: {one}", style="yellow", markup=False, soft_wrap=True)
+    for warning in (*result.left_over, *map(str, result.unknown)):
+        errors.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if result.untried:
         said = f"unknown, what {', '.join(result.untried)} may do: no file ROLE.token of them in role_tokens"
         errors.print(said, style="red", markup=False, soft_wrap=True)

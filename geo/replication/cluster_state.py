@@ -30,6 +30,9 @@ class BrokerDefaults(Settings):
     backlog_quota: tuple[int, str] = (-1, "producer_request_hold")  # MB (-1: no limit), policy
     message_ttl_s: int = 0  # 0: for ever
     authorization: bool = False  # whether rights count
+    topic_policies: bool = True  # whether a message in __change_events changes policies
+    auto_topic_creation: bool = True
+    open_metrics: bool = True  # whether /metrics answers without a token
     superusers: frozenset[str] = frozenset()
 
 
@@ -44,7 +47,9 @@ class NamespaceState(Settings):
     deduplication: bool | None = None
     compaction_threshold_bytes: int | None = None
     auto_topic_creation: bool | None = None
-    grants: Mapping[str, frozenset[str]] | None = None  # actions by role; desired None: left as they are
+    # Actions by role, by topic or by the namespace itself; desired None: left as they are.
+    grants: Mapping[str, Mapping[str, frozenset[str]]] | None = None
+    subscription_roles: Mapping[str, frozenset[str]] | None = None  # who may use a subscription, by its name
 
 
 class TopicState(Settings):
@@ -56,7 +61,6 @@ class TopicState(Settings):
     partitions: int
     subscriptions: Mapping[str, bool] = {}
     missing: tuple[int, ...] = ()
-    grants: Mapping[str, frozenset[str]] | None = None  # as of a namespace; what that gives is not repeated here
 
 
 class ClusterState(Settings):

@@ -2,13 +2,9 @@
 
 from geo.replication.cluster_state import ClusterState, NamespaceState, Registration, TenantState, TopicState
 from geo.replication.errors import NoAddress
-from geo.replication.model import ClusterAddress, Namespace, Topic, Topology
-from geo.replication.roles import Grants
+from geo.replication.model import PROBE_TOPIC, ClusterAddress, Namespace, Topic, Topology
 
-__all__ = ["PROBE_TOPIC", "address", "desired"]
-
-# Every replicated namespace has one, for `verify`: a probe among the batches would reach the consumers of batches.
-PROBE_TOPIC = "probe"
+__all__ = ["address", "desired"]
 
 
 def address(topology: Topology, cluster: str) -> ClusterAddress:
@@ -22,8 +18,7 @@ def address(topology: Topology, cluster: str) -> ClusterAddress:
 def desired(topology: Topology) -> dict[str, ClusterState]:
     """The desired state of each cluster, by its name.
 
-    Every policy but the quotas (backlog and publish rate) and automatic topic creation is said, so that no broker's
-    own default decides.
+    Every policy but the quotas (backlog and publish rate) is said, so that no broker's own default decides.
     """
     return {cluster: _cluster_state(topology, cluster) for cluster in sorted(topology.clusters)}
 
@@ -39,19 +34,14 @@ def _cluster_state(topology: Topology, cluster: str) -> ClusterState:
             for name, tenant in topology.tenants.items()
         },
         namespaces={
-            name: _namespace_state(spec, clusters, _grants(topology, cluster, name))
-            for name, (spec, clusters) in here.items()
+            name: _namespace_state(topology, cluster, name, spec, clusters) for name, (spec, clusters) in here.items()
         },
         topics={
-            f"{name}/{topic}": _topic_state(topology, cluster, made, _grants(topology, cluster, f"{name}/{topic}"))
+            f"{name}/{topic}": _topic_state(topology, cluster, made)
             for name, (spec, clusters) in here.items()
             for topic, made in {**spec.topics, **_probe(clusters)}.items()
         },
     )
-
-
-def _grants(topology: Topology, cluster: str, resource: str) -> Grants | None:
-    return topology.grants(cluster, resource) if topology.roles else None
 
 
 def _probe(clusters: frozenset[str]) -> dict[str, Topic]:
@@ -69,7 +59,9 @@ def _registration(topology: Topology, other: str, seen_by: str) -> Registration:
     )
 
 
-def _namespace_state(spec: Namespace, clusters: frozenset[str], grants: Grants | None) -> NamespaceState:
+def _namespace_state(
+    topology: Topology, cluster: str, name: str, spec: Namespace, clusters: frozenset[str]
+) -> NamespaceState:
     return NamespaceState(
         clusters=clusters,
         retention=(spec.retention.minutes, spec.retention.size_mb),
@@ -79,17 +71,17 @@ def _namespace_state(spec: Namespace, clusters: frozenset[str], grants: Grants |
         deduplication=spec.deduplication,
         compaction_threshold_bytes=spec.compaction_threshold_bytes,
         auto_topic_creation=spec.auto_topic_creation,
-        grants=grants,
+        grants=topology.grants(cluster, name) if topology.roles else None,
+        subscription_roles=topology.subscription_roles(cluster, name) if topology.roles else None,
     )
 
 
-def _topic_state(topology: Topology, cluster: str, topic: Topic, grants: Grants | None) -> TopicState:
+def _topic_state(topology: Topology, cluster: str, topic: Topic) -> TopicState:
     return TopicState(
         partitions=topic.partitions,
         subscriptions={
             name: subscription.replicated
             for name, subscription in topic.subscriptions.items()
-            if subscription.on == "everywhere" or cluster in topology.centres
+            if subscription.create and (subscription.on == "everywhere" or cluster in topology.centres)
         },
-        grants=grants,
     )

@@ -1,19 +1,21 @@
 """Tries with the tokens of roles what they may and what they must not: a right that is written is not yet one that is
 kept."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import pulsar
 
 from geo.replication.actual import read_defaults
 from geo.replication.admin import AdminClient
 from geo.replication.connection import ServiceAddress, connect
-from geo.replication.desired import PROBE_TOPIC, address
+from geo.replication.desired import address
 from geo.replication.errors import AdminRefused, ReplicationError
 from geo.replication.model import Topology
-from geo.replication.roles import namespace_of
+from geo.replication.topic_naming import topic_path
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
@@ -24,9 +26,17 @@ NOBODY = "(no token)"
 
 _AT_ONCE = 8
 _OPERATION_S = 5
-_REFUSED = (401, 403)
+_REFUSED = (401, 403, 405)  # 405: topic policies are switched off
+_PAST_THE_RIGHT = (404, 409, 412)
 # Who lists tenants runs the cluster.
 _OPERATORS_ONLY = "tenants"
+# In no topology: a topic that nobody may create, and a subscription that does not exist.
+_NEW = "waybill-verify"
+_SYSTEM_TOPIC = "__change_events"
+# No message is as old as this, so a command that is allowed expires nothing.
+_NOTHING_S = 2_147_483_647
+
+_Found = dict[str, bool | str | None]
 
 
 class TriedRight(Settings):
@@ -54,8 +64,9 @@ class TriedRight(Settings):
 def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: Path | None) -> list[TriedRight]:
     """What each role that has a file `ROLE.token` in the folder may do in these clusters, tried; and who has no token.
 
-    In each namespace on one topic, on each topic with rights of its own, and one question for operators. A producer or
-    reader is opened and closed: nothing is sent, nothing is read. Where brokers ask for no right nothing is tried.
+    On each topic of a namespace where the role has a right, on one where it has none, on the system topic and on a new
+    topic: a producer and a reader, which are opened and closed. Over HTTP: an operator's question, topic policies, backlogs of the namespace, and each subscription of a
+    topic that the role consumes. Nothing is sent, read or changed. Where brokers ask for no right nothing is tried.
     """
     roles: list[tuple[str, Path | None]] = [(NOBODY, None)]
     roles += [
@@ -84,45 +95,69 @@ def _tried(topology: Topology, operator: AdminClient, role: str, token: Path | N
     access = PulsarAccess(
         token_file=token, tls_ca=operator.access.tls_ca, tls_validate_hostname=operator.access.tls_validate_hostname
     )
+    right = partial(TriedRight, role=role, cluster=cluster)
     with AdminClient(cluster, operator.url, access=access, check_name=False, unavailable_s=0) as admin:
-        asked = _asked(admin)
-        yield TriedRight(role=role, cluster=cluster, action="ask for", resource="tenants", may=is_superuser, **asked)
+        asked = _asked(lambda: admin.get(_OPERATORS_ONLY))
+        yield right(action="ask for", resource="tenants", may=is_superuser, **asked)
         way = ServiceAddress(address(topology, cluster).service_url)
         client = connect(admin, way, operation_s=_OPERATION_S)
         try:
-            for topic in _topics(topology, cluster):
-                given = {
-                    action
-                    for resource in (topic, namespace_of(topic))
-                    for action in topology.grants(cluster, resource).get(role, ())
-                }
-                for action in ("produce", "consume"):
-                    may = is_superuser or action in given
-                    found = _opened(client, topic, action)
-                    # Whoever is nobody gets no answer at all, here as everywhere; from a dead address nobody does.
-                    is_silent = token is None and found["was"] is None
-                    if is_silent and asked["was"] is False and _answers(operator, way, topic, action):
-                        found = {"was": False}
-                    yield TriedRight(role=role, cluster=cluster, action=action, resource=topic, may=may, **found)
-                    if is_silent:
-                        return
+            for topic, action, granted in _opening(topology, cluster, role, is_superuser):
+                found = _opened(client, topic, action)
+                # Whoever is nobody gets no answer at all, here as everywhere; from a dead address nobody does.
+                is_silent = token is None and found["was"] is None
+                if is_silent and asked["was"] is False and _answers(operator, way, topic, action):
+                    found = {"was": False}
+                yield right(action=action, resource=topic, may=granted, **found)
+                if is_silent:
+                    return
         finally:
             client.close()
+        if not is_superuser:
+            for action, resource, granted, command in _commands(topology, admin, role):
+                yield right(action=action, resource=resource, may=granted, **_asked(command))
 
 
-def _topics(topology: Topology, cluster: str) -> Iterator[str]:
-    for name, (spec, clusters) in topology.placed().items():
-        if cluster in clusters:
-            named = [f"{name}/{topic}" for topic in spec.topics]
-            own = [topic for topic in named if topology.grants(cluster, topic)]
-            common = [f"{name}/{PROBE_TOPIC}"] if len(clusters) > 1 else [topic for topic in named if topic not in own]
-            yield from [*common[:1], *own]
+def _opening(topology: Topology, cluster: str, role: str, is_superuser: bool) -> Iterator[tuple[str, str, bool]]:
+    """Each topic and action that is tried, and whether the role has the right."""
+    for namespace in _namespaces(topology, cluster):
+        grants = topology.grants(cluster, namespace)
+        is_known = is_superuser or any(role in roles for roles in grants.values())
+        named = [*grants] if is_known else [*grants][:1]
+        # A superuser would create these.
+        closed = [] if is_superuser else [f"{namespace}/{_SYSTEM_TOPIC}", f"{namespace}/{_NEW}"]
+        for topic in [*named, *closed]:
+            for action in ("produce", "consume"):
+                yield topic, action, is_superuser or action in grants.get(topic, {}).get(role, ())
 
 
-def _asked(admin: AdminClient) -> dict[str, bool | str | None]:
+def _commands(
+    topology: Topology, admin: AdminClient, role: str
+) -> Iterator[tuple[str, str, bool, Callable[[], object]]]:
+    for namespace in _namespaces(topology, admin.cluster):
+        clear = partial(admin.post, f"namespaces/{namespace}/clearBacklog/{_NEW}")
+        yield "clear backlogs of", namespace, False, clear
+        grants = topology.grants(admin.cluster, namespace)
+        for topic in [*grants][:1]:
+            yield "remove policies of", topic, False, partial(admin.delete, f"{topic_path(topic)}/maxProducers")
+        subscriptions = topology.subscription_roles(admin.cluster, namespace)
+        for topic, roles in grants.items():
+            if "consume" in roles.get(role, ()):
+                for name, users in subscriptions.items():
+                    path = f"{topic_path(topic)}/subscription/{quote(name, safe='')}/expireMessages/{_NOTHING_S}"
+                    yield "expire messages of", f"{topic} {name}", role in users, partial(admin.post, path)
+
+
+def _namespaces(topology: Topology, cluster: str) -> list[str]:
+    return [name for name, (_, clusters) in topology.placed().items() if cluster in clusters]
+
+
+def _asked(command: Callable[[], object]) -> _Found:
     try:
-        admin.get(_OPERATORS_ONLY)
+        command()
     except AdminRefused as refused:
+        if refused.status in _PAST_THE_RIGHT:
+            return {"was": True}
         return {"was": False} if refused.status in _REFUSED else {"was": None, "reason": str(refused)}
     except ReplicationError as error:
         return {"was": None, "reason": str(error)}
@@ -138,7 +173,7 @@ def _answers(operator: AdminClient, way: ServiceAddress, topic: str, action: str
         client.close()
 
 
-def _opened(client: pulsar.Client, topic: str, action: str) -> dict[str, bool | str | None]:
+def _opened(client: pulsar.Client, topic: str, action: str) -> _Found:
     name = f"persistent://{topic}"
     try:
         if action == "produce":
@@ -147,6 +182,9 @@ def _opened(client: pulsar.Client, topic: str, action: str) -> dict[str, bool | 
             client.create_reader(name, pulsar.MessageId.latest).close()
     except (pulsar.AuthorizationError, pulsar.AuthenticationError):
         return {"was": False}
+    except pulsar.TopicNotFound:
+        # A broker looks at the right first.
+        return {"was": True}
     except pulsar.PulsarException as error:
         return {"was": None, "reason": str(error)}
     return {"was": True}

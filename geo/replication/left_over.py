@@ -7,7 +7,7 @@ region's gateways and the centre's jobs their rights there: that is named, and r
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from geo.replication.actual import for_each_cluster, read_policies
+from geo.replication.actual import for_each_cluster, rights
 from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
@@ -60,8 +60,8 @@ def _rights(admin: AdminClient, namespace: str, roles: set[str]) -> dict[str, fr
     data = admin.get(f"namespaces/{namespace}", NAMESPACE)
     if data is None:
         return {}
-    given = dict(read_policies(data, admin.cluster).grants or {})
-    for rights in data.rights.of_topics.values():
-        for role, actions in rights.items():
-            given[role] = given.get(role, frozenset()) | frozenset(actions)
+    given: dict[str, frozenset[str]] = {}
+    for may in rights(namespace, data).values():
+        for role, actions in may.items():
+            given[role] = given.get(role, frozenset()) | actions
     return {role: actions for role, actions in given.items() if role in roles}

@@ -13,12 +13,12 @@ import pulsar
 from geo.replication.actual import for_each_cluster
 from geo.replication.admin import AdminClient
 from geo.replication.connection import AddressCheck, ServiceAddress, check_addresses, connect
-from geo.replication.desired import PROBE_TOPIC, address
+from geo.replication.desired import address
 from geo.replication.errors import ReplicationError
 from geo.replication.grant_probe import TriedRight, try_rights, untried_roles
 from geo.replication.left_over import left_over
-from geo.replication.model import Topology
-from geo.replication.observe import LinkState, observe
+from geo.replication.model import PROBE_TOPIC, Topology
+from geo.replication.observe import LinkState, UnknownSubscription, observe
 from geo.replication.protection import unprotected
 from settings import Settings
 
@@ -34,7 +34,8 @@ class VerifyResult(Settings):
     """Every link of the topology, every right that was tried, and the clusters that did not answer: what these would
     say nobody knows. `untried`: roles whose rights count, and of which no token was at hand. `unprotected`: clusters
     whose brokers ask nobody for the rights that the topology names, or let more roles do everything. `left_over`:
-    rights of the topology's roles in namespaces of other tenants, which are no part of the verdict."""
+    rights of the topology's roles in namespaces of other tenants. `unknown`: subscriptions with a backlog that the
+    topology does not name. These two are no part of the verdict."""
 
     links: tuple[LinkState, ...]
     unreachable: Mapping[str, str]
@@ -42,6 +43,7 @@ class VerifyResult(Settings):
     untried: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = ()
     left_over: tuple[str, ...] = ()
+    unknown: tuple[UnknownSubscription, ...] = ()
 
     @property
     def is_good(self) -> bool | None:
@@ -95,6 +97,7 @@ def verify(
         untried=untried_roles(topology, role_tokens) if rights else (),
         unprotected=tuple(unprotected(topology, reached)),
         left_over=left_over(topology, reached),
+        unknown=seen.unknown,
     )
 
 

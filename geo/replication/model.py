@@ -5,11 +5,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from geo.replication.roles import Role, expanded_roles, namespace_of, role_name
+from geo.replication.roles import REGION, TENANT, Role, expanded_roles, namespace_of, role_name
 from settings import Settings
 
 __all__ = [
     "BROKERS",
+    "PROBE_TOPIC",
     "BacklogQuota",
     "Cluster",
     "ClusterAddress",
@@ -25,12 +26,12 @@ __all__ = [
     "Topology",
 ]
 
+PROBE_TOPIC = "probe"
+"""Every replicated namespace has one, for `verify`: a probe among batches would reach the consumers of batches."""
 BROKERS = "brokers"
 """The role of all brokers where a topology has no `replication_role`."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=_NAME)]
-_REGION = "{region}"
-_TENANT = "{tenant}"
 _ROLE = r"^([A-Za-z0-9]|\{region\})([A-Za-z0-9._-]|\{region\})*$"
 _REPLICATION_ROLE = r"^[A-Za-z0-9._-]*\{cluster\}[A-Za-z0-9._-]*$"
 _SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/]+$"
@@ -123,11 +124,18 @@ class Tenant(Settings):
 
 
 class Subscription(Settings):
-    """A durable subscription that exists before its first consumer, so that nothing is missed."""
+    """A durable subscription and the roles that may consume, seek, skip or delete it.
+
+    It exists before its first consumer, so that nothing is missed; with `create = false` the consumer makes it.
+    """
 
     replicated: bool = Field(True, description="its position travels to the other clusters")
     on: Literal["centre", "everywhere"] = Field(
         "centre", description="centre: on the centre and its standby; everywhere: on each cluster of the namespace"
+    )
+    create: bool = Field(True, description="false: its first consumer creates it, and apply does not")
+    roles: tuple[str, ...] = Field(
+        (), description="who may use it, with {tenant} and {region} as in names of roles; none: superusers only"
     )
 
 
@@ -157,9 +165,7 @@ class Namespace(Settings):
     message_ttl_s: int = Field(0, ge=0, description="0: messages wait for ever")
     deduplication: bool = Field(False, description="the broker's; correctness never rests on it")
     compaction_threshold_bytes: int = Field(0, ge=0, description="compact when this much is new; 0: never by itself")
-    auto_topic_creation: bool | None = Field(
-        None, description="whether a client may create a topic by using it; none: as the broker is configured"
-    )
+    auto_topic_creation: bool = Field(False, description="whether a client may create a topic by using it")
     topics: Mapping[str, Topic] = {}
 
     @model_validator(mode="after")
@@ -207,12 +213,12 @@ class Topology(Settings):
     def _namespaces_are_complete(self) -> Self:
         for name, spec in self.namespaces.items():
             tenant, slash, short = name.partition("/")
-            if not slash or not short or not (tenant in self.tenants or tenant == _TENANT) or _TENANT in short:
+            if not slash or not short or not (tenant in self.tenants or tenant == TENANT) or TENANT in short:
                 raise ValueError(
                     f"namespaces.{name}: must be tenant/namespace with a tenant of this topology, or {{tenant}} for "
                     "each that is an operator"
                 )
-            if (_REGION in name) == (spec.clusters is not None):
+            if (REGION in name) == (spec.clusters is not None):
                 raise ValueError(
                     f"namespaces.{name}: say either {{region}} in the name or clusters, not both or neither"
                 )
@@ -220,7 +226,7 @@ class Topology(Settings):
 
     @model_validator(mode="after")
     def _operators_are_served(self) -> Self:
-        own = {name.partition("/")[2]: spec for name, spec in self.namespaces.items() if name.startswith(f"{_TENANT}/")}
+        own = {name.partition("/")[2]: spec for name, spec in self.namespaces.items() if name.startswith(f"{TENANT}/")}
         if own and not self.operators:
             raise ValueError("tenants: namespaces with {tenant} need a tenant with operator = true")
         for name, tenant in self.tenants.items():
@@ -249,6 +255,13 @@ class Topology(Settings):
                 topic = resource.removeprefix(namespace_of(resource)).removeprefix("/")
                 if known is None or (topic and topic not in known[0].topics):
                     raise ValueError(f"roles.{name}.grants.{resource}: no such namespace or topic in this topology")
+        roles = self.roles_by_name()
+        for namespace, (spec, _) in placed.items():
+            for topic, made in spec.topics.items():
+                for name, subscription in made.subscriptions.items():
+                    if unknown := [role for role in subscription.roles if role not in roles]:
+                        where = f"namespaces.{namespace}.topics.{topic}.subscriptions.{name}.roles"
+                        raise ValueError(f"{where}: no role {unknown[0]!r} in this topology")
         return self
 
     def roles_by_name(self) -> dict[str, Role]:
@@ -270,18 +283,41 @@ class Topology(Settings):
         """
         return tuple(sorted({*self.superusers(), self.role_of_brokers(cluster) or BROKERS}))
 
-    def grants(self, cluster: str, resource: str) -> dict[str, frozenset[str]]:
-        """What each role may do with a namespace or topic in a cluster, by right of exactly that."""
-        given: dict[str, frozenset[str]] = {}
+    def grants(self, cluster: str, namespace: str) -> dict[str, dict[str, frozenset[str]]]:
+        """What each role may do in a cluster, by topic of the namespace, `probe` included.
+
+        A grant of a namespace is one of each topic that the topology names there. Pulsar would take it for its own
+        topics, too: who writes to `__change_events` decides about all others.
+        """
+        spec, clusters = self.placed()[namespace]
+        topics = [f"{namespace}/{topic}" for topic in spec.topics]
+        given: dict[str, dict[str, frozenset[str]]] = {topic: {} for topic in topics}
         for name, (role, region) in expanded_roles(self.roles, self.operators, self.regions).items():
             here = {"region": () if region is None else (self.regions[region].cluster,), "centre": self.centres}
-            if resource in role.grants and (role.on == "everywhere" or cluster in here[role.on]):
-                given[name] = frozenset(role.grants[resource])
-        if resource in (placed := self.placed()):
-            for other in placed[resource][1] - {cluster}:
-                if brokers := self.role_of_brokers(other):
-                    given[brokers] = given.get(brokers, frozenset()) | {"produce"}
+            if role.on == "everywhere" or cluster in here[role.on]:
+                for topic in topics:
+                    if actions := {*role.grants.get(topic, ()), *role.grants.get(namespace, ())}:
+                        given[topic][name] = frozenset(actions)
+        if len(clusters) > 1:
+            given.setdefault(f"{namespace}/{PROBE_TOPIC}", {})
+        for brokers in filter(None, map(self.role_of_brokers, clusters - {cluster})):
+            for roles in given.values():
+                roles[brokers] = roles.get(brokers, frozenset()) | {"produce"}
         return given
+
+    def subscription_roles(self, cluster: str, namespace: str) -> dict[str, frozenset[str]]:
+        """Who may use a subscription in a cluster, by its name; the brokers' own are for superusers only.
+
+        Pulsar keeps these by namespace: subscriptions of one name share their roles.
+        """
+        spec, clusters = self.placed()[namespace]
+        superusers = frozenset(self.superusers_of(cluster))
+        own = ["__compaction", "pulsar.dedup", *(f"pulsar.repl.{other}" for other in sorted(clusters - {cluster}))]
+        found: dict[str, frozenset[str]] = {}
+        for topic in spec.topics.values():
+            for name, subscription in topic.subscriptions.items():
+                found[name] = found.get(name, frozenset()) | frozenset(subscription.roles)
+        return {name: roles or superusers for name, roles in found.items()} | dict.fromkeys(own, superusers)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -303,15 +339,16 @@ class Topology(Settings):
         for template, spec in self.namespaces.items():
             for name, (tenant, region) in self._names(template).items():
                 quotas = self.tenants[tenant].quotas.get(template.partition("/")[2]) if tenant else None
-                placed[name] = (_with_quotas(spec, quotas) if quotas else spec), self._clusters(spec, region)
+                filled = _with_roles(spec, tenant, (region,) if region else tuple(self.regions))
+                placed[name] = (_with_quotas(filled, quotas) if quotas else filled), self._clusters(spec, region)
         return placed
 
     def _names(self, template: str) -> dict[str, tuple[str, str]]:
         """The namespaces that a name stands for, each with the tenant and the region that were put in, if any."""
-        tenants = self.operators if template.startswith(f"{_TENANT}/") else ("",)
-        regions = tuple(self.regions) if _REGION in template else ("",)
+        tenants = self.operators if template.startswith(f"{TENANT}/") else ("",)
+        regions = tuple(self.regions) if REGION in template else ("",)
         return {
-            template.replace(_TENANT, tenant).replace(_REGION, region): (tenant, region)
+            template.replace(TENANT, tenant).replace(REGION, region): (tenant, region)
             for tenant in tenants
             for region in regions
         }
@@ -332,6 +369,21 @@ class Topology(Settings):
             for target in clusters
             if source != target
         )
+
+
+def _with_roles(spec: Namespace, tenant: str, regions: tuple[str, ...]) -> Namespace:
+    """The namespace with the names of the roles of its subscriptions filled in."""
+
+    def filled(topic: Topic) -> Topic:
+        subscriptions = {}
+        for name, one in topic.subscriptions.items():
+            roles = dict.fromkeys(
+                role.replace(TENANT, tenant).replace(REGION, at) for role in one.roles for at in regions
+            )
+            subscriptions[name] = one.model_copy(update={"roles": tuple(roles)})
+        return topic.model_copy(update={"subscriptions": subscriptions})
+
+    return spec.model_copy(update={"topics": {name: filled(topic) for name, topic in spec.topics.items()}})
 
 
 def _with_quotas(spec: Namespace, quotas: Quotas) -> Namespace:

@@ -7,9 +7,19 @@ from geo.replication.admin import AdminClient
 from geo.replication.errors import ReplicationError
 from geo.replication.model import Topology
 from geo.replication.rest_types import CLUSTERS, SubscriptionStats, TopicStats
+from geo.replication.topic_naming import is_brokers_own, split_partition
 from settings import Settings
 
-__all__ = ["CursorState", "LinkState", "Observation", "cursor_states", "link_state", "observe"]
+__all__ = [
+    "CursorState",
+    "LinkState",
+    "Observation",
+    "UnknownSubscription",
+    "cursor_states",
+    "link_state",
+    "observe",
+    "unknown_subscriptions",
+]
 
 
 _Space = dict[str, dict[str, TopicStats | None]]
@@ -57,11 +67,25 @@ class CursorState(Settings):
     waiting_s: float | None
 
 
+class UnknownSubscription(Settings):
+    """A durable subscription that the topology does not name, with a backlog: it can fill the namespace's quota."""
+
+    topic: str
+    subscription: str
+    cluster: str
+    backlog: int
+
+    def __str__(self) -> str:
+        waiting = f"{self.backlog} messages wait for it, which fill the quota"
+        return f"{self.cluster}: {self.topic}: the topology has no subscription {self.subscription!r}; {waiting}"
+
+
 class Observation(Settings):
-    """All links and cursors at one moment, and the clusters that did not answer."""
+    """All links, cursors and unknown subscriptions at one moment, and the clusters that did not answer."""
 
     links: tuple[LinkState, ...]
     cursors: tuple[CursorState, ...]
+    unknown: tuple[UnknownSubscription, ...] = ()
     unreachable: Mapping[str, str]
 
 
@@ -91,7 +115,31 @@ def observe(topology: Topology, clients: Mapping[str, AdminClient], clock: Calla
         else _unknown(namespace, source, target, unreachable[source])
         for namespace, source, target in topology.links()
     ]
-    return Observation(links=tuple(links), cursors=tuple(cursor_states(stats, clock())), unreachable=unreachable)
+    return Observation(
+        links=tuple(links),
+        cursors=tuple(cursor_states(stats, clock())),
+        unknown=tuple(unknown_subscriptions(topology, stats)),
+        unreachable=unreachable,
+    )
+
+
+def unknown_subscriptions(topology: Topology, stats: Mapping[str, _Space]) -> list[UnknownSubscription]:
+    """Every durable subscription with a backlog that the topology does not name at its topic."""
+    named = {
+        (f"{namespace}/{topic}", name)
+        for namespace, (spec, _) in topology.placed().items()
+        for topic, made in spec.topics.items()
+        for name in made.subscriptions
+    }
+    return [
+        UnknownSubscription(topic=topic, subscription=name, cluster=cluster, backlog=subscription.backlog)
+        for cluster, namespaces in sorted(stats.items())
+        for topics in namespaces.values()
+        for topic, one in topics.items()
+        for name, subscription in (one.subscriptions if one else {}).items()
+        if subscription.durable and subscription.backlog > 0
+        if (split_partition(topic)[0], name) not in named and not is_brokers_own(name)
+    ]
 
 
 def link_state(

@@ -21,13 +21,14 @@ _ORDER = (
     "cluster",
     "tenant",
     "namespace",
-    # Before the topics, of which the other clusters begin to replicate at once.
-    "grant",
+    # Before anybody can consume.
+    "subscription_grant",
     "policy",
     "topic",
     "partition",
     "subscription",
-    "topic_grant",
+    # Pulsar takes a grant only of a topic that exists.
+    "grant",
     "auto_topic_creation",
 )
 _POLICIES = (
@@ -59,12 +60,14 @@ class Change(Settings):
 
     `before` and `after` hold what `kind` says: a Registration, TenantState or NamespaceState; the value of one policy;
     a topic's number of partitions; the number of a partition; whether a subscription is replicated; what a role may do
-    with a namespace or topic. None: not there.
+    with a namespace or topic; the roles that may use a subscription of a namespace. None: not there.
     """
 
     cluster: str
     action: Literal["create", "update", "replace", "delete"]
-    kind: Literal["cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription", "grant"]
+    kind: Literal[
+        "cluster", "tenant", "namespace", "policy", "topic", "partition", "subscription", "grant", "subscription_grant"
+    ]
     name: str
     policy: str = ""
     subscription: str = ""
@@ -88,7 +91,7 @@ class Change(Settings):
         what += f" to {self.role}" if self.role else ""
         if self.action in ("update", "replace"):
             what += f": {_words(self.before, self.policy)} -> {_words(self.after, self.policy)}"
-        elif self.kind == "grant":
+        elif self.kind in ("grant", "subscription_grant"):
             what += f": {_words(self.after or self.before)}"
         return f"{self.cluster}: {self.action} {self.kind} {what}"
 
@@ -119,8 +122,6 @@ def _rank(change: Change) -> int:
     # client that waits for the namespace would else make a topic without partitions in the moment between.
     if change.policy == "auto_topic_creation":
         return _ORDER.index("auto_topic_creation")
-    if change.kind == "grant":
-        return _ORDER.index("topic_grant" if change.name.count("/") > 1 else "grant")
     # A namespace that goes stops replicating in every cluster before it is deleted in one.
     return _ORDER.index("policy" if (change.kind, change.action) == ("namespace", "update") else change.kind)
 
@@ -138,27 +139,44 @@ def _cluster_changes(cluster: str, desired: ClusterState, actual: ClusterState) 
         yield from _topic_changes(cluster, name, actual.topics.get(name), topic)
     if actual.defaults.authorization:
         yield from _grants(cluster, desired.namespaces, actual.namespaces)
-        yield from _grants(cluster, desired.topics, actual.topics)
     yield from _surplus(cluster, desired, actual)
 
 
 def _grants(
-    cluster: str,
-    desired: Mapping[str, NamespaceState] | Mapping[str, TopicState],
-    actual: Mapping[str, NamespaceState] | Mapping[str, TopicState],
+    cluster: str, desired: Mapping[str, NamespaceState], actual: Mapping[str, NamespaceState]
 ) -> Iterator[Change]:
     """What is missing, and what is too much: a right that the topology does not name is taken away."""
-    for name, after in desired.items():
-        if after.grants is None:
+    for namespace, wanted in desired.items():
+        found = actual.get(namespace)
+        after, before = wanted.grants, (found and found.grants) or {}
+        if after is None:
             continue
-        before = (actual[name].grants if name in actual else None) or {}
-        for role in sorted({*before, *after.grants}):
-            old, new = before.get(role), after.grants.get(role)
-            if old != new:
-                action: Literal["create", "update", "delete"] = (
-                    "create" if old is None else "delete" if new is None else "update"
+        for name in sorted({*before, *after}):
+            olds, news = before.get(name, {}), after.get(name, {})
+            for role in sorted({*olds, *news}):
+                old, new = olds.get(role), news.get(role)
+                if old != new:
+                    action = _action(old, new)
+                    yield Change(
+                        cluster=cluster, action=action, kind="grant", name=name, role=role, before=old, after=new
+                    )
+        # A subscription that the topology does not name keeps its roles: they only close it.
+        held = (found and found.subscription_roles) or {}
+        for name, roles in (wanted.subscription_roles or {}).items():
+            if held.get(name) != roles:
+                yield Change(
+                    cluster=cluster,
+                    action=_action(held.get(name), roles),
+                    kind="subscription_grant",
+                    name=namespace,
+                    subscription=name,
+                    before=held.get(name),
+                    after=roles,
                 )
-                yield Change(cluster=cluster, action=action, kind="grant", name=name, role=role, before=old, after=new)
+
+
+def _action(old: frozenset[str] | None, new: frozenset[str] | None) -> Literal["create", "update", "delete"]:
+    return "create" if old is None else "delete" if new is None else "update"
 
 
 def _resource_changes(

@@ -18,5 +18,15 @@ def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Itera
         meant = {*topology.superusers(), topology.role_of_brokers(cluster)}
         if not said.authorization:
             yield f"{cluster}: its brokers ask nobody for a right (authorizationEnabled): no grant counts there"
-        elif more := sorted(said.superusers - meant):
+            continue
+        if more := sorted(said.superusers - meant):
             yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), and the topology does not say so"
+        if said.topic_policies:
+            yield (
+                f"{cluster}: its brokers apply topic policies (topicLevelPoliciesEnabled): a message in __change_events "
+                "deletes topics, and no plan sees it"
+            )
+        if said.auto_topic_creation:
+            yield f"{cluster}: its brokers create topics that a client asks for (allowAutoTopicCreation)"
+        if said.open_metrics:
+            yield f"{cluster}: its brokers give their metrics to anybody (authenticateMetricsEndpoint is not true)"

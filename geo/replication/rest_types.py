@@ -122,6 +122,9 @@ class BrokerConfiguration(_Response):
     message_ttl_s: _Written = Field(None, alias="ttlDurationDefaultInSeconds")
     authorization: _WrittenBool = Field(False, alias="authorizationEnabled")
     superusers: _WrittenNames = Field(frozenset(), alias="superUserRoles")
+    topic_policies: _WrittenBool = Field(True, alias="topicLevelPoliciesEnabled")
+    auto_topic_creation: _WrittenBool = Field(True, alias="allowAutoTopicCreation")
+    guarded_metrics: _WrittenBool = Field(False, alias="authenticateMetricsEndpoint")
 
 
 # All of it, as it is sent back with what we change.
@@ -163,10 +166,11 @@ class _AutoCreation(_Response):
 
 
 class _Rights(_Response):
-    """Actions by role, of the namespace and of single topics by their full names."""
+    """Actions by role, of the namespace and of single topics by their full names; roles by subscription."""
 
     of_namespace: dict[str, list[str]] = Field({}, alias="namespace_auth")
     of_topics: dict[str, dict[str, list[str]]] = Field({}, alias="destination_auth")
+    of_subscriptions: dict[str, list[str]] = Field({}, alias="subscription_auth_roles")
 
 
 class NamespaceData(_Response):
@@ -197,6 +201,7 @@ class SubscriptionStats(_Response):
 
     backlog: int = Field(alias="msgBacklog")
     replicated: bool = Field(False, validation_alias=AliasChoices("isReplicated", "replicated"))
+    durable: bool = Field(True, validation_alias=AliasChoices("isDurable", "durable"))
     moved_ms: int = Field(0, alias="lastMarkDeleteAdvancedTimestamp", ge=0)
     earliest_ms: int = Field(0, alias="earliestMsgPublishTimeInBacklog")
 

@@ -7,9 +7,9 @@ from pydantic import Field, model_validator
 
 from settings import Settings
 
-__all__ = ["Action", "Grants", "Role", "expanded_roles", "namespace_of", "role_name"]
+__all__ = ["REGION", "TENANT", "Action", "Grants", "Role", "expanded_roles", "namespace_of", "role_name"]
 
-Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
+Action = Literal["produce", "consume"]
 Grants = Mapping[str, frozenset[str]]
 """Actions by role."""
 TENANT, REGION, CLUSTER = "{tenant}", "{region}", "{cluster}"
@@ -28,8 +28,8 @@ class Role(Settings):
     )
     grants: Mapping[str, tuple[Action, ...]] = Field(
         {},
-        description="actions by tenant/namespace or tenant/namespace/topic; {tenant} is each operator, {region} the "
-        "role's region, or each one",
+        description="actions by topic (tenant/namespace/topic), or by namespace for each topic that the topology names "
+        "there; {tenant} is each operator, {region} the role's region, or each one",
     )
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ METRICS = {
     "waybill_replication_cursor_snapshot_behind_seconds": "how long before the furthest cluster's it last moved here",
     "waybill_replication_cursor_waiting_seconds": "age of the oldest of them; 0 when nothing waits",
     "waybill_replication_cursor_backlog_messages": "messages and markers that the subscription has not acknowledged",
+    "waybill_replication_unknown_cursor_backlog_messages": "the same of a subscription that the topology does not name",
 }
 
 
@@ -97,4 +98,7 @@ def _cursors(seen: Observation) -> Iterator[Metric]:
             behind.add_metric(labels, cursor.behind_s)
         if cursor.waiting_s is not None:
             waiting.add_metric(labels, cursor.waiting_s)
-    yield from (age, behind, waiting, backlog)
+    unknown = _gauge("waybill_replication_unknown_cursor_backlog_messages")
+    for one in seen.unknown:
+        unknown.add_metric([one.topic, one.subscription, one.cluster], one.backlog)
+    yield from (age, behind, waiting, backlog, unknown)

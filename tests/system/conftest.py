@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from cloud_jobs.lake import location
 from deploy.local import LocalStack, ObjectStore
 from tests.cloud_jobs.pulsar_source.world import LiveCluster, session
+from tests.pulsar_clients import allow_new_topics
 from tests.system.dying_store import DyingStore
 from tests.waiting import PATIENCE
 
@@ -43,6 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     with LocalStack(tmp_path_factory.mktemp("stack")) as running:
+        for cluster in running.pulsar.values():
+            allow_new_topics(cluster)
         yield running
         for server in running.pulsar.values():
             server.kill()  # nobody needs what it has, and a stop in order may take its 20 s

@@ -33,7 +33,7 @@ from cloud_jobs.revisions import event_message
 from deploy.local import LocalStack, stack_operator
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.publications import rows_of
-from tests.pulsar_clients import open_client
+from tests.pulsar_clients import create_topic, open_client
 from tests.system.lake_of_fixes import NIGHT, NOON, LakeFix, in_force, ingest, lake_of, square
 from tests.waiting import PATIENCE, deadline_s
 
@@ -166,7 +166,7 @@ def messages(stack: LocalStack, topic: str, count: int, timeout_s: float = 30) -
 def test_a_crash_before_publishing_loses_nothing_and_of_two_runs_at_once_one_writes_nothing(
     spark: SparkSession, stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = f"persistent://fleet/events/geofence-{uuid4().hex[:8]}"
+    topic = create_topic(stack.pulsar["hq"], f"persistent://fleet/events/geofence-{uuid4().hex[:8]}")
     lake = lake_of(tmp_path / "lake", FEATURES)
     fixes = world(2)
     ingest(lake, fixes[::2])
@@ -206,7 +206,7 @@ def test_the_command_follows_new_records_and_new_fences_from_their_topic(stack: 
     folder.mkdir()
     fence = square(f"square-{place}", effective_from="2026-01-01T00:00:00Z")
     (folder / "fences.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [fence]}))
-    topic = f"persistent://fleet/events/geofence-{place}"
+    topic = create_topic(stack.pulsar["hq"], f"persistent://fleet/events/geofence-{place}")
     config = tmp_path / "cloud.toml"
     config.write_text(
         f'lake = "{tmp_path}/lake"\ncheckpoints = "{tmp_path}/checkpoints"\n'

@@ -35,7 +35,7 @@ class IngestCentre:
 
     def __init__(self, stack: LocalStack, spark: SparkSession, folder: Path) -> None:
         hq = stack.pulsar["hq"]
-        self.topic = f"persistent://fleet/telemetry-eu/ingest-{uuid4().hex[:8]}"
+        self.topic = f"persistent://public/default/ingest-{uuid4().hex[:8]}"
         self.spark = spark
         cluster = ClusterSettings(name="hq", service_url=hq.service_url, admin_url=hq.admin_url)
         self.settings = CloudSettings(

@@ -24,7 +24,7 @@ from cloud_jobs.proximity.job import TABLE, ProximityRun, compute_encounters
 from cloud_jobs.revisions import encounter_message
 from deploy.local import LocalStack
 from geo.spatial import TrackSettings
-from tests.pulsar_clients import open_client
+from tests.pulsar_clients import create_topic, open_client
 from tests.system.lake_of_fixes import NIGHT, LakeFix, in_force, ingest, lake_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -183,7 +183,7 @@ def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path:
 
 
 def test_the_command_computes_what_is_in_the_lake_and_publishes_it(stack: LocalStack, tmp_path: Path) -> None:
-    topic = f"persistent://fleet/events/encounters-{uuid4().hex[:8]}"
+    topic = create_topic(stack.pulsar["hq"], f"persistent://fleet/events/encounters-{uuid4().hex[:8]}")
     lake = lake_of(tmp_path / "lake")
     ingest(lake, yard(range(3)))
     hq, access = stack.pulsar["hq"], f"[access]\n{stack.access('jobs').as_toml()}"

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.system
 
 _ASKED_S = 3
-PROBE = "persistent://fleet/telemetry-eu/probe"
+BATCHES = "persistent://fleet/telemetry-eu/batches"
 OPERATORS = "/admin/v2/tenants"
 
 
@@ -49,7 +49,7 @@ def status_of(stack: LocalStack, access: PulsarAccess, cluster: str = "eu") -> i
         return http.get(stack.pulsar[cluster].admin_url + OPERATORS).status_code
 
 
-def may_produce(stack: LocalStack, access: PulsarAccess, cluster: str = "eu", topic: str = PROBE) -> bool:
+def may_produce(stack: LocalStack, access: PulsarAccess, cluster: str = "eu", topic: str = BATCHES) -> bool:
     """Whether a producer is let in; who is nobody is not answered, and its client asks until its time is over."""
     with closing(open_pulsar_client(stack.pulsar[cluster].service_url, access, timeout_s=_ASKED_S)) as client:
         try:
@@ -85,7 +85,7 @@ def test_nobody_and_an_expired_and_a_forged_token_are_refused_at_both_addresses_
 def test_a_role_does_what_it_may_in_its_region_and_nothing_else(stack: LocalStack) -> None:
     eu, jobs = stack.access("gateway-eu"), stack.access("jobs")
     assert may_produce(stack, eu)
-    assert not may_produce(stack, eu, "us", "persistent://fleet/telemetry-us/probe")
+    assert not may_produce(stack, eu, "us", "persistent://fleet/telemetry-us/batches")
     assert not may_produce(stack, eu, "hq"), "a region's gateway has nothing to do at the centre"
     assert not may_produce(stack, jobs, "hq")
     assert may_produce(stack, jobs, "hq", "persistent://fleet/events/geofence")
@@ -108,7 +108,7 @@ def test_another_authority_is_trusted_by_no_client_and_plain_text_is_answered_by
         closing(open_pulsar_client(f"pulsar://{plain[0]}", system, timeout_s=_ASKED_S)) as client,
         pytest.raises(pulsar.PulsarException),
     ):
-        client.create_producer(PROBE)
+        client.create_producer(BATCHES)
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://{plain[1]}{OPERATORS}", timeout=20)
 

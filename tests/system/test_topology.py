@@ -139,6 +139,9 @@ def test_what_would_delete_data_is_held_back_until_it_is_allowed(
         f"{cluster}: {what}"
         for cluster in ("eu", "hq")
         for what in ("update topic held/a/one: 1 -> 3", "create topic held/a/two")
+    } | {
+        f"{here}: create grant held/a/two to replication-{there}: produce"
+        for here, there in (("eu", "hq"), ("hq", "eu"))
     }
     less = more.model_copy(update={"retention": Retention(minutes=10, size_mb=100)})
     kept = apply(topology(a=less), clients)

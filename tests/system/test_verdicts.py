@@ -29,7 +29,7 @@ from geo.spatial import TrackSettings
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix
 from tests.cloud_jobs.pulsar_source.world import eventually
 from tests.cloud_jobs.verdicts.centre import alert_of
-from tests.pulsar_clients import open_client
+from tests.pulsar_clients import create_topic, open_client
 from tests.system.lake_of_fixes import LakeFix, in_force, ingest, lake_of, square
 from tests.waiting import PATIENCE
 
@@ -157,7 +157,8 @@ def published(stack: LocalStack, topic: str) -> list[tuple[str, AlertVerdict]]:
 def decided(spark: SparkSession, stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decided]:
     """Two regions raise alerts; the job is killed while it collects, and while it decides and publishes."""
     folder, place = tmp_path_factory.mktemp("verdicts"), uuid4().hex[:8]
-    topic, lost = f"persistent://fleet/events/verdicts-{place}", f"lost-{place}"
+    topic = create_topic(stack.pulsar["hq"], f"persistent://fleet/events/verdicts-{place}")
+    lost = f"lost-{place}"
     lake = lake_of(folder / "lake", FEATURES)
     fixes = {region: drive(f"{region}-{place}", region) for region in REGIONS}
     # the regions miss some fixes, and the centre never gets anything of one vehicle

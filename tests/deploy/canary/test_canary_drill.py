@@ -119,4 +119,4 @@ def test_faults_are_made_in_the_order_asked_for_or_all_that_are_seen() -> None:
 def test_the_drill_has_one_region_and_the_rights_of_its_canary(tmp_path: Path) -> None:
     topology = load(Topology, small_topology(tmp_path / "topology.toml"))
     assert (set(topology.clusters), set(topology.regions)) == ({"eu", "hq"}, {"eu"})
-    assert "consume" in topology.grants("hq", "canary/alerts-eu")["canary-eu"]
+    assert "consume" in topology.grants("hq", "canary/alerts-eu")["canary/alerts-eu/alerts"]["canary-eu"]

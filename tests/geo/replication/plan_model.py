@@ -5,10 +5,11 @@ from typing import Any
 
 from geo.replication.actual import actual
 from geo.replication.admin import AdminClient
-from geo.replication.cluster_state import ClusterState, TopicState
+from geo.replication.cluster_state import ClusterState, NamespaceState, TopicState
 from geo.replication.desired import desired
 from geo.replication.model import Topology
 from geo.replication.plan import Change, new_namespace_state, plan
+from geo.replication.roles import namespace_of
 
 
 def read_plan(topology: Topology, clients: Mapping[str, AdminClient]) -> list[Change]:
@@ -26,12 +27,9 @@ def with_changes(actual: Mapping[str, ClusterState], changes: Sequence[Change]) 
 
 def _after(state: ClusterState, change: Change) -> ClusterState:
     match change.kind:
-        case "grant":
-            field = "topics" if change.name.count("/") > 1 else "namespaces"
-            held = getattr(state, field)[change.name]
-            rest = {role: actions for role, actions in (held.grants or {}).items() if role != change.role}
-            given = rest | ({} if change.after is None else {change.role: change.after})
-            return _with(state, field, change.name, held.model_copy(update={"grants": given}))
+        case "grant" | "subscription_grant":
+            namespace = namespace_of(change.name)
+            return _with(state, "namespaces", namespace, _rights_after(state.namespaces[namespace], change))
         case "cluster":
             return _with(state, "registrations", change.name, change.after)
         case "tenant":
@@ -47,6 +45,15 @@ def _after(state: ClusterState, change: Change) -> ClusterState:
         case _:
             name, topic = _topic_after(state, change)
             return _with(state, "topics", name, topic)
+
+
+def _rights_after(held: NamespaceState, change: Change) -> NamespaceState:
+    if change.kind == "subscription_grant":
+        roles = {**(held.subscription_roles or {}), change.subscription: change.after}
+        return held.model_copy(update={"subscription_roles": roles})
+    rest = {role: may for role, may in (held.grants or {}).get(change.name, {}).items() if role != change.role}
+    of_one = rest | ({} if change.after is None else {change.role: change.after})
+    return held.model_copy(update={"grants": {**(held.grants or {}), change.name: of_one}})
 
 
 def _topic_after(state: ClusterState, change: Change) -> tuple[str, TopicState | None]:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from geo.replication import ClusterState, Topology, desired, plan
-from geo.replication.actual import rights_of_topic
+from geo.replication.actual import rights
 from geo.replication.cluster_state import BrokerDefaults
 from geo.replication.grant_probe import TriedRight, untried_roles
 from geo.replication.link_probe import VerifyResult
@@ -39,34 +39,63 @@ def topology(**more: object) -> Topology:
     return Topology.model_validate(said | more)
 
 
-def guarded(state: ClusterState, **grants: dict[str, frozenset[str]]) -> ClusterState:
+def guarded(state: ClusterState, **of_eu: object) -> ClusterState:
     """The same cluster, in which rights count, with these of the namespace `fleet/telemetry-eu`."""
     spaces = dict(state.namespaces)
-    if grants:
-        spaces[EU] = spaces[EU].model_copy(update={"grants": grants["eu"]})
+    if of_eu:
+        spaces[EU] = spaces[EU].model_copy(update=of_eu)
     return state.model_copy(update={"defaults": BrokerDefaults(authorization=True), "namespaces": spaces})
 
 
 def test_a_gateway_may_produce_in_its_region_alone_and_brokers_where_their_cluster_replicates_to() -> None:
     produce, consume = frozenset({"produce"}), frozenset({"consume"})
     known = topology()
-    assert known.grants("eu", EU) == {"gateway-eu": produce, "replication-hq": produce}
-    assert known.grants("hq", EU) == {"jobs": consume, "replication-eu": produce}
-    assert known.grants("us", US) == {"gateway-us": produce, "replication-hq": produce}
-    assert known.grants("hq", EVENTS) == {"jobs": produce}
-    assert known.grants("eu", f"{EU}/refused") == known.grants("hq", f"{EU}/refused") == {"auditor": consume}
+
+    def of(cluster: str, namespace: str, roles: dict[str, frozenset[str]]) -> None:
+        others = {role: may for role, may in roles.items() if role.startswith("replication-")}
+        refused = roles | ({"auditor": consume} if namespace == EU else {})
+        topics = {f"{namespace}/batches": roles, f"{namespace}/refused": refused, f"{namespace}/probe": others}
+        assert known.grants(cluster, namespace) == topics
+
+    of("eu", EU, {"gateway-eu": produce, "replication-hq": produce})
+    of("hq", EU, {"jobs": consume, "replication-eu": produce})
+    of("us", US, {"gateway-us": produce, "replication-hq": produce})
+    assert known.grants("hq", EVENTS) == {f"{EVENTS}/geofence": {"jobs": produce}}
     assert known.superusers() == ("operator",)
+
+
+def test_a_subscription_is_for_its_roles_and_the_brokers_own_are_for_superusers() -> None:
+    ingest = {"ingest": {"roles": ["gateway-{region}"]}, "audit": {"create": False}}
+    known = topology(namespaces={"{tenant}/telemetry-{region}": {"topics": {"batches": {"subscriptions": ingest}}}}, roles={"operator": {"superuser": True}, "gateway-{region}": {"on": "region"}})  # fmt: skip  # noqa: E501
+    closed = frozenset({"operator", "replication-eu"})
+    own = dict.fromkeys(["__compaction", "pulsar.dedup", "pulsar.repl.hq"], closed)
+    assert known.subscription_roles("eu", EU) == {"ingest": frozenset({"gateway-eu"}), "audit": closed} | own
+    assert desired(known)["hq"].topics[f"{EU}/batches"].subscriptions == {"ingest": True}
+    wanted = desired(known)
+    there = {name: guarded(state) for name, state in wanted.items()}
+    there["eu"] = guarded(wanted["eu"], subscription_roles={"ingest": frozenset({"stranger"}), "mine": frozenset()})
+    assert [str(change) for change in plan(wanted, there)] == [
+        f"eu: update subscription_grant {EU} subscription ingest: stranger -> gateway-eu",
+        f"eu: create subscription_grant {EU} subscription audit: operator, replication-eu",
+        *(f"eu: create subscription_grant {EU} subscription {one}: operator, replication-eu" for one in own),
+    ]
+    with pytest.raises(ValidationError, match=r"subscriptions.ingest.roles: no role 'gateway-eu'"):
+        topology(namespaces={"{tenant}/telemetry-{region}": {"topics": {"batches": {"subscriptions": ingest}}}}, roles={"jobs": {}})  # fmt: skip  # noqa: E501
 
 
 def test_a_plan_shows_what_is_missing_and_what_is_too_much() -> None:
     wanted = desired(topology())
-    too_much = {"jobs": frozenset({"consume", "produce"}), "stranger": frozenset({"consume"})}
+    both, produce = frozenset({"consume", "produce"}), frozenset({"produce"})
+    right = wanted["hq"].namespaces[EU].grants or {}
+    held = {EU: {"gateway-eu": produce}, f"{EU}/__change_events": {"jobs": produce}, f"{EU}/batches": {"jobs": both}}
     there = {name: guarded(state) for name, state in wanted.items()}
-    there["hq"] = guarded(wanted["hq"], eu=too_much)
+    there["hq"] = guarded(wanted["hq"], grants={**right, **held})
+    # What a role needs comes first: a namespace's right goes when its topics have theirs.
     assert [str(change) for change in plan(wanted, there)] == [
-        f"hq: update grant {EU} to jobs: consume, produce -> consume",
-        f"hq: create grant {EU} to replication-eu: produce",
-        f"hq: delete grant {EU} to stranger: consume",
+        f"hq: update grant {EU}/batches to jobs: consume, produce -> consume",
+        f"hq: create grant {EU}/batches to replication-eu: produce",
+        f"hq: delete grant {EU} to gateway-eu: produce",
+        f"hq: delete grant {EU}/__change_events to jobs: produce",
     ]
     assert not any(change.deletes_data for change in plan(wanted, there))
 
@@ -77,14 +106,12 @@ def test_where_rights_do_not_count_or_are_not_named_none_is_given_and_none_taken
     assert plan(silent, {name: guarded(state) for name, state in named.items()}) == []
 
 
-def test_a_namespaces_rights_are_there_before_its_topics_and_a_topics_after_it() -> None:
+def test_rights_of_subscriptions_are_there_before_topics_and_rights_of_a_topic_after_it() -> None:
     nothing = {name: ClusterState(defaults=BrokerDefaults(authorization=True)) for name in ("eu", "us", "hq")}
-    kinds = [(change.kind, change.name.count("/")) for change in plan(desired(topology()), nothing)]
-    first_topic = kinds.index(("topic", 2))
-    assert max(at for at, one in enumerate(kinds) if one == ("grant", 1)) < first_topic
-    assert min(at for at, one in enumerate(kinds) if one == ("grant", 2)) > max(
-        at for at, one in enumerate(kinds) if one == ("topic", 2)
-    )
+    kinds = [change.kind for change in plan(desired(topology()), nothing)]
+    topics = [at for at, kind in enumerate(kinds) if kind == "topic"]
+    assert max(at for at, kind in enumerate(kinds) if kind == "subscription_grant") < topics[0]
+    assert kinds.index("grant") > topics[-1]
 
 
 @pytest.mark.parametrize(
@@ -111,10 +138,10 @@ def test_a_right_that_means_nothing_is_refused(roles: dict[str, object], said: s
 
 
 def test_a_right_on_a_partition_is_one_on_its_topic() -> None:
-    rights = {"namespace_auth": {"jobs": ["consume"]}, "destination_auth": {f"persistent://{EU}/batches-partition-1": {"x": ["consume"]}}}  # fmt: skip  # noqa: E501
-    data = NAMESPACE.validate_python({"replication_clusters": ["eu"], "auth_policies": rights})
-    assert rights_of_topic(data, f"{EU}/batches") == {"x": frozenset({"consume"})}
-    assert rights_of_topic(data, f"{EU}/refused") == {}
+    said = {"namespace_auth": {"jobs": ["consume"]}, "destination_auth": {f"persistent://{EU}/batches-partition-1": {"x": ["consume"]}}}  # fmt: skip  # noqa: E501
+    data = NAMESPACE.validate_python({"replication_clusters": ["eu"], "auth_policies": said})
+    consume = frozenset({"consume"})
+    assert rights(EU, data) == {EU: {"jobs": consume}, f"{EU}/batches": {"x": consume}}
 
 
 def test_who_may_do_everything_is_read_from_a_brokers_configuration() -> None:
@@ -164,11 +191,11 @@ def test_in_a_region_of_the_local_stack_each_role_writes_what_is_its_own_alone(
 ) -> None:
     wanted = Topology.model_validate(tomllib.loads((LOCAL / file).read_text()))
     namespace = topic.partition("/")[0]
-    given = wanted.grants("eu", f"fleet/{namespace}") | wanted.grants("eu", f"fleet/{topic}")
+    given = wanted.grants("eu", f"fleet/{namespace}")[f"fleet/{topic}"]
     roles = {role for role, may in given.items() if "produce" in may}
     assert {role for role in roles if not role.startswith("replication-")} == writers
-    assert "consume" in wanted.grants("eu", "fleet/access/confirmations")["fleet-operator"]
-    assert "gateway-eu" not in wanted.grants("eu", "fleet/reference"), "it reads no accounts"
+    assert "consume" in wanted.grants("eu", "fleet/access")["fleet/access/confirmations"]["fleet-operator"]
+    assert "gateway-eu" not in wanted.grants("eu", "fleet/reference")["fleet/reference/accounts"]
 
 
 def test_an_alert_process_reads_batches_and_fences_and_says_alerts_in_its_region_alone() -> None:
@@ -181,10 +208,9 @@ def test_an_alert_process_reads_batches_and_fences_and_says_alerts_in_its_region
 
     def of(role: str, cluster: str) -> dict[str, frozenset[str]]:
         spaces = {name: spec for name, (spec, clusters) in known.placed().items() if cluster in clusters}
-        names = [*spaces, *(f"{name}/{topic}" for name, spec in spaces.items() for topic in spec.topics)]
         # the tenant of canaries has the same
-        names = [name for name in names if name.startswith("fleet/")]
-        return {name: granted[role] for name in names if role in (granted := known.grants(cluster, name))}
+        grants = [known.grants(cluster, name) for name in spaces if name.startswith("fleet/")]
+        return {topic: roles[role] for one in grants for topic, roles in one.items() if role in roles}
 
     assert of("alerts-eu", "eu") == {
         "fleet/telemetry-eu/batches": consume,
@@ -193,12 +219,14 @@ def test_an_alert_process_reads_batches_and_fences_and_says_alerts_in_its_region
         "fleet/reference/fences": consume,
     }
     assert of("alerts-eu", "hq") == of("alerts-eu", "us") == {}
-    assert of("jobs", "hq")["fleet/alerts-eu"] == consume
+    assert of("jobs", "hq")["fleet/alerts-eu/alerts"] == consume
     assert of("notifier", "hq") == {
-        "fleet/alerts-eu": consume,
-        "fleet/alerts-us": consume,
-        "fleet/events": consume,
-        "fleet/events/undelivered": produce,
+        "fleet/alerts-eu/alerts": consume,
+        "fleet/alerts-us/alerts": consume,
+        "fleet/events/geofence": consume,
+        "fleet/events/encounters": consume,
+        "fleet/events/verdicts": consume,
+        "fleet/events/undelivered": both,
         "fleet/reference/alert-rules": consume,
         "fleet/reference/accounts": consume,
     }

@@ -39,6 +39,12 @@ def _grants() -> st.SearchStrategy[dict[str, frozenset[str]]]:
     return st.dictionaries(st.sampled_from(["jobs", "gateway-eu", "stranger"]), _actions())
 
 
+def _with_grants(name: str, state: NamespaceState) -> NamespaceState:
+    """Grants are of the namespace, of a topic, or of the brokers' own topic in it."""
+    grants = {resource.replace("*", name): roles for resource, roles in (state.grants or {}).items()}
+    return state.model_copy(update={"grants": grants})
+
+
 def _rates() -> st.SearchStrategy[int]:
     return st.integers(1, 3)
 
@@ -60,14 +66,19 @@ def namespaces(draw: st.DrawFn, *, everywhere: bool) -> Namespace:
         message_ttl_s=draw(st.integers(0, 3)),
         deduplication=draw(st.booleans()),
         compaction_threshold_bytes=draw(st.integers(0, 3)),
-        auto_topic_creation=draw(st.none() | st.booleans()),
+        auto_topic_creation=draw(st.booleans()),
         topics={
             name: Topic(
                 partitions=draw(st.integers(0, 3)),
                 subscriptions=draw(
                     st.dictionaries(
                         st.sampled_from(["ingest", "audit"]),
-                        st.builds(Subscription, replicated=st.booleans(), on=st.sampled_from(["centre", "everywhere"])),
+                        st.builds(
+                            Subscription,
+                            replicated=st.booleans(),
+                            on=st.sampled_from(["centre", "everywhere"]),
+                            create=st.booleans(),
+                        ),
                     )
                 ),
             )
@@ -120,7 +131,10 @@ def _states() -> st.SearchStrategy[ClusterState]:
         message_ttl_s=st.none() | st.integers(0, 3),
         deduplication=st.none() | st.booleans(),
         auto_topic_creation=st.none() | st.booleans(),
-        grants=_grants(),
+        grants=st.dictionaries(st.sampled_from(["*", "*/batches", "*/__change_events"]), _grants()),
+        subscription_roles=st.dictionaries(
+            st.sampled_from(["ingest", "pulsar.repl.hq"]), st.frozensets(st.sampled_from(["jobs", "operator"]))
+        ),
     )
     subscriptions = st.dictionaries(st.just("ingest"), st.booleans())
     topics = st.integers(0, 3).flatmap(
@@ -128,7 +142,6 @@ def _states() -> st.SearchStrategy[ClusterState]:
             TopicState,
             partitions=st.just(partitions),
             subscriptions=subscriptions,
-            grants=_grants(),
             missing=st.sets(st.sampled_from(range(partitions))).map(tuple) if partitions else st.just(()),
         )
     )
@@ -152,7 +165,7 @@ def _consistent(
     defaults: BrokerDefaults,
 ) -> ClusterState:
     """A namespace needs its tenant, a topic its namespace."""
-    kept = {name: state for name, state in namespaces.items() if name.partition("/")[0] in tenants}
+    kept = {name: _with_grants(name, state) for name, state in namespaces.items() if name.partition("/")[0] in tenants}
     return ClusterState(
         defaults=defaults,
         registrations=registrations,
