@@ -65,8 +65,9 @@ def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: P
     """What each role that has a file `ROLE.token` in the folder may do in these clusters, tried; and who has no token.
 
     On each topic of a namespace where the role has a right, on one where it has none, on the system topic and on a new
-    topic: a producer and a reader, which are opened and closed. Over HTTP: an operator's question, topic policies, backlogs of the namespace, and each subscription of a
-    topic that the role consumes. Nothing is sent, read or changed. Where brokers ask for no right nothing is tried.
+    topic: a producer and a reader, which are opened and closed. Over HTTP: an operator's question, topic policies,
+    backlogs of the namespace, and each subscription of a topic that the role consumes. Nothing is sent, read or
+    changed. Where brokers ask for no right nothing is tried.
     """
     roles: list[tuple[str, Path | None]] = [(NOBODY, None)]
     roles += [

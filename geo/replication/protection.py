@@ -23,8 +23,8 @@ def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Itera
             yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), and the topology does not say so"
         if said.topic_policies:
             yield (
-                f"{cluster}: its brokers apply topic policies (topicLevelPoliciesEnabled): a message in __change_events "
-                "deletes topics, and no plan sees it"
+                f"{cluster}: its brokers apply topic policies (topicLevelPoliciesEnabled): a message in "
+                "__change_events deletes topics, and no plan sees it"
             )
         if said.auto_topic_creation:
             yield f"{cluster}: its brokers create topics that a client asks for (allowAutoTopicCreation)"

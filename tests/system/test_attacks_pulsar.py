@@ -29,7 +29,7 @@ pytestmark = pytest.mark.system
 RUNBOOK = Path(__file__).parents[2] / "docs/runbooks/stolen-token.md"
 BATCHES = "persistent://canary/telemetry-eu/batches-partition-0"
 FENCES = "persistent://fleet/reference/fences"
-REFERENCE = ("fences", "tariffs", "accounts", "legal-entities", "exchange-rates", "alert-rules")
+REFERENCE: tuple[str, ...] = ("fences", "tariffs", "accounts", "legal-entities", "exchange-rates", "alert-rules")
 REFERENCE += ("devices", "revocation-lists")
 EVENTS = ("geofence", "encounters", "verdicts", "undelivered")
 REGIONAL = {
@@ -186,9 +186,7 @@ def test_a_topic_policy_that_is_there_deletes_nothing_and_a_deleted_topic_is_res
             producer.close()
 
         arrives(b"after the policy")
-        part = clients["hq"].get(f"{path(BATCHES)}/subscriptions")
-        assert part is not None
-        assert "ingest" in part
+        assert "ingest" in str(clients["hq"].get(f"{path(BATCHES)}/subscriptions"))
         clients["hq"].delete("persistent/canary/telemetry-eu/batches/partitions", force=True)
         planned = [str(change) for change in inspect_clusters(stack.topology, clients).changes]
         assert f"hq: create topic {namespace}/batches" in planned
@@ -270,7 +268,7 @@ def test_a_compaction_goes_on_and_its_cursor_is_nobodys(stack: LocalStack, clien
             producer.send(value, partition_key="test-compaction")
         hq = clients["hq"]
         hq.put(f"{path(FENCES)}/compaction")
-        wait_until(lambda: (hq.get(f"{path(FENCES)}/compaction") or {}).get("status") == "SUCCESS", 30)
+        wait_until(lambda: "SUCCESS" in str(hq.get(f"{path(FENCES)}/compaction")), 30)
         for method, call in (("POST", "/skip_all"), ("POST", "/expireMessages/1"), ("DELETE", "")):
             asking = f"{path(FENCES)}/subscription/__compaction{call}"
             assert asked(stack, "publisher", method, asking, cluster="hq") == 401
