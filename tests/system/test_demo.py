@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -13,19 +14,49 @@ import psutil
 import pytest
 
 from tests.simulator.runs import RECORDING
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 NEEDS_RECORDING = pytest.mark.skipif(not RECORDING.exists(), reason=f"{RECORDING.name} is not here")
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
+EXIT_INTERRUPTED = 130
 VARYING = re.compile(
     # how long it took, when, what the silent vehicle had sent by then, and what of the sum that leaves for the note
     r"[\d.]+ s\b|[\d.]+ GiB|\d{4}-\d\d-\d\d(T[\d:.]+Z)?|\d+ records of the period|-?[\d.]+ EUR|\d+ records that nobody"
 )
 
 
+def processes_of(folder: Path) -> list[list[str]]:
+    """Command lines of the processes that name the folder."""
+    commands = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
+    return [command for command in commands if str(folder) in " ".join(command)]
+
+
+def test_a_small_fleet_drives_with_faults_and_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
+    """The demo up to its last fault on the road; the nightly test below goes on to the invoices."""
+    folder = tmp_path / "demo"
+    command = [sys.executable, "-m", "waybill", "demo", "--vehicles", "4", "--drive-s", "15", "--json"]
+    log = tmp_path / "demo.log"
+    with log.open("w") as output:
+        demo = subprocess.Popen([*command, "--folder", str(folder)], stdout=output, stderr=output, text=True)
+    try:
+        wait_until(lambda: "lost its link" in log.read_text() or demo.poll() is not None, 240, said=log.read_text)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(90 * PATIENCE) == EXIT_INTERRUPTED, log.read_text()
+    finally:
+        if demo.poll() is None:
+            demo.kill()
+            demo.wait()
+    printed = log.read_text()
+    assert "4 vehicles got their certificates" in printed
+    assert "killed the agent of us-0002" in printed
+    assert "cut the uplink of region eu" in printed
+    assert processes_of(folder) == []
+
+
+@pytest.mark.nightly  # minutes: what is ingested and billed in make test, test_month.py holds against the truth
 def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "waybill", "demo", "--vehicles", "4", "--drive-s", "15", "--json"]
@@ -58,8 +89,7 @@ def test_a_small_fleet_ends_in_invoices_that_equal_the_truth_and_leaves_no_proce
     accounts = tomllib.loads((folder / "scenario" / "contracts.toml").read_text())["account"]
     owned = {(one["tenant"], one["device"]) for account in accounts for one in account["devices"]}
     assert owned == {(tenant, device) for tenant in ("fleet", "kaze") for device in ("eu-0001", "us-0001")}
-    left = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or [])]
-    assert left == []
+    assert processes_of(folder) == []
 
 
 @pytest.mark.nightly
