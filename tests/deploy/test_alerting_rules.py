@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import typer
@@ -14,6 +15,7 @@ from cloud_jobs.metrics.run_metrics import RunMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.webhooks.metrics import WebhookMetrics
 from tests.deploy.alerting_rules import FOLDER, REGIONAL, ROOT, SCRAPE, TESTS, AlertingRule, faults, rules, samples
+from tests.deploy.alerting_rules import RULES as RULES_FILE
 from tests.deploy.promql import named_in, promtool, template_labels
 from tests.structure.metric_registries import REGISTRIES, by_program
 from tests.structure.test_documented import anchors
@@ -27,11 +29,33 @@ PARTS = ("**Means.** ", "**See.** ", "**Do.** ", "**Green again.** ")
 
 @pytest.mark.parametrize(
     "arguments",
-    [("check", "rules", "waybill-rules.yml"), ("check", "config", SCRAPE.name), ("test", "rules", TESTS.name)],
+    [
+        ("check", "rules", "waybill-rules.yml"),
+        ("check", "config", SCRAPE.name),
+        pytest.param(("test", "rules", TESTS.name), marks=pytest.mark.nightly),
+    ],
     ids=["rules", "scrape configuration", "unit tests"],
 )
 def test_promtool_finds_nothing_wrong(arguments: tuple[str, ...]) -> None:
     done = promtool(*arguments, folder=FOLDER)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_group_of_rules_passes_its_unit_tests(tmp_path: Path) -> None:
+    """promtool evaluates every rule of a file in every test, so one file for each group costs a third."""
+    head, *tests = re.split(r"^(?=  - name: )", TESTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    _, *groups = re.split(r"^(?=  - name: )", RULES_FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    files, written = [], 0
+    for number, group in enumerate(groups):
+        alerts = set(re.findall(r"- alert: (\w+)", group))
+        own = [test for test in tests if set(re.findall(r"alertname: (\w+)", test)) & alerts]
+        (tmp_path / f"rules-{number}.yml").write_text(f"groups:\n{group}", encoding="utf-8")
+        files.append(f"test-{number}.yml")
+        own_head = head.replace(RULES_FILE.name, f"rules-{number}.yml")
+        (tmp_path / files[-1]).write_text(own_head + "".join(own), encoding="utf-8")
+        written += len(own)
+    assert written == len(tests), "a test is about the alerts of one group"
+    done = promtool("test", "rules", *files, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
