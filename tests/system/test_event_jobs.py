@@ -36,9 +36,7 @@ def run_proximity(spark: SparkSession, lake: Lake) -> ProximityRun:
     return compute_encounters(spark, lake, TrackSettings(), ProximitySettings())
 
 
-JOBS = pytest.mark.parametrize(
-    ("job", "run"), [(geofence, run_geofence), (proximity, run_proximity)], ids=["geofence", "proximity"]
-)
+GEOFENCE, PROXIMITY = (geofence, run_geofence), (proximity, run_proximity)
 
 
 def trips(device: str, start: datetime, tenant: str = "acme") -> Iterator[LakeFix]:
@@ -61,7 +59,10 @@ def compact_and_vacuum(lake: Lake, table: str) -> None:
     opened.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-@JOBS
+@pytest.mark.parametrize(
+    ("job", "run"),
+    [pytest.param(*GEOFENCE, id="geofence"), pytest.param(*PROXIMITY, id="proximity", marks=pytest.mark.nightly)],
+)
 def test_a_run_that_lags_behind_compaction_goes_on_and_tenants_are_apart(
     spark: SparkSession, tmp_path: Path, job: Any, run: Run
 ) -> None:
@@ -89,7 +90,10 @@ def test_a_run_that_lags_behind_compaction_goes_on_and_tenants_are_apart(
     assert mine == json.dumps(sorted(row["id"] for row in rows if row["tenant"] == "acme"))
 
 
-@JOBS
+@pytest.mark.parametrize(
+    ("job", "run"),
+    [pytest.param(*GEOFENCE, id="geofence", marks=pytest.mark.nightly), pytest.param(*PROXIMITY, id="proximity")],
+)
 def test_a_late_fix_reads_the_files_of_its_days_alone_and_erased_days_stay_as_they_were(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Any, run: Run
 ) -> None:
