@@ -21,7 +21,7 @@ from geo.replication import AdminClient, admins, apply, inspect_clusters
 from geo.replication.grant_probe import TriedRight, try_rights
 from runtime.pulsar_client import PulsarAccess
 from tests.pulsar_clients import http_access, open_client
-from tests.system.topology_parts import look
+from tests.system.topology_parts import known, look
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.system
 RUNBOOK = Path(__file__).parents[2] / "docs/runbooks/stolen-token.md"
 BATCHES = "persistent://canary/telemetry-eu/batches-partition-0"
 FENCES = "persistent://fleet/reference/fences"
-REFERENCE: tuple[str, ...] = ("fences", "tariffs", "accounts", "legal-entities", "exchange-rates", "alert-rules")
-REFERENCE += ("devices", "revocation-lists")
+MASTER_DATA = ("fences", "tariffs", "accounts", "legal-entities", "exchange-rates", "alert-rules")
+REFERENCE = (*MASTER_DATA, "devices", "revocation-lists")
 EVENTS = ("geofence", "encounters", "verdicts", "undelivered")
 REGIONAL = {
     "gateway-R": """
@@ -186,7 +186,7 @@ def test_a_topic_policy_that_is_there_deletes_nothing_and_a_deleted_topic_is_res
             producer.close()
 
         arrives(b"after the policy")
-        assert "ingest" in str(clients["hq"].get(f"{path(BATCHES)}/subscriptions"))
+        assert "ingest" in known(clients["hq"], f"{path(BATCHES)}/subscriptions")
         clients["hq"].delete("persistent/canary/telemetry-eu/batches/partitions", force=True)
         planned = [str(change) for change in inspect_clusters(stack.topology, clients).changes]
         assert f"hq: create topic {namespace}/batches" in planned
@@ -268,7 +268,7 @@ def test_a_compaction_goes_on_and_its_cursor_is_nobodys(stack: LocalStack, clien
             producer.send(value, partition_key="test-compaction")
         hq = clients["hq"]
         hq.put(f"{path(FENCES)}/compaction")
-        wait_until(lambda: "SUCCESS" in str(hq.get(f"{path(FENCES)}/compaction")), 30)
+        wait_until(lambda: known(hq, f"{path(FENCES)}/compaction")["status"] == "SUCCESS", 30)
         for method, call in (("POST", "/skip_all"), ("POST", "/expireMessages/1"), ("DELETE", "")):
             asking = f"{path(FENCES)}/subscription/__compaction{call}"
             assert asked(stack, "publisher", method, asking, cluster="hq") == 401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from geo.replication import Applied, Change
 from geo.replication.cli import _exit_status, _print_applied, app
-from tests.geo.replication.brokers import Answer, FakeBroker
+from tests.geo.replication.brokers import RUNTIME, Answer, FakeBroker
 
 NOWHERE = """
 centre = "hq"
@@ -125,6 +126,33 @@ def test_verify_names_a_cluster_whose_brokers_ask_nobody_for_the_rights_that_the
     status, said = verified(file, "--json")
     assert status == 1
     assert '"unprotected": [ "eu: its brokers ask nobody' in said
+
+
+def test_verify_names_each_setting_of_brokers_that_lets_roles_do_more_than_the_topology_says(
+    file: str, broker: Callable[[str], FakeBroker]
+) -> None:
+    text, brokers = NOWHERE, [broker("eu"), broker("hq")]
+    for one in brokers:
+        text = lone(text, one)
+    Path(file).write_text(text + "[roles.operator]\nsuperuser = true\n")
+    good = {
+        "authorizationEnabled": "true",
+        "superUserRoles": "[operator, brokers]",
+        "authenticateMetricsEndpoint": "true",
+    }
+    good |= {"topicLevelPoliciesEnabled": "false", "allowAutoTopicCreation": "false"}
+    for one, more in zip(brokers, ({}, {"topicLevelPoliciesEnabled": "true"}), strict=True):
+        said = {"clusterName": ("eu", "hq")[brokers.index(one)], **good, **more}
+        one.answers[RUNTIME] = (200, {}, json.dumps(said).encode())
+    said = verified(file)[1]
+    assert "hq: its brokers apply topic policies (topicLevelPoliciesEnabled)" in said
+    assert "eu: its brokers" not in said
+    for one in brokers:
+        bare = {"clusterName": ("eu", "hq")[brokers.index(one)], "authorizationEnabled": "true"}
+        one.answers[RUNTIME] = (200, {}, json.dumps(bare).encode())
+    said = verified(file)[1]
+    for setting in ("topicLevelPoliciesEnabled", "allowAutoTopicCreation", "authenticateMetricsEndpoint"):
+        assert all(f"{name}: its brokers " in said and setting in said for name in ("eu", "hq"))
 
 
 @pytest.mark.parametrize("answering", [0, 1, 2])

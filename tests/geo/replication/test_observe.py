@@ -8,7 +8,7 @@ from collections.abc import Callable
 from prometheus_client import generate_latest
 
 from geo.replication import AdminClient, Topology, admins
-from geo.replication.observe import Observation, cursor_states, link_state, observe
+from geo.replication.observe import Observation, cursor_states, link_state, observe, unknown_subscriptions
 from geo.replication.rest_types import STATS, TopicStats
 from geo.replication.watch import METRICS, ReplicationCollector
 from tests.geo.replication.brokers import FakeBroker
@@ -157,6 +157,30 @@ def test_a_backlog_is_counted_and_not_the_estimate_that_pulsar_gives_by_itself(
     with admins(nowhere()) as clients, AdminClient("hq", hq.url) as admin:
         seen = observe(nowhere(), {**clients, "hq": admin}, lambda: 103.0)
     assert [(cursor.backlog, cursor.waiting_s) for cursor in seen.cursors] == [(7, 5.0)]
+
+
+def test_a_durable_subscription_with_a_backlog_that_the_topology_does_not_name_is_unknown() -> None:
+    topology = Topology.model_validate(
+        nowhere().model_dump()
+        | {
+            "namespaces": {
+                SPACE: {"clusters": "all", "topics": {"batches": {"partitions": 2, "subscriptions": {"ingest": {}}}}}
+            }
+        }
+    )
+    waiting = subscription(0, backlog=7)
+    named = with_cursors(ingest=waiting, mine=waiting, __compaction=waiting, read=subscription(0))
+    reader = with_cursors(**{"reader-1": waiting | {"isDurable": False}})
+    stats = {"hq": {SPACE: {f"{SPACE}/batches-partition-1": named, f"{SPACE}/probe": reader, f"{SPACE}/gone": None}}}
+    (found,) = unknown_subscriptions(topology, stats)
+    assert (found.cluster, found.topic, found.subscription, found.backlog) == (
+        "hq",
+        f"{SPACE}/batches-partition-1",
+        "mine",
+        7,
+    )
+    text = exported(Observation(links=(), cursors=(), unknown=(found,), unreachable={}))
+    assert 'unknown_cursor_backlog_messages{cluster="hq",subscription="mine"' in text
 
 
 def test_before_the_first_look_nothing_is_exported() -> None:
