@@ -142,8 +142,8 @@ def test_verify_names_each_setting_of_brokers_that_lets_roles_do_more_than_the_t
     }
     good |= {"topicLevelPoliciesEnabled": "false", "allowAutoTopicCreation": "false"}
     for one, more in zip(brokers, ({}, {"topicLevelPoliciesEnabled": "true"}), strict=True):
-        said = {"clusterName": ("eu", "hq")[brokers.index(one)], **good, **more}
-        one.answers[RUNTIME] = (200, {}, json.dumps(said).encode())
+        runtime = {"clusterName": ("eu", "hq")[brokers.index(one)], **good, **more}
+        one.answers[RUNTIME] = (200, {}, json.dumps(runtime).encode())
     said = verified(file)[1]
     assert "hq: its brokers apply topic policies (topicLevelPoliciesEnabled)" in said
     assert "eu: its brokers" not in said
