@@ -10,7 +10,7 @@ FOLDER/ended/SERIAL.pem  what ended long ago, out of the way of who reads what m
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,16 +33,36 @@ from identity.authority import (
     read_certificates,
     with_chain,
 )
-from identity.errors import AuthorityDamaged, AuthorityExists, AuthorityMissing, IdentityError, NotAnAuthority
-from identity.requests import KeyPair
+from identity.errors import (
+    AuthorityDamaged,
+    AuthorityExists,
+    AuthorityMissing,
+    IdentityError,
+    NameRefused,
+    NotAnAuthority,
+)
+from identity.names import DeviceName, parse_name
+from identity.requests import KeyPair, make_request
 from runtime.durable_file import create_durably, replace_durably
 from settings import read_file
 
-__all__ = ["AUTHORITY_FILES", "AUTHORITY_KEY", "AuthorityFolder", "IssuedCertificate", "issued_in"]
+__all__ = [
+    "AUTHORITY_FILES",
+    "AUTHORITY_KEY",
+    "AuthorityFolder",
+    "IssuedCertificate",
+    "OtherKeys",
+    "certify",
+    "issued_in",
+    "latest",
+    "other_keys",
+]
 
 _ROOT, _CERTIFICATE, AUTHORITY_KEY = "root.pem", "authority.pem", "authority.key"
 _ISSUED, _ENDED = "issued", "ended"
 Read = TypeVar("Read")
+OtherKeys = dict[tuple[str, str], list["IssuedCertificate"]]
+"""By name and purpose."""
 AUTHORITY_FILES = (_ROOT, _CERTIFICATE)
 """The certificates of the root and of the authority itself."""
 
@@ -229,7 +249,7 @@ def _keep_key(folder: Path, key: KeyPair) -> None:
 def _has(file: Path, content: bytes) -> bool:
     """Whether it may have reached the file: of what cannot be read nobody knows."""
     try:
-        return file.read_bytes() == content
+        return read_file(file) == content
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
@@ -260,3 +280,48 @@ def _wherever_kept(file: Path, read: Callable[[Path], Read]) -> Read:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def certify(
+    authority: AuthorityFolder,
+    key: KeyPair,
+    name: str,
+    *,
+    servers: Sequence[str] = (),
+    now: datetime,
+    lifetime: timedelta,
+) -> Issued:
+    """The certificate of whom a name names: a device, a client, or with `servers` a server that is reached there.
+
+    Raises NameRefused, AuthorityExpired.
+    """
+    if servers:
+        return authority.server(key, name, servers, now=now, lifetime=lifetime)
+    named = parse_name(name)
+    if named is None:
+        raise NameRefused(f"{name!r:.80} names nobody: a device is TENANT/DEVICE, a gateway gateway@NAME")
+    if isinstance(named, DeviceName):
+        return authority.device(make_request(key, name), *named, now=now, lifetime=lifetime)
+    return authority.client(key, name, now=now, lifetime=lifetime)
+
+
+def other_keys(issued: Iterable[IssuedCertificate], newest: Iterable[IssuedCertificate], now: datetime) -> OtherKeys:
+    """Beside the newest ones: what is good still and of another key, which somebody else may hold."""
+    found: OtherKeys = {(one.name, one.what): [] for one in newest}
+    keys = {(one.name, one.what): {one.key} for one in newest}
+    # Of each key the one that ends last; what was renewed has the same.
+    for one in sorted(issued, key=lambda one: one.not_after, reverse=True):
+        seen = keys.get((one.name, one.what))
+        if seen is not None and one.not_after > now and one.key not in seen:
+            seen.add(one.key)
+            found[one.name, one.what].append(one)
+    return found
+
+
+def latest(issued: Iterable[IssuedCertificate]) -> list[IssuedCertificate]:
+    """Of each name and purpose the certificate that ends last: the others were renewed."""
+    newest: dict[tuple[str, str], IssuedCertificate] = {}
+    # The one that ends last is written last, and stays.
+    for one in sorted(issued, key=lambda one: one.not_after):
+        newest[one.name, one.what] = one
+    return sorted(newest.values(), key=lambda one: (one.not_after, one.name))

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from identity.authority_folder import IssuedCertificate
+from identity.authority_folder import IssuedCertificate, OtherKeys
 from identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations
-from identity.pki_folder import OtherKeys
 from settings import printable
 
 __all__ = ["console", "fact_text", "show_certificates"]

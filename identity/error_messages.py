@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from identity.errors import IdentityError
-from settings import file_fault, printable
+from settings import SettingsError, file_fault, printable
 
 __all__ = ["error_text", "errors_as_messages", "print_error"]
 
@@ -16,10 +16,10 @@ _errors = Console(stderr=True, highlight=False)
 
 @contextmanager
 def errors_as_messages() -> Iterator[None]:
-    """An error of this package or of the disk, in one line; the exit status is 1."""
+    """An error of this package, of settings or of the disk, in one line; the exit status is 1."""
     try:
         yield
-    except (IdentityError, OSError) as error:
+    except (IdentityError, SettingsError, OSError) as error:
         print_error(error_text(error))
         raise typer.Exit(1) from error
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from identity.authority import common_name, regional_name
-from identity.authority_folder import IssuedCertificate
+from identity.authority_folder import IssuedCertificate, latest, other_keys
 from identity.certificate_table import console, fact_text, show_certificates
 from identity.claims import check_factory_serial
 from identity.command_options import AsJson
@@ -19,9 +19,10 @@ from identity.errors import IdentityError
 from identity.key_commands import sealing, token
 from identity.listed_revocations import ListedRevocations
 from identity.names import PrincipalKind, device_name, principal
-from identity.pki_folder import PkiFolder, latest, other_keys
+from identity.pki_folder import PkiFolder, RenewalList
 from identity.token_key_commands import app as token_key
 from runtime.tls import TlsSettings
+from settings import load
 
 __all__ = ["app"]
 
@@ -192,23 +193,32 @@ def device(
 
 @app.command()
 def renew(
-    folders: Annotated[list[Path], typer.Argument(help="Folders with certificate.pem and key.pem.")],
+    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with certificate.pem and key.pem.")] = None,
     *,
+    listing: Annotated[
+        Path | None, typer.Option("--list", help="A TOML file: [folders], each folder with the name that it has.")
+    ] = None,
     folder: Folder = DEFAULT_FOLDER,
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
     """Sign the same keys and names again; only the certificate is replaced. Who uses them has to read them again.
 
+    Only what the authority has on record, and what has not ended and is on no revocation list, is signed again.
+
     A folder that cannot be renewed is named, and the others are renewed. Exit status: 0, or 1 where one was not.
 
     Example: waybill pki renew gateway-eu-1 broker --days 90
     """
+    if not folders and listing is None:
+        raise typer.BadParameter("name folders, or a list by --list FILE")
+    with errors_as_messages():
+        listed = load(RenewalList, listing).folders if listing else {}
     pki, failed, lifetime = PkiFolder(folder), False, _lasting(days)
-    for place in folders:
+    for place, expected in [*((one, None) for one in folders or []), *listed.items()]:
         now = _now()
         try:
-            issued = pki.renew(place, now=now, lifetime=lifetime)
+            issued = pki.renew(place, now=now, lifetime=lifetime, name=expected)
         except (IdentityError, OSError) as error:
             failed = True
             if as_json:

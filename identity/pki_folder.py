@@ -6,14 +6,37 @@ FOLDER/regions/REGION/  each region's authority, which works without the root's 
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
-from identity.authority import Issued, common_name, read_certificates, regional_name, server_names
-from identity.authority_folder import AUTHORITY_FILES, AUTHORITY_KEY, AuthorityFolder, IssuedCertificate, issued_in
+from cryptography import x509
+from pydantic import Field
+
+from identity.authority import (
+    MAX_PEM_BYTES,
+    Issued,
+    common_name,
+    is_chain_to,
+    read_certificates,
+    regional_name,
+    server_names,
+)
+from identity.authority_folder import (
+    AUTHORITY_FILES,
+    AUTHORITY_KEY,
+    AuthorityFolder,
+    IssuedCertificate,
+    certify,
+    issued_in,
+    other_keys,
+)
 from identity.credentials import credentials_in
 from identity.errors import (
     AuthorityDamaged,
@@ -27,23 +50,29 @@ from identity.errors import (
 from identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations, read_revocations
 from identity.names import NAME_FORM, DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from identity.nearest import did_you_mean, nearest
-from identity.requests import MAX_REQUEST_BYTES, KeyPair, make_request, read_request
+from identity.requests import MAX_REQUEST_BYTES, KeyPair, read_request
 from identity.share_file import read_share
 from runtime.durable_file import create_durably, replace_durably
 from runtime.tls import TlsSettings
-from settings import open_file, read_file
+from settings import Settings, file_fault, open_file, read_file
 from telemetry.record import DEVICE_PATTERN
 
-__all__ = ["OtherKeys", "PkiFolder", "certify", "latest", "other_keys"]
+__all__ = ["PkiFolder", "RenewalList"]
 
 ROOT_NAME = "Waybill root"
 _ROOT = "root-authority"
 _SHARE = "share"
+_CERTIFICATE, _KEY = "certificate.pem", "key.pem"
 _SOMEBODY = "somebody"
 MAX_LOOKED_AT = 500
 """So many certificates are read after one is made: half a millisecond each."""
-OtherKeys = dict[tuple[str, str], list[IssuedCertificate]]
-"""By name and purpose."""
+
+
+class RenewalList(Settings):
+    """What a timer renews: folders, and whose certificate each has."""
+
+    folders: Annotated[dict[Path, str], Field(min_length=1, max_length=1000)]
+    """Such as `"/etc/waybill/tls/broker" = "broker@eu"`."""
 
 
 class PkiFolder:
@@ -223,31 +252,56 @@ class PkiFolder:
             replace_durably(files.certificate, issued.chain_pem)
         return issued
 
-    def renew(self, folder: Path, *, now: datetime, lifetime: timedelta) -> Issued:
-        """A new certificate for the same key and name, by the same region; only that file is replaced.
+    def renew(self, folder: Path, *, now: datetime, lifetime: timedelta, name: str | None = None) -> Issued:
+        """A new certificate for the same key and name, by the same authority; only that file is replaced.
 
-        Raises CredentialsRefused where the folder has no key with its certificate, AuthorityMissing where the
-        certificate's region has no authority here, and what `certify` raises.
+        The folder may belong to somebody else, who changes it meanwhile: its files are read once and no link is
+        followed. `name`: whose certificate it must be. Only a certificate is renewed that the authority recorded, byte
+        for byte, that has not ended and is on no revocation list.
+        Raises CredentialsRefused with the reason, AuthorityMissing where the certificate's authority is not here, and
+        what `certify` raises.
         """
-        files, key = credentials_in(folder), _key_in(folder)
-        assert files.certificate is not None
-        if key is None or not files.certificate.exists():
-            missing = "key.pem" if key is None else "certificate.pem"
-            raise CredentialsRefused(folder, f"has no {missing}: there is nothing to renew")
-        old = read_certificates(read_file(files.certificate))[0]
+        with _opened(folder) as descriptor:
+            pem = {file: _read_in(folder, descriptor, file) for file in (_CERTIFICATE, _KEY)}
+            old, key = read_certificates(pem[_CERTIFICATE])[0], KeyPair.from_pem(pem[_KEY])
+            authority = self._signer_of(old, folder)
+            if why := self._no_renewal(old, key, authority, now, name):
+                raise CredentialsRefused(folder, why)
+            named = common_name(old.subject)
+            issued = certify(authority, key, named, servers=server_names(old), now=now, lifetime=lifetime)
+            with authority.delivering(issued, folder / _CERTIFICATE):
+                replace_durably(Path(_CERTIFICATE), issued.chain_pem, folder=descriptor)
+            return issued
+
+    def _no_renewal(
+        self, old: x509.Certificate, key: KeyPair, authority: AuthorityFolder, now: datetime, name: str | None
+    ) -> str:
+        """Why a certificate is not signed again; "": nothing is wrong with it."""
+        issuer, named, why = authority.authority.name, common_name(old.subject), ""
+        recorded = authority.recorded(old.serial_number)
+        state = self.revocations().state(issuer, old.serial_number, now)
         if old.public_key() != key.public:
-            raise CredentialsRefused(folder, "key.pem is not the key of certificate.pem: make a new pair elsewhere")
-        issuer = common_name(old.issuer)
-        # By its issuer's name: who renews need not know which region that was.
+            why = "key.pem is not the key of certificate.pem: make a new pair elsewhere"
+        elif not is_chain_to([old], [authority.authority.certificate]):
+            why = f"{issuer} did not sign the certificate of {named!r} that is there: somebody else made it"
+        elif recorded is None or recorded.certificate != old:
+            why = f"{issuer} has no record of the certificate of {named!r} that is there: put its file back to `issued`"
+        elif name is not None and named != name:
+            why = f"its certificate is that of {named!r}, and not of {name!r}, as the list says"
+        elif old.not_valid_after_utc <= now:
+            ended = f"the certificate of {named} ended {old.not_valid_after_utc:%Y-%m-%d}"
+            why = f"{ended}: delete certificate.pem, and make one for the same key by the command that made it"
+        elif state not in {NOT_REVOKED, UNKNOWN}:
+            why = f"the certificate of {named} is {state}, as the revocation list says: it is not renewed"
+        return why
+
+    def _signer_of(self, certificate: x509.Certificate, folder: Path) -> AuthorityFolder:
+        """By its issuer's name: who renews need not know which region that was. Raises AuthorityMissing."""
+        issuer = common_name(certificate.issuer)
         for region in self.regions():
             if regional_name(region) == issuer:
-                name = common_name(old.subject)
-                authority = self.region(region)
-                issued = certify(authority, key, name, servers=server_names(old), now=now, lifetime=lifetime)
-                with authority.delivering(issued, files.certificate):
-                    replace_durably(files.certificate, issued.chain_pem)
-                return issued
-        raise AuthorityMissing(self.folder, f"has no authority {issuer!r}, which signed {files.certificate}")
+                return self.region(region)
+        raise AuthorityMissing(self.folder, f"has no authority {issuer!r:.100}, which {folder}/{_CERTIFICATE} names")
 
     def _copy_share(self, region: str, folder: Path) -> None:
         if _is_share(folder / _SHARE):
@@ -294,53 +348,37 @@ def _key_in(folder: Path) -> KeyPair | None:
         raise KeyRefused(f"{files.key}: {error}") from error
 
 
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """A folder's descriptor; its own last part is no link. Raises CredentialsRefused, OSError."""
+    if folder.is_symlink():
+        raise CredentialsRefused(folder, "it is a link: name the folder itself")
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_in(folder: Path, descriptor: int, name: str) -> bytes:
+    """A file of a folder that was opened: no link is followed and nothing waited for. Raises CredentialsRefused."""
+    try:
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
+        with os.fdopen(opened, "rb") as file:
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise CredentialsRefused(folder, f"{name}: it is no file: there is nothing to renew")
+            if len(content := file.read(MAX_PEM_BYTES + 1)) > MAX_PEM_BYTES:
+                raise CredentialsRefused(folder, f"{name}: it has more than {MAX_PEM_BYTES} bytes")
+            return content
+    except FileNotFoundError as error:
+        raise CredentialsRefused(folder, f"has no {name}: there is nothing to renew") from error
+    except OSError as error:
+        why = "it is a link: put the file itself there" if error.errno == errno.ELOOP else file_fault(error)
+        raise CredentialsRefused(folder, f"{name}: {why}") from error
+
+
 def _is_share(file: Path) -> bool:
     try:
         return bool(read_share(file))
     except (FileNotFoundError, ValueError):
         return False
-
-
-def certify(
-    authority: AuthorityFolder,
-    key: KeyPair,
-    name: str,
-    *,
-    servers: Sequence[str] = (),
-    now: datetime,
-    lifetime: timedelta,
-) -> Issued:
-    """The certificate of whom a name names: a device, a client, or with `servers` a server that is reached there.
-
-    Raises NameRefused, AuthorityExpired.
-    """
-    if servers:
-        return authority.server(key, name, servers, now=now, lifetime=lifetime)
-    named = parse_name(name)
-    if named is None:
-        raise NameRefused(f"{name!r:.80} names nobody: a device is TENANT/DEVICE, a gateway gateway@NAME")
-    if isinstance(named, DeviceName):
-        return authority.device(make_request(key, name), *named, now=now, lifetime=lifetime)
-    return authority.client(key, name, now=now, lifetime=lifetime)
-
-
-def other_keys(issued: Iterable[IssuedCertificate], newest: Iterable[IssuedCertificate], now: datetime) -> OtherKeys:
-    """Beside the newest ones: what is good still and of another key, which somebody else may hold."""
-    found: OtherKeys = {(one.name, one.what): [] for one in newest}
-    keys = {(one.name, one.what): {one.key} for one in newest}
-    # Of each key the one that ends last; what was renewed has the same.
-    for one in sorted(issued, key=lambda one: one.not_after, reverse=True):
-        seen = keys.get((one.name, one.what))
-        if seen is not None and one.not_after > now and one.key not in seen:
-            seen.add(one.key)
-            found[one.name, one.what].append(one)
-    return found
-
-
-def latest(issued: Iterable[IssuedCertificate]) -> list[IssuedCertificate]:
-    """Of each name and purpose the certificate that ends last: the others were renewed."""
-    newest: dict[tuple[str, str], IssuedCertificate] = {}
-    # The one that ends last is written last, and stays.
-    for one in sorted(issued, key=lambda one: one.not_after):
-        newest[one.name, one.what] = one
-    return sorted(newest.values(), key=lambda one: (one.not_after, one.name))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from deploy.local.mosquitto import TlsFiles
 from identity import AuthorityFolder, AuthorityMissing, IssuedCertificate, KeyPair, credentials_in, write_credentials
-from identity.pki_folder import PkiFolder, certify
+from identity.authority_folder import certify
+from identity.pki_folder import PkiFolder
 from runtime import replace_durably
 
 __all__ = ["LocalAuthority"]

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from gateway.access.config import AccessSettings
 from gateway.cli import app
 from gateway.config import GatewaySettings
+from identity.pki_folder import RenewalList
 from settings import parse
 
 ROOT = Path(__file__).parents[2]
@@ -123,12 +124,16 @@ def test_a_renewal_reaches_every_certificate_of_the_page_and_the_brokers_read_it
     unit = FOLDER / "fleet-renew.service"
     # Not ExecStartPost: one folder that could not be renewed would keep the brokers from reading the others.
     (command,), (after,) = lines(unit, "ExecStart"), lines(unit, "ExecStopPost")
-    assert "/opt/waybill/bin/waybill pki renew --folder /var/lib/fleet-access/pki /etc/waybill/tls/*" in command
+    assert command == f"{PROGRAM}waybill pki renew --folder /var/lib/fleet-access/pki --list /etc/waybill/renew.toml"
     assert {"fleet-broker@devices.service", "fleet-broker@enrolment.service"} <= set(after.split())
     files = re.findall(r'^(?:certificate|key) = "(.+)"$', PAGE, re.MULTILINE)
     assert [file for file in files if not file.startswith("/etc/waybill/") or "/tls/" not in file] == [
         "/etc/waybill/access@eu.key"
     ]
+    # Every folder of the page's settings is in the list of its timer.
+    (listing,) = re.findall(r"`/etc/waybill/renew\.toml`[^\n]*:\n\n```toml\n(.*?)```", PAGE, re.DOTALL)
+    listed = {str(folder) for folder in parse(RenewalList, listing, "secured-region.md").folders}
+    assert {str(Path(file).parent) for file in files if "/tls/" in file} <= listed
 
 
 def test_a_gateway_has_the_time_to_end_that_its_settings_give_it() -> None:

@@ -29,13 +29,13 @@ def test_after_an_error_the_old_content_stands_and_no_neighbour_is_left(
     file = tmp_path / "state.json"
     file.write_bytes(b"old")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     if fails == "fsync":
         monkeypatch.setattr(os, "fsync", refuse)
     else:
-        monkeypatch.setattr(Path, "replace", refuse)
+        monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="No space"):
         replace_durably(file, b"new")
     assert file.read_bytes() == b"old"
@@ -102,7 +102,7 @@ def test_a_file_whose_creation_was_answered_late_and_asked_for_again_was_created
 
 
 def test_a_file_that_cannot_be_created_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, TlsFiles
 from identity import KeyPair, write_credentials
+from identity.authority_folder import certify
 from identity.broker_rules import broker_rules
-from identity.pki_folder import certify
 
 
 class RegionalBroker:
