@@ -34,6 +34,7 @@ install_system_packages() {
   need mosquitto mosquitto
   need mvn maven
   need make make
+  need systemd-analyze systemd
   java_is_17 || missing+=(openjdk-17-jre-headless)
   [ -n "$(find_python)" ] || missing+=(python3 python3-venv)
   if [ -n "$(find_python)" ] && ! "$(find_python)" -c 'import ensurepip, venv' 2>/dev/null; then missing+=(python3-venv); fi
