@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import ipaddress
 import socket
 import sys
 import threading
@@ -12,6 +13,7 @@ from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -28,8 +30,8 @@ __all__ = [
     "metrics_answer",
 ]
 
-MAX_CONNECTIONS = 8
-"""So many are served at a time; others are closed at once."""
+MAX_CONNECTIONS = 32
+"""So many are served at a time. One more closes the oldest one whose request has not come yet."""
 MAX_REQUEST_S = 5.0
 """A connection gets so long in all, however slowly its request comes: a time-out for each read never ends it."""
 MAX_HEAD_BYTES = 8 << 10
@@ -99,12 +101,32 @@ class _BoundedServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._asking: dict[socket.socket, None] = {}
+        self._answering: set[socket.socket] = set()
+        self._changing = threading.Lock()
         super().__init__(address, handler)
+        self.is_loopback = ipaddress.ip_address(str(self.server_address[0])).is_loopback
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class names them
         # Asked before a thread is made for the request.
-        return self._room.acquire(blocking=False)
+        with self._changing:
+            if len(self._asking) + len(self._answering) >= MAX_CONNECTIONS:
+                if not self._asking:
+                    return False
+                oldest = next(iter(self._asking))
+                del self._asking[oldest]
+                _hang_up(oldest)
+            self._asking[request] = None
+        return True
+
+    def begin_answer(self, request: Any) -> bool:
+        """The request of a connection has come; whether the connection still has its place."""
+        with self._changing:
+            if request not in self._asking:
+                return False
+            del self._asking[request]
+            self._answering.add(request)
+        return True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         timer = threading.Timer(MAX_REQUEST_S, _hang_up, (request,))
@@ -114,7 +136,9 @@ class _BoundedServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             timer.cancel()
-            self._room.release()
+            with self._changing:
+                self._asking.pop(request, None)
+                self._answering.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         error = sys.exc_info()[1]
@@ -125,6 +149,15 @@ class _BoundedServer(ThreadingHTTPServer):
 def _hang_up(request: socket.socket) -> None:
     with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
+
+
+def _is_of_this_machine(host: str | None) -> bool:
+    """Whether a Host is localhost or an address. A page that leads its own name to us (DNS rebinding) has neither."""
+    try:
+        name = urlsplit(f"//{host}").hostname if host else "localhost"
+        return name == "localhost" or bool(ipaddress.ip_address(name or ""))
+    except ValueError:
+        return False
 
 
 class _BoundedHead:
@@ -152,12 +185,18 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
 
     class StatusRequestHandler(BaseHTTPRequestHandler):
         timeout = MAX_REQUEST_S
+        server: _BoundedServer
 
         def setup(self) -> None:
             super().setup()
             self.rfile: Any = _BoundedHead(self.rfile)
 
         def do_GET(self) -> None:
+            if not self.server.begin_answer(self.connection):
+                return
+            if self.server.is_loopback and not _is_of_this_machine(self.headers.get("Host")):
+                self.send_error(421)
+                return
             answer = routes.get(self.path.partition("?")[0], lambda: no_such_path)()
             self.send_response(answer.code)
             self.send_header("Content-Type", answer.content_type)

@@ -14,7 +14,14 @@ from prometheus_client.registry import CollectorRegistry
 from structlog.testing import capture_logs
 
 from runtime import status_server
-from runtime.status_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, StatusServer, json_answer, metrics_answer
+from runtime.status_server import (
+    MAX_CONNECTIONS,
+    MAX_HEAD_BYTES,
+    MAX_REQUEST_S,
+    StatusServer,
+    json_answer,
+    metrics_answer,
+)
 from tests.waiting import deadline_s
 
 
@@ -84,6 +91,37 @@ def test_connections_that_send_a_byte_now_and_then_are_closed_in_time_and_make_r
     for one in slow:
         one.close()
     assert answer == (200, b'{"healthy": true}\n')
+
+
+def test_clients_that_never_finish_their_request_keep_nobody_out(server: StatusServer) -> None:
+    slow = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(MAX_CONNECTIONS + 4)]
+    for one in slow:
+        one.send(b"G")
+    began_s = time.monotonic()
+    for _ in range(3):
+        assert fetch(server, "/good") == (200, b'{"healthy": true}\n')
+    assert time.monotonic() - began_s < MAX_REQUEST_S
+    for one in slow:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        (b"localhost:9464", 200),
+        (b"127.0.0.1", 200),
+        (b"[::1]:9464", 200),
+        (b"evil.example", 421),
+        (b"evil.example:9464", 421),
+        (b"[", 421),
+    ],
+)
+def test_on_loopback_only_names_and_addresses_of_this_machine_are_served(
+    server: StatusServer, host: bytes, code: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"GET /good HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+        assert b" %d " % code in connection.recv(4096).split(b"\r\n")[0]
 
 
 @pytest.mark.parametrize(
