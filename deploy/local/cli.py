@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,6 +33,10 @@ Folder = Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="The stack's 
 DEFAULT_FOLDER = Path("var/local")
 # Twice the stack's own bound: for its clusters, and for what needs them.
 _START_S = 600.0
+_SECRETS: dict[str, Any] = {
+    "links": {"__all__": {"secret": True}},
+    "servers": {"__all__": {"health": {"secret": True}}},
+}
 _WATCH_S = 0.5
 
 console = Console(highlight=False)
@@ -95,7 +99,8 @@ def status(
         state = StackState.load(folder).asked_now()
     if as_json:
         memory = {record.name: record.memory_bytes for record in state.servers}
-        print(json.dumps(state.model_dump(mode="json") | {"memory_bytes": memory}, indent=2))  # noqa: T201
+        shown = state.model_dump(mode="json", exclude=_SECRETS)
+        print(json.dumps(shown | {"memory_bytes": memory}, indent=2))  # noqa: T201
     else:
         console.print(servers_table(state.servers), "", links_table(state), "", _summary(state))
         _warn_if(state.is_insecure)
@@ -166,7 +171,7 @@ def _run(stack: LocalStack) -> None:
         if not console.is_terminal:
             console.print("\n".join([*filter(None, [settings_line(stack.folder)]), "ready"]), soft_wrap=True)
         while True:
-            stack.check()
+            stack.check(goes_on=True)
             time.sleep(_WATCH_S)
 
 

@@ -106,6 +106,8 @@ def hold(folder: Path) -> Iterator[None]:
     claim(folder)
     with _opened(folder) as mark:
         head = _check(folder, mark).head()
+        # Journals have whole batches, and the stack's state a secret.
+        folder.chmod(0o700)
         try:
             # An open file description's lock: it can be asked about without being taken (see `holder`).
             fcntl.fcntl(mark, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))

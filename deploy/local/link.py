@@ -17,27 +17,27 @@ _CONTROL_S = 5.0
 class CuttableLink:
     """One TCP link: connect to `port` and you reach `target`, while the link holds.
 
-    It needs only the control port, so another process than the one that started the stack may use it.
+    It needs only the control port and its secret, so another process of the stack's owner may use it.
     """
 
-    def __init__(self, name: str, port: int, target: int, control: int) -> None:
-        self.name, self.port, self.target, self.control = name, port, target, control
+    def __init__(self, name: str, port: int, target: int, control: int, secret: str) -> None:
+        self.name, self.port, self.target, self.control, self.secret = name, port, target, control, secret
 
     def cut(self, *, silent: bool = False) -> ProxyLinkState:
         """Reset all connections and refuse new ones; `silent`: keep them and move no byte."""
-        return self._send(LinkCommand(link=self.name, action="cut", silent=silent))
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="cut", silent=silent))
 
     def heal(self) -> ProxyLinkState:
         """Let traffic through again."""
-        return self._send(LinkCommand(link=self.name, action="heal"))
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="heal"))
 
     def delay(self, seconds: float) -> ProxyLinkState:
         """Hold every chunk for this long, each way (0 to 10 s)."""
-        return self._send(LinkCommand(link=self.name, action="delay", delay_s=seconds))
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="delay", delay_s=seconds))
 
     def state(self) -> ProxyLinkState:
         """Whether it is cut, its delay, its open connections and the bytes it carried."""
-        return self._send(LinkCommand(link=self.name, action="state"))
+        return self._send(LinkCommand(link=self.name, secret=self.secret, action="state"))
 
     def _send(self, command: LinkCommand) -> ProxyLinkState:
         try:

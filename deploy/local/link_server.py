@@ -1,5 +1,6 @@
 """The server that carries all links of a stack."""
 
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from deploy.local.ports import PortBook
 from deploy.local.proxy import LinkConfig, ProxyConfig
 from deploy.local.server import Server
 from deploy.local.server_health import Health, LinksHealth
+from runtime import replace_durably
 
 __all__ = ["CuttableLinks"]
 
@@ -32,8 +34,9 @@ class CuttableLinks(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = ports or PortBook(self.folder / "ports.json")
         self.control = self._ports.port(f"{name}.control")
+        self._secret = secrets.token_urlsafe(32)
         self.links = {
-            name: CuttableLink(name, self._ports.port(f"link.{name}"), target, self.control)
+            name: CuttableLink(name, self._ports.port(f"link.{name}"), target, self.control, self._secret)
             for name, target in targets.items()
         }
 
@@ -44,7 +47,8 @@ class CuttableLinks(Server):
     def prepare(self) -> None:
         """Write the proxy's configuration."""
         links = {name: LinkConfig(listen=link.port, target=link.target) for name, link in self.links.items()}
-        self._config.write_text(ProxyConfig(control=self.control, links=links).model_dump_json(indent=2))
+        config = ProxyConfig(control=self.control, secret=self._secret, links=links)
+        replace_durably(self._config, config.model_dump_json(indent=2).encode(), mode=0o600)
 
     def command(self) -> Sequence[str]:
         """The proxy's process, run by this interpreter."""
@@ -52,7 +56,7 @@ class CuttableLinks(Server):
 
     def health(self) -> Health:
         """Whether the control answers for every link."""
-        return LinksHealth(control=self.control, names=tuple(self.links))
+        return LinksHealth(control=self.control, secret=self._secret, names=tuple(self.links))
 
     @property
     def _config(self) -> Path:

@@ -6,6 +6,7 @@ chunk and `_CHUNKS` chunks waiting in each direction.
 
 import asyncio
 import contextlib
+import hmac
 import json
 from collections.abc import Mapping
 from typing import Literal
@@ -45,6 +46,7 @@ class ProxyConfig(Settings):
     """All links of one proxy process."""
 
     control: int
+    secret: str
     links: dict[str, LinkConfig]
 
 
@@ -52,6 +54,7 @@ class LinkCommand(Settings):
     """One line to the control port."""
 
     link: str
+    secret: str
     action: Literal["cut", "heal", "delay", "state"]
     silent: bool = False
     delay_s: float = Field(0.0, ge=0, le=10)
@@ -184,19 +187,23 @@ class ProxyLink:
                 return
 
 
-async def _control(links: dict[str, ProxyLink], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _control(
+    links: dict[str, ProxyLink], secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     # A line longer than the reader's limit is a ValueError.
     with contextlib.suppress(OSError, ValueError, TimeoutError):
         async with asyncio.timeout(_CONTROL_S):
-            writer.write(answer_command(links, await reader.readline()))
+            writer.write(answer_command(links, await reader.readline(), secret))
             await writer.drain()
     writer.close()
 
 
-def answer_command(links: Mapping[str, ProxyLink], line: bytes) -> bytes:
+def answer_command(links: Mapping[str, ProxyLink], line: bytes, secret: str) -> bytes:
     """Carries out the command of a line; the line that answers it: the link's state, or why it was refused."""
     try:
         command = LinkCommand.model_validate_json(line)
+        if not hmac.compare_digest(command.secret.encode(), secret.encode()):
+            return json.dumps({"error": "refused: the secret in stack.json is another one"}).encode() + b"\n"
         answer: dict[str, object] = {"state": links[command.link].execute(command).model_dump()}
     except (ValidationError, KeyError) as refused:
         answer = {"error": one_line(f"refused: {refused}")}
@@ -210,6 +217,6 @@ async def serve(config: ProxyConfig) -> None:
         for link in links.values():
             group.create_task(link.serve())
         control = await asyncio.start_server(
-            lambda r, w: _control(links, r, w), _HOST, config.control, limit=MAX_LINE_BYTES
+            lambda r, w: _control(links, config.secret, r, w), _HOST, config.control, limit=MAX_LINE_BYTES
         )
         group.create_task(control.serve_forever())

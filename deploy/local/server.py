@@ -25,6 +25,7 @@ _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _LAST_LINES = 15
 _TAIL_BYTES = 64 * 1024
 _MAX_STARTS = 4
+_MAX_REVIVALS = 3
 
 
 class ServerState(StrEnum):
@@ -62,7 +63,8 @@ class Server(ABC):
         self._reaping = RLock()
         self._log_start = 0
         self._wanted = False
-        self.restarts = 0
+        self.restarts = self._revivals = 0
+        self.ended = ""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -167,6 +169,31 @@ class Server(ABC):
             code = self._process.returncode
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
             raise ServerFailed(self.name, how, self.log, self.last_lines())
+
+    def keep_alive(self, *, revives: bool) -> bool:
+        """Start the process again if it ended by itself, three times at most; whether `ended` says anything new.
+
+        Raises ServerFailed, where it is not to be revived.
+        """
+        try:
+            self.check_alive()
+        except ServerFailed as error:
+            if not revives:
+                raise
+            return self._revive(error)
+        return False
+
+    def _revive(self, error: ServerFailed) -> bool:
+        self._revivals += 1
+        if self._revivals > _MAX_REVIVALS + 1:
+            return False
+        became = f"was started again, {self._revivals} of {_MAX_REVIVALS} times"
+        if self._revivals > _MAX_REVIVALS:
+            became = f"is not started again; its log is {self.log}"
+        self.ended = f"{self.name} {error.reason} and {became}"
+        if self._revivals <= _MAX_REVIVALS:
+            self.start()
+        return True
 
     def check(self) -> bool:
         """Probe once; True when healthy. Raises ServerFailed when the process ended.

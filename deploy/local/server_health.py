@@ -83,13 +83,14 @@ class LinksHealth(Settings):
 
     kind: Literal["links"] = "links"
     control: int
+    secret: str
     names: tuple[str, ...]
 
     def __call__(self) -> bool:
         """Ask now."""
         try:
             # Only the control is asked, so where the link listens and leads does not matter.
-            return all(CuttableLink(name, 0, 0, self.control).state() is not None for name in self.names)
+            return all(CuttableLink(name, 0, 0, self.control, self.secret).state() is not None for name in self.names)
         except LinkControlError:
             return False
 

@@ -218,9 +218,11 @@ class LocalStack:
         """Resident memory of all servers now."""
         return sum(server.memory_bytes for server in self.servers)
 
-    def check(self) -> None:
+    def check(self, *, goes_on: bool = False) -> None:
         """Ask the servers whether they are healthy, publish what changed; raise ServerFailed if any server
         that should run has ended.
+
+        `goes_on`: such a server is started again, three times at most, and `ended` says how it ended last.
 
         They are asked side by side, when the last time was `ask_every_s` ago; one that does not answer is said to be
         so, and is no failure: it may come back.
@@ -233,11 +235,17 @@ class LocalStack:
         if self.records() != self._reported:
             self._save(self.phase)
         for server in self.servers:
-            if server.wanted:
-                server.check_alive()
+            if server.wanted and server.keep_alive(revives=goes_on):
+                self._changed(server)
+
+    @property
+    def ended(self) -> list[str]:
+        """Of each server that ended by itself how it did, and what became of it."""
+        return [server.ended for server in self.servers if server.ended]
 
     def _ask(self) -> None:
-        asked = {one.name: one for one in self.servers if one.state in (ServerState.HEALTHY, ServerState.SILENT)}
+        running = (ServerState.STARTING, ServerState.HEALTHY, ServerState.SILENT)
+        asked = {one.name: one for one in self.servers if one.state in running}
         self.asked_s = time.time()
         for name, healthy in ask_all({name: one.probe for name, one in asked.items()}).items():
             changed = asked[name].healthy != healthy
@@ -350,13 +358,13 @@ class LocalStack:
         StackState(
             supervisor=self._supervisor,
             phase=phase,
-            detail=detail,
+            detail=detail or "; ".join(self.ended),
             started_s=self._started_s,
             asked_s=self.asked_s,
             is_insecure=self.settings.insecure,
             servers=self._reported,
             links={
-                name: LinkRecord(port=link.port, target=link.target, control=link.control)
+                name: LinkRecord(port=link.port, target=link.target, control=link.control, secret=link.secret)
                 for name, link in self.links.items()
             },
         ).save(self.folder)

@@ -71,6 +71,7 @@ class LinkRecord(Settings):
     port: int
     target: int
     control: int
+    secret: str
 
 
 class StackState(Settings):
@@ -127,7 +128,7 @@ class StackState(Settings):
 
     def save(self, folder: Path) -> None:
         """Write durably: a reader sees the old state or the new one."""
-        replace_durably(folder / _STATE, self.model_dump_json(indent=2).encode())
+        replace_durably(folder / _STATE, self.model_dump_json(indent=2).encode(), mode=0o600)
 
     def address(self, server: str, name: str) -> str:
         """An address of a server, such as ("pulsar-hq", "service_url")."""
@@ -143,7 +144,7 @@ class StackState(Settings):
             advice = f"did you mean {nearest[0]!r}? " if nearest else ""
             raise LinkControlError(name, f"no such link; {advice}this stack has {', '.join(sorted(self.links))}")
         record = self.links[name]
-        return CuttableLink(name, record.port, record.target, record.control)
+        return CuttableLink(name, record.port, record.target, record.control, record.secret)
 
 
 def running(folder: Path) -> ProcessIdentity:

@@ -45,7 +45,8 @@ class StackView:
         if self._stack.phase in ("ready", "failed"):
             insecure = [Text(INSECURE, style="bold red")] if self._stack.settings.insecure else []
             written = Text(settings_line(self._stack.folder), style="dim")
-            return Group(servers_table(records), *insecure, written, Text(words, style="bold"))
+            ended = [Text(line, style="bold red") for line in self._stack.ended]
+            return Group(servers_table(records), *insecure, *ended, written, Text(words, style="bold"))
         self._busy.update(text=words)
         return Group(servers_table(records), self._busy)
 

@@ -346,3 +346,10 @@ def test_a_folder_that_was_claimed_as_a_part_of_another_goes_with_it_and_with_no
     empty(tmp_path / "drill" / "run", part_of=tmp_path / "elsewhere")
     with pytest.raises(FolderOfAnother):
         empty(tmp_path / "drill")
+
+
+def test_nobody_else_on_the_machine_reads_what_a_stack_keeps(tmp_path: Path) -> None:
+    folder = tmp_path / "stack"
+    folder.mkdir(mode=0o755)
+    with hold(folder):
+        assert folder.stat().st_mode & 0o777 == 0o700

@@ -127,9 +127,15 @@ def test_a_link_server_starts_without_a_word(tmp_path: Path) -> None:
 
 def test_a_link_that_nobody_carries_says_so() -> None:
     with pytest.raises(LinkControlError, match="link nowhere: its control on port"):
-        CuttableLink("nowhere", 1, 2, free_port()).state()
+        CuttableLink("nowhere", 1, 2, free_port(), "").state()
 
 
 def test_a_link_that_does_not_exist_is_refused(link: CuttableLink) -> None:
     with pytest.raises(LinkControlError, match="refused"):
-        CuttableLink("another", 1, 2, link.control).cut()
+        CuttableLink("another", 1, 2, link.control, link.secret).cut()
+
+
+def test_who_does_not_know_the_secret_of_the_stack_cuts_no_link(link: CuttableLink) -> None:
+    with pytest.raises(LinkControlError, match="refused: the secret"):
+        CuttableLink(link.name, link.port, link.target, link.control, "guessed").cut()
+    assert not link.state().cut

@@ -38,7 +38,7 @@ def state() -> StackState:
         log=Path("hq.log"),
         addresses={"service_url": "pulsar://127.0.0.1:1"},
     )
-    link = LinkRecord(port=2, target=3, control=4)
+    link = LinkRecord(port=2, target=3, control=4, secret="s")
     return StackState(
         supervisor=ProcessIdentity.mine(), phase="ready", started_s=0.0, servers=[server], links={"eu": link}
     )

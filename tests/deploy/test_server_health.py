@@ -26,6 +26,7 @@ from deploy.local import (
     http_health,
 )
 from deploy.local.server_health import ask_all
+from tests.waiting import wait_until
 from waybill.commands import SUBCOMMANDS, command_line
 
 SERVE = (
@@ -137,3 +138,32 @@ def test_servers_are_asked_side_by_side_and_one_that_is_late_is_not_waited_for()
     questions: dict[str, Callable[[], bool]] = {"first": first, "second": second, "late": never.wait}
     assert ask_all(questions, 3.0) == {"first": True, "second": True, "late": False}
     never.set()
+
+
+def test_a_stack_that_goes_on_starts_a_server_again_three_times_and_says_how_it_ended(
+    stack: LocalStack, said: list[str]
+) -> None:
+    web = stack.servers[0]
+
+    def is_healthy() -> bool:
+        stack.check(goes_on=True)
+        return web.healthy
+
+    def killed() -> None:
+        assert web.pid is not None
+        os.kill(web.pid, signal.SIGKILL)
+        wait_until(lambda: web.pid is None, 10)
+        stack.check(goes_on=True)
+
+    for number in (1, 2, 3):
+        killed()
+        wait_until(is_healthy, 20)
+        code, shown = status(stack)
+        assert code == 0
+        assert f"web was ended by SIGKILL and was started again, {number} of 3 times" in " ".join(shown.split())
+    killed()
+    stack.check(goes_on=True)
+    assert said[-1] == "web: failed"
+    code, shown = status(stack)
+    assert code == 1
+    assert "is not started again" in " ".join(shown.split())
