@@ -36,7 +36,8 @@ class MosquittoSettings(Settings):
     max_queued_messages: int = Field(100_000, ge=1, description="waiting for one client that is away")
     max_queued_mb: int = Field(256, ge=1, description="waiting for one client that is away")
     max_inflight_messages: int = Field(1000, ge=1, description="sent to one client and not acknowledged yet")
-    max_packet_mb: int = Field(8, ge=1, description="one MQTT packet")
+    max_packet_mb: int = Field(2, ge=1, description="one MQTT packet; a raw payload has up to 1 MB")
+    memory_limit_mb: int = Field(512, ge=64, description="all queues, sessions and subscriptions together, without TLS")
     autosave_s: int = Field(10, ge=1, description="between two writes of the queues to disk")
 
 
@@ -57,6 +58,7 @@ def broker_lines(port: int, bind: str | None, folder: Path, bounds: MosquittoSet
     return [
         _listener(port, bind),
         f"max_packet_size {bounds.max_packet_mb * 1024 * 1024}",
+        f"memory_limit {bounds.memory_limit_mb * 1024 * 1024}",
         f"max_queued_messages {bounds.max_queued_messages}",
         f"max_queued_bytes {bounds.max_queued_mb * 1024 * 1024}",
         f"max_inflight_messages {bounds.max_inflight_messages}",
@@ -91,6 +93,9 @@ def device_listener_lines(files: ServerFiles, ca: Path, rules: Path | None) -> l
         "use_identity_as_username true",
         # Or who gives the client id of another device would end that one's session.
         "use_username_as_clientid true",
+        # A message of QoS 2 stays in memory until its sender releases it. Mosquitto ends whoever sends one.
+        "max_qos 1",
+        "max_topic_alias 0",
         *([f"acl_file {rules}"] if rules else []),
         *_tls(files),
         f"cafile {ca}",

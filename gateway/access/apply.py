@@ -38,10 +38,11 @@ class StepRunner:
         metrics: AccessMetrics,
         *,
         own_list: OwnList,
+        before_reload: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._files, self._guard, self._publisher, self._metrics = files, guard, publisher, metrics
-        self._clock = clock
+        self._clock, self._before_reload = clock, before_reload
         self.own_list = own_list
         self._published: RevocationList | None = None
         self._reloaded: BrokerProcess | None = None
@@ -131,6 +132,7 @@ class StepRunner:
         # Forgotten first: a signal that fails is sent again, though the files are written by then.
         self._reloaded = None
         self._files.write_password(self._guard.secret)
+        self._before_reload()
         reloaded = self._files.reload()
         self._guard.await_reload()
         self._reloaded = reloaded

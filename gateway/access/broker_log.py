@@ -36,6 +36,10 @@ class RefusedConnection(StrEnum):
     """User name or password are wrong, or the name may not connect."""
     TLS = "tls"
     """Another failure of the handshake."""
+    KEPT_SESSION = "kept-session"
+    """A device left a session behind, and the daemon ended it."""
+    SUBSCRIPTIONS = "subscriptions"
+    """Topics that a device asked for beyond `runtime.broker_log.MAX_SUBSCRIPTIONS`; the daemon ended its session."""
 
 
 _LINES = (
@@ -59,6 +63,10 @@ def refused_connection(line: str) -> RefusedConnection | None:
 
 _DENIED = re.compile(r"^(\S+): (?:x(\d{1,9}) )?Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '(.*)$")
 """How many is ahead of all that a device chose: its topic may end the line, which the broker cuts."""
+_CONNECTED = re.compile(r"^\S+: New client connected from .* as ([^\s/]+/[^\s/]+) \(p\d, c\d, k\d+, u'(.*)'\)\.$")
+_LEFT = re.compile(r"^\S+: Client ([^\s/]+/[^\s/]+) (?:disconnected|closed its connection|has exceeded timeout)")
+_SUBSCRIBED = re.compile(r"^\S+: (?:x(\d{1,9}) )?Denied SUBSCRIBE from ([^\s/]+/[^\s/]+)$")
+_MAX_SUSPECTS = 20_000
 _BEHIND_TOPIC = "', ... ("
 _FROM_DEVICES = (DeviceChannel.BATCH, DeviceChannel.CONFIG_RESULT)
 
@@ -105,6 +113,12 @@ class BrokerLog:
         self.publications: Counter[str] = Counter()
         """Publications that were refused, by kind."""
         self.last: deque[RefusedPublication] = deque(maxlen=MAX_LAST)
+        self._guarded: set[str] = set()
+        self._suspects: dict[str, None] = {}
+
+    def take_suspect(self) -> str | None:
+        """The last device that left, or has too many subscriptions: its session is to be ended."""
+        return self._suspects.popitem()[0] if self._suspects else None
 
     def read(self) -> None:
         """Count what was written since the last time. A log that is not there, or cannot be read, is not counted."""
@@ -128,3 +142,20 @@ class BrokerLog:
                 self.last.append(publication)
             elif (reason := refused_connection(line)) is not None:
                 self.refused[reason] += 1
+            else:
+                self._follow(line)
+
+    def _follow(self, line: str) -> None:
+        if (connected := _CONNECTED.match(line)) is not None:
+            device, user = connected.groups()
+            # The guard takes a session over by its client id, and has a user name of its own.
+            (self._guarded.discard if user == device else self._guarded.add)(device)
+            self._suspects.pop(device, None)
+        elif (left := _LEFT.match(line)) is not None:
+            if left[1] in self._guarded:
+                self._guarded.discard(left[1])
+            elif len(self._suspects) < _MAX_SUSPECTS:
+                self._suspects[left[1]] = None
+        elif (subscribed := _SUBSCRIBED.match(line)) is not None:
+            self.refused[RefusedConnection.SUBSCRIPTIONS] += int(subscribed[1] or 1)
+            self._suspects[subscribed[2]] = None

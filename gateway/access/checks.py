@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -19,8 +22,10 @@ from runtime.tls import TlsSettings, certificate_faults, unusable_tls_files
 from runtime.token_watch import token_faults, tokens_ending
 from settings import SettingsError
 
-__all__ = ["ended_tokens", "problems", "warnings"]
+__all__ = ["broker_version", "ended_tokens", "problems", "warnings"]
 
+_CRASHES_UNTIL = (2, 0, 22)
+_PROGRAM_S = 5.0
 _WORD = "or say insecure = true at the top"
 
 
@@ -45,7 +50,24 @@ def warnings(settings: AccessSettings, now: datetime) -> list[str]:
         key = AccessKey(settings.registry, settings.region, settings.registry.followed())
         if problem := key.problem(now):
             found.append(f"registry.key: {problem}")
+    if (version := broker_version(settings.broker.program)) is not None and version <= _CRASHES_UNTIL:
+        found.append(
+            f"broker.program: Mosquitto {'.'.join(map(str, version))} crashes when it reads its files while a device's"
+            " session waits for its return; the daemon ends such sessions, and a release after 2.0.22 has the repair"
+        )
     return [*found, *tokens_ending({"registry.access": settings.registry.access}, now.timestamp())]
+
+
+def broker_version(program: str) -> tuple[int, ...] | None:
+    """The version of the broker's program on this machine; None where that is not known."""
+    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run([found, "-h"], capture_output=True, check=False, timeout=_PROGRAM_S).stdout
+        if (number := re.match(rb"mosquitto version (\d+)\.(\d+)\.(\d+)", said)) is not None:
+            return tuple(map(int, number.groups()))
+    return None
 
 
 def ended_tokens(settings: AccessSettings, now: datetime) -> list[str]:

@@ -62,19 +62,20 @@ class AccessDaemon:
         issued, root = self._made_issued(), x509.load_pem_x509_certificate(own.folder.root_pem)
         reading, operators = settings.registry, settings.registry.followed()
         key, guard = AccessKey(reading, settings.region, operators), files.open_guard()
+        logs = BrokerLogs(settings, guard)
         self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
-        registry = DeviceRegistry(_keep, reading.max_devices, clock)
-        self._watch = ClockWatch(reading.admin_url, reading.access)
+        registry, self._watch = DeviceRegistry(_keep, reading.max_devices, clock), self._made_watch()
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
         displaced = Displaced(lambda: self._reader.standing.is_current)
         self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
-        self._enrolment = self._made_enrolment(key)
-        intake = ListIntake(core, own, root, metrics, clock)
+        self._enrolment, intake = self._made_enrolment(key), ListIntake(core, own, root, metrics, clock)
         self._loop = AccessLoop(
             core,
-            StepRunner(files, guard, self._publisher, metrics, own_list=own, clock=clock),
+            StepRunner(
+                files, guard, self._publisher, metrics, own_list=own, before_reload=logs.end_sessions, clock=clock
+            ),
             intake,
             issued,
             metrics,
@@ -107,11 +108,14 @@ class AccessDaemon:
                 clock_watch=self._watch,
                 tokens=TokenWatch([reading.access], clock),
                 enrolment=self._enrolment,
-                logs=BrokerLogs(settings),
+                logs=logs,
                 metrics=metrics,
             ),
             clock,
         )
+
+    def _made_watch(self) -> ClockWatch:
+        return ClockWatch(self._settings.registry.admin_url, self._settings.registry.access)
 
     def _made_issued(self) -> IssuedReader:
         # By a clock that was compared: what is put away is on no list after a start.

@@ -67,6 +67,7 @@ class AccessReport:
         """Ask all parts now."""
         parts = self._parts
         parts.logs.read()
+        parts.logs.end_sessions()
         problem, ends = next(self._problems(), ""), parts.key.ends
         standing, registry, enrolment = parts.reader.standing, parts.reader.registry, parts.enrolment
         counts = registry.counts

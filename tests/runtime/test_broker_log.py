@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.broker_log import refused_publication
-from runtime.broker_log import MAX_COUNTED, LogFilter
+from runtime.broker_log import MAX_COUNTED, MAX_SUBSCRIPTIONS, LogFilter
 from tests.waiting import PATIENCE
 
 MESSAGES = b"""Received PUBLISH from acme/a (d0, q1, r0, m1, 'waybill/1/acme/a/batch', ... (8 bytes))
@@ -42,6 +42,16 @@ def counted(written: bytes) -> int:
 def test_lines_of_each_message_are_left_out_and_the_others_get_the_time() -> None:
     written = LogFilter(Clock()).feed(MESSAGES + KEPT + KEPT)
     assert written == b"1970-01-01T00:00:00: " + KEPT + b"1970-01-01T00:00:00: " + KEPT
+
+
+def test_topics_beyond_those_of_a_connection_are_counted_without_their_names() -> None:
+    lines = LogFilter(Clock())
+    asked = b"Received SUBSCRIBE from acme/a\n" + b"\tsecret (QoS 1)\n" * MAX_SUBSCRIPTIONS
+    assert lines.feed(asked) == b""
+    assert lines.feed(KEPT + asked) == b"1970-01-01T00:00:00: " + KEPT
+    written = lines.feed(asked) + lines.feed(b"", is_last=True)
+    denied_line = b"Denied SUBSCRIBE from acme/a\n"
+    assert written == b"1970-01-01T00:00:00: " + denied_line + b"1970-01-01T00:00:00: x31 " + denied_line
 
 
 @given(st.lists(st.integers(min_value=1, max_value=300)))

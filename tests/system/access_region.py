@@ -24,6 +24,7 @@ from identity.broker_conf import (
     MosquittoSettings,
     ServerFiles,
     broker_access_lines,
+    broker_command,
     broker_lines,
     broker_log_lines,
     conf_text,
@@ -55,6 +56,7 @@ class AccessRegion:
         self.service_url = service_url
         self.port, self.endpoint = free_port(), AccessEndpoint(port=free_port())
         self.socket, self.pid_file = folder / "guard.sock", folder / "broker.pid"
+        self.log_file = folder / "mosquitto.log"
         self.config = folder / "access.toml"
         self.config.write_text(f"""
             region = "{name}"
@@ -68,6 +70,7 @@ class AccessRegion:
             guard_secret_file = "{folder}/secret"
             guard_socket = "{self.socket}"
             pid_file = "{self.pid_file}"
+            log_file = "{self.log_file}"
             [registry]
             service_url = "{service_url}"
             {trust}
@@ -90,8 +93,9 @@ class AccessRegion:
         self.socket.unlink(missing_ok=True)
         program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         assert program, "Mosquitto is not installed"
-        with (self.folder / "mosquitto.log").open("ab") as log:
-            self.broker = subprocess.Popen([program, "-c", str(conf)], stdout=log, stderr=log)
+        with self.log_file.open("ab") as log:
+            command = broker_command(program, conf, self.log_file)
+            self.broker = subprocess.Popen(command, stdout=log, stderr=log)
         self.pid_file.write_text(str(self.broker.pid))
         wait_until(self.socket.exists, 20)
 

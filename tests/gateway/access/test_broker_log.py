@@ -70,6 +70,26 @@ def test_a_line_without_end_does_not_stop_the_counting(tmp_path: Path) -> None:
     assert log.refused == {RefusedConnection.NOT_VERIFIED: 1}
 
 
+def test_whoever_left_or_has_too_many_subscriptions_is_a_suspect_until_it_is_back(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    connected = "New client connected from 127.0.0.1:1 as {0} (p5, c1, k60, u'{1}')."
+    lines = [
+        *(f"Client acme/{name} disconnected." for name in ("left", "back")),
+        "Client acme/lost closed its connection.",
+        connected.format("acme/back", "acme/back"),
+        # The guard's own connections make nobody a suspect.
+        connected.format("acme/ended", "access@eu"),
+        "Client acme/ended disconnected.",
+        "x7 Denied SUBSCRIBE from acme/greedy",
+        "Client gateway@eu-1 disconnected.",
+    ]
+    file.write_text("".join(f"{BEGIN}{line}\n" for line in lines))
+    log = BrokerLog(file)
+    log.read()
+    assert [log.take_suspect() for _ in range(4)] == ["acme/greedy", "acme/lost", "acme/left", None]
+    assert log.refused == {RefusedConnection.SUBSCRIPTIONS: 7}
+
+
 def denied(topic: str, *, sender: str = "zeta/bus-1", count: str = "") -> str:
     return f"{BEGIN}{count}Denied PUBLISH from {sender} (d0, q1, r0, m7, '{topic}', ... (8 bytes))"
 

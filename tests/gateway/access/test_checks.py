@@ -101,7 +101,9 @@ def test_a_file_that_fits_its_machine_is_right_and_prepared(
     check: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     code, text = check()
-    assert (code, "right. Access daemon of the region eu" in text, "warning" in text) == (0, True, False), text
+    assert (code, "right. Access daemon of the region eu" in text) == (0, True), text
+    # This machine may have a broker that can crash.
+    assert all("broker.program: Mosquitto" in line for line in text.splitlines() if "warning" in line), text
     assert not (tmp_path / "rules").exists()
     assert check(command="prepare")[0] == 0
     assert (tmp_path / "rules").exists()
