@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ import typer
 
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.location import Location
-from settings import printable
+from settings import printable, printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.billing.contracts.what_if import BillChange, Bills, KnownBill
@@ -115,7 +114,7 @@ def _say(
             "bills": bills,
         }
         made |= {"bills_compared": compared}
-        sys.stdout.write(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(printable_json(made, indent=2) + "\n")
         return
     for fault in faults:
         typer.echo(printable(fault), err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from cloud_jobs.device_option import device_of
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
+from settings import printable_json
 
 NOT_AGREED: Final = 3
 """The exit status where something does not come out once more, or is unknown."""
@@ -69,7 +69,7 @@ def explain(
     if as_json:
         of_hour = {"records": record_values(records), "records_in_all": count} if hours else {}
         values = line_values(found, limit) | of_hour
-        sys.stdout.write(json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
+        sys.stdout.write(printable_json(values, indent=2, sort_keys=True) + "\n")
     else:
         console = screen()
         console.print(line_tables(found, limit))

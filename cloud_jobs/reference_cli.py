@@ -21,7 +21,7 @@ from cloud_jobs.lake.location import Location
 from geo.reference.beginning import beginning
 from identity.command_session import shows_progress
 from identity.device_files_cli import app as devices
-from settings import printable
+from settings import printable, printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
@@ -395,4 +395,4 @@ def _list_table(rows: Iterable[dict[str, str]]) -> FittedTable:
 
 
 def _print_json(content: object) -> None:
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(content, indent=2) + "\n")

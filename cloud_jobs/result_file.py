@@ -1,4 +1,4 @@
-"""The file that a command writes: the old one, or the whole new one, never a part."""
+"""The file that a command writes: the old one, or the whole new one, never a part. A name in a CSV is no formula."""
 
 from __future__ import annotations
 
@@ -15,15 +15,26 @@ from runtime import writing_durably
 
 # as many as Linux follows: a circle of links ends here
 _MAX_LINKS: Final = 40
+# A spreadsheet computes a cell that begins with one of these, or drops the first two and then computes it.
+_FORMULA: Final = ("\t", "\n", "=", "+", "-", "@", "＝", "＋", "－", "＠")
 _OPEN_FILE: Final = re.compile(r"(?:/proc/(?P<process>[^/]+)(?:/task/[^/]+)?|/dev)/fd/(?P<number>[0-9]+)")
 
 
 def write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    """Writes rows as `writing_result` does."""
+    """Writes rows as `writing_result` does, their texts by `spreadsheet_text`."""
     with writing_result(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerows(tuple(spreadsheet_text(cell) for cell in row) for row in rows)
+
+
+def spreadsheet_text(cell: object) -> object:
+    """A cell of a CSV that no spreadsheet computes: a text that would be a formula gets an apostrophe in front."""
+    if not isinstance(cell, str):
+        return cell
+    # The writer does not quote a carriage return, which would end the row.
+    text = cell.replace("\r", "\\r")
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from cloud_jobs.fitted_table import screen
 from cloud_jobs.refused_table import quarantine_table, refused_table
+from settings import printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.reference import CollectedReference
@@ -79,7 +79,7 @@ def log_to_standard_error() -> None:
 
 def print_json(result: JobResult) -> None:
     """Prints a result as one line of JSON."""
-    sys.stdout.write(json.dumps(result.document(), ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(result.document()) + "\n")
     sys.stdout.flush()
 
 

@@ -26,7 +26,7 @@ from gateway.status import read_silent, read_status, silent_table, status_table
 from gateway.status_answer import check_answering
 from runtime.logs import start_logging
 from runtime.version import add_version_option
-from settings import SettingsError, load
+from settings import SettingsError, load, printable_json
 
 _GC_OBJECTS = 50_000
 
@@ -105,7 +105,7 @@ def status(
     except NoAnswer as error:
         _exit_with(str(error))
     if as_json:
-        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(printable_json(answer, indent=2) + "\n")
     else:
         Console().print(status_table(answer))
     if not answer.healthy:
@@ -129,7 +129,7 @@ def silent(
     except NoAnswer as error:
         _exit_with(str(error))
     if as_json:
-        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(printable_json(answer, indent=2) + "\n")
     else:
         Console().print(silent_table(answer))
     if not answer.is_known:

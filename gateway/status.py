@@ -11,6 +11,7 @@ from rich.text import Text
 from gateway.config import StatusEndpoint
 from gateway.devices import SilentDevice
 from gateway.status_answer import moment_text, read_answer
+from settings import printable
 
 
 class GatewayStatus(BaseModel):
@@ -112,7 +113,7 @@ def status_table(status: GatewayStatus) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in _facts(status):
-        table.add_row(name.replace("_", " "), Text("unknown" if value is None else str(value)))
+        table.add_row(name.replace("_", " "), Text("unknown" if value is None else printable(str(value))))
     return table
 
 
@@ -146,5 +147,5 @@ def silent_table(silent: SilentDevices) -> Table:
     table.add_column("device")
     table.add_column("silent for s", justify="right")
     for tenant, device, silent_s in silent.listed:
-        table.add_row(Text(tenant), Text(device), f"{silent_s:.0f}")
+        table.add_row(Text(printable(tenant)), Text(printable(device)), f"{silent_s:.0f}")
     return table

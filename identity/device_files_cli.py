@@ -9,7 +9,6 @@ interrupted, and what is published by then is said.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -23,6 +22,7 @@ from identity.command_options import AsJson, Config, Device, Key, LockWait, Reas
 from identity.command_session import command_session, outcome_of
 from identity.command_views import show_device, show_devices, show_file
 from identity.device_answers import EXIT_REFUSED, Speaker, say_outcome
+from settings import printable_json
 
 if TYPE_CHECKING:
     from identity.device_file import DeviceFileFault, PlacedDevice
@@ -215,7 +215,7 @@ def _say(faults: Sequence[DeviceFileFault], lines: Sequence[str], *, as_json: bo
     if as_json:
         named = [one._asdict() for one in faults]
         result = {"result": "fault" if faults else "right", "faults": named}
-        typer.echo(json.dumps(result | facts, indent=2, ensure_ascii=False))
+        typer.echo(printable_json(result | facts, indent=2))
         return
     for fault in faults[:MAX_FILE_FAULTS]:
         typer.echo(str(fault), err=True)

@@ -11,7 +11,7 @@ from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, 
 from settings.file_fault import file_fault
 from settings.loading import load, parse, problem_text, read_text, renamed_to, validate, without_consequences
 from settings.model import Settings, SettingsError
-from settings.one_line import one_line, printable
+from settings.one_line import one_line, printable, printable_json
 from settings.regular_file import NotAFile, open_file, read_file
 from settings.text_fault import TextFault, toml_fault
 from settings.toml_lines import TomlLines, TomlPath
@@ -33,6 +33,7 @@ __all__ = [
     "parse",
     "parse_toml",
     "printable",
+    "printable_json",
     "problem_text",
     "read_file",
     "read_text",

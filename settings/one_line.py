@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
+from typing import Any
 
-__all__ = ["one_line", "printable"]
+from pydantic import BaseModel
+
+__all__ = ["one_line", "printable", "printable_json"]
 
 
 def one_line(text: str, most: int = 300) -> str:
@@ -17,6 +21,15 @@ def printable(text: str, keeps: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(sign if sign in keeps or not _is_control(sign) else _escaped(sign) for sign in text)
+
+
+def printable_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON for a terminal. Letters of every language stay; what `printable` escapes becomes `\\u` and four digits."""
+    if isinstance(value, BaseModel):
+        text = value.model_dump_json(indent=indent)
+    else:
+        text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
+    return "".join(sign if sign == "\n" or not _is_control(sign) else json.dumps(sign)[1:-1] for sign in text)
 
 
 def _is_control(sign: str) -> bool:

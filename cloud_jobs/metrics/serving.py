@@ -24,7 +24,7 @@ def metric_routes(registry: CollectorRegistry, health: Health) -> Routes:
 
     def answer_health() -> HttpAnswer:
         answer = health()
-        return json_answer(json.dumps(answer, ensure_ascii=False), is_good=answer["healthy"] is not False)
+        return json_answer(json.dumps(answer), is_good=answer["healthy"] is not False)
 
     return {"/metrics": lambda: metrics_answer(registry), "/health": answer_health}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from typing import Final
@@ -25,6 +24,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.comparison import ComparisonOutcome
 from cloud_jobs.reconcile.reconciling import reconcile as compare
 from cloud_jobs.reconcile.terminal import reconciled_table
+from settings import printable_json
 
 DIFFERENT: Final = 3
 """The exit status where counts differ, or one is not known."""
@@ -51,7 +51,7 @@ def reconcile(
     taken = take_snapshot(tables, now) if snapshot is None else read_snapshot(tables, snapshot)
     made = compare(tables, taken, days_of(period), payer, now=now)
     if as_json:
-        sys.stdout.write(json.dumps(made.values(), ensure_ascii=False, indent=2, sort_keys=True) + "\n")
+        sys.stdout.write(printable_json(made.values(), indent=2, sort_keys=True) + "\n")
     else:
         screen(_WIDTH).print(reconciled_table(made))
     if made.outcome is not ComparisonOutcome.EQUAL:

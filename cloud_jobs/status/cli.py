@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import typer
 from cloud_jobs.command_settings import load_settings
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.fitted_table import screen
+from settings import printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
@@ -69,7 +69,7 @@ def status(
             found, wrong = reader.look()
             if as_json:
                 document = {"healthy": not wrong, "problems": wrong} | found.document()
-                sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+                sys.stdout.write(printable_json(document) + "\n")
                 sys.stdout.flush()
             else:
                 screen(_WIDTH).print(status_tables(found, wrong))

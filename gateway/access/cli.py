@@ -17,7 +17,7 @@ from gateway.access.checks import ended_tokens, problems, warnings
 from gateway.access.config import AccessSettings
 from gateway.errors import GatewayError
 from identity import IdentityError, OperatorKeyRefused
-from settings import SettingsError, load, printable
+from settings import SettingsError, load, printable, printable_json
 
 __all__ = ["app"]
 
@@ -96,7 +96,7 @@ def status(
         answering, asked = (f"access daemon of region {one}" for one in (answer.region, settings.region))
         check_answering(settings.status, answering, asked)
     if as_json:
-        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(printable_json(answer, indent=2) + "\n")
     else:
         Console().print(status_table(answer))
     if not answer.healthy:

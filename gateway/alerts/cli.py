@@ -15,7 +15,7 @@ from gateway.command_errors import alert_errors_as_messages
 from gateway.errors import GatewayError, last_line
 from identity import IdentityError
 from runtime.pulsar_client import PulsarAccessError
-from settings import SettingsError, load
+from settings import SettingsError, load, printable_json
 
 if TYPE_CHECKING:
     from gateway.alerts.config import AlertSettings
@@ -100,7 +100,7 @@ def status(
         answering = f"alert process {answer.process} of region {answer.region}"
         check_answering(settings.status, answering, f"alert process {settings.name} of region {settings.region}")
     if as_json:
-        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(printable_json(answer, indent=2) + "\n")
     else:
         Console().print(alerts_table(answer))
     if not answer.healthy:

@@ -34,7 +34,8 @@ def problems(settings: NotifierSettings) -> list[str]:
 def warnings(settings: NotifierSettings, config: Path, now_s: float) -> list[str]:
     """What runs, and is probably not meant."""
     nobody = [] if settings.webhooks else ["webhooks: there is none: alerts are delivered to nobody"]
-    return [*_plain_text(settings), *_open_secrets(settings, config), *ending_tokens(settings.pulsar, now_s), *nobody]
+    readable = open_secrets(access_secrets(settings.pulsar, config))
+    return [*_plain_text(settings), *readable, *ending_tokens(settings.pulsar, now_s), *nobody]
 
 
 def _file_problems(settings: NotifierSettings) -> Iterator[str]:
@@ -75,8 +76,3 @@ def _plain_text(settings: NotifierSettings) -> Iterator[str]:
         if server.scheme == "http" and not is_this_machine(server.hostname or ""):
             yield f"webhooks.{name}.url: messages travel to {server.hostname} in plain text; use https://"
     yield from open_status(settings.status.host)
-
-
-def _open_secrets(settings: NotifierSettings, config: Path) -> Iterator[str]:
-    webhooks = [(one.secret_file, "secret") for one in settings.webhooks.values()]
-    return open_secrets([*access_secrets(settings.pulsar, config), *webhooks])

@@ -20,7 +20,7 @@ from gateway.webhooks.undelivered_cli import app as undelivered
 from identity import IdentityError
 from identity.nearest import did_you_mean
 from runtime.pulsar_client import PulsarAccessError, open_pulsar_client
-from settings import SettingsError, load
+from settings import SettingsError, load, printable_json
 
 if TYPE_CHECKING:
     from gateway.webhooks.config import AlertReaderSettings, NotifierSettings
@@ -105,7 +105,7 @@ def status(
         answering, asked = (f"a notifier of {', '.join(sorted(one))}" for one in (answer.tenants, settings.tenants))
         check_answering(settings.status, answering, asked)
     if as_json:
-        sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(printable_json(answer, indent=2) + "\n")
     else:
         Console().print(notifier_table(answer))
     if not answer.healthy:

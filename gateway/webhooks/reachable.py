@@ -17,6 +17,14 @@ Network = IPv4Network | IPv6Network
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 """RFC 6052: its last 32 bits are an IPv4 address, to which a translator passes the connection on."""
+_SPECIAL: Final = (
+    IPv4Network("192.0.0.0/24"),  # RFC 6890, and the instance metadata of Oracle Cloud at 192.0.0.192
+    IPv4Network("192.88.99.0/24"),  # the relays of 6to4, RFC 7526
+    IPv4Network("168.63.129.16/32"),  # the host of a virtual machine at Azure
+    IPv4Network("100.100.100.200/32"),  # the instance metadata of Alibaba Cloud
+    IPv6Network("3fff::/20"),  # documentation, RFC 9637
+)
+"""Not public, although `is_global` of some version of Python says so."""
 
 
 def is_address(host: str) -> bool:
@@ -46,6 +54,8 @@ def _is_in(address: IPv4Address | IPv6Address, network: Network) -> bool:
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    if any(_is_in(address, network) for network in _SPECIAL):
+        return False
     if isinstance(address, IPv4Address):
         # is_global says nothing against 224.0.0.0/4
         return address.is_global and not address.is_multicast and not address.is_reserved

@@ -47,6 +47,9 @@ class SecretFile:
 
 def _read(path: Path) -> tuple[bytes, ...]:
     try:
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            raise SecretUnusable(f"{path}: others may use it, by its mode {mode:03o}: chmod 600")
         return secrets_of(read_bounded(path, _MAX_BYTES).decode("ascii"))
     except OSError as error:
         raise SecretUnusable(f"{path}: cannot be read: {file_fault(error)}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,7 +10,7 @@ from rich.text import Text
 from gateway.webhooks.exact_json import with_exact_ids
 from gateway.webhooks.tail import SeenAlert
 from geo.alerts import Alert
-from settings import one_line
+from settings import one_line, printable_json
 
 __all__ = ["HEADER", "json_line", "table_line"]
 
@@ -62,7 +61,7 @@ def json_line(seen: SeenAlert) -> str:
     kind = "alert" if isinstance(seen.said, Alert) else "verdict"
     said = with_exact_ids(seen.said.model_dump(mode="json", exclude_none=True))
     content = {"type": kind, "read_ms": seen.read_ms, kind: said}
-    return json.dumps(content, ensure_ascii=False)
+    return printable_json(content)
 
 
 def _clock(t_ms: int, read_ms: int) -> str:

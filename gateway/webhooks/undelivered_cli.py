@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing
@@ -16,7 +15,7 @@ import typer
 
 from gateway.command_errors import alert_errors_as_messages
 from identity.nearest import did_you_mean
-from settings import load, one_line
+from settings import load, one_line, printable_json
 
 if TYPE_CHECKING:
     from gateway.webhooks.config import NotifierSettings, WebhookSettings
@@ -63,7 +62,7 @@ def list_(
     if as_json:
         shown = [_facts(one) for one in found[:MAX_LISTED]]
         content = {"undelivered": shown, "is_all": is_all}
-        sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(printable_json(content, indent=2) + "\n")
         return
     for entry in found[:MAX_LISTED]:
         typer.echo(one_line(_line(entry)))
@@ -106,7 +105,7 @@ def retry(
                 said = "taken" if is_taken else "not taken"
                 typer.echo(one_line(f"{message.webhook} {message.key}: {said}: {detail}"))
     if as_json:
-        sys.stdout.write(json.dumps({"retried": results}, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(printable_json({"retried": results}, indent=2) + "\n")
     elif not results:
         typer.echo("nothing to send again")
     if not all(one["taken"] for one in results):
@@ -147,7 +146,7 @@ def discard(
         if not gone:
             _check_webhook(settings, webhook)
     if as_json:
-        sys.stdout.write(json.dumps({"discarded": gone}, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(printable_json({"discarded": gone}, indent=2) + "\n")
     elif not gone:
         typer.echo("nothing to discard")
 

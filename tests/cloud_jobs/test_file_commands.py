@@ -255,3 +255,13 @@ def test_a_result_never_replaces_an_input(tmp_path: Path, which: str) -> None:
     if which != "fences.geojson":
         assert CliRunner().invoke(app, ["encounters", *files, "--distance-m", "10"]).exit_code == 2
     assert (fixes.read_text(), fences.read_text()) == (before, "{}")
+
+
+def test_the_name_of_a_device_is_no_formula_in_what_the_commands_write(tmp_path: Path) -> None:
+    fixes = "device_id,t_ms,lat,lon\n"
+    for t_ms in (0, 60_000):
+        fixes += f"=A1,{t_ms},50.005,10.005\n@SUM(A1),{t_ms},50.005,10.005\n"
+    rows, _ = run(tmp_path, "encounters", "--distance-m", "100", fixes=fixes)
+    assert [row[:2] for row in rows[1:]] == [["'=A1", "'@SUM(A1)"]]
+    rows, _ = run(tmp_path, "measure", fixes=fixes)
+    assert {row[0] for row in rows[1:]} == {"'=A1", "'@SUM(A1)"}

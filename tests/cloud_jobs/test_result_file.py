@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,20 @@ def test_an_error_among_the_rows_leaves_the_old_file_and_no_other(
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == (
         [] if before is None else [("out.csv", before)]
     )
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\n", "＝"])
+def test_no_spreadsheet_computes_a_name_and_a_number_stays_a_number(tmp_path: Path, sign: str) -> None:
+    name = f"{sign}HYPERLINK(1)"
+    write_csv(tmp_path / "out.csv", ("name", "metres", "count"), [(name, "0.125", -3)])
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [*csv.reader(file)][1] == [f"'{name}", "0.125", "-3"]
+
+
+def test_no_name_begins_a_row_of_its_own(tmp_path: Path) -> None:
+    write_csv(tmp_path / "out.csv", ("name", "count"), [("truck\r=1+1", 1)])
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [*csv.reader(file)] == [["name", "count"], ["truck\\r=1+1", "1"]]
 
 
 def test_rows_are_not_seen_before_all_of_them_are_there(tmp_path: Path) -> None:

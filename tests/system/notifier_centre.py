@@ -23,7 +23,7 @@ from gateway.webhooks.config import NotifierEndpoint
 from gateway.webhooks.status import NotifierStatus, read_notifier_status
 from geo.alerts import Alert, AlertVerdict, FinalEvent, VerdictKind, encode_alert, encode_verdict
 from tests.cloud_jobs.billing.contracts.makers import account
-from tests.gateway.webhooks.hook_server import SECRET_TEXT
+from tests.gateway.webhooks.hook_server import write_secret
 from tests.pulsar_clients import open_client
 from tests.waiting import PATIENCE, wait_until
 
@@ -123,8 +123,7 @@ class NotifierProcess:
         folder = centre.folder / name
         folder.mkdir()
         secret = folder / "secret"
-        secret.write_text(SECRET_TEXT)
-        secret.chmod(0o600)
+        write_secret(secret)
         self.config = folder / "notifier.toml"
         parts = "".join(
             f'[webhooks.{hook}]\nurl = "{url}"\nsecret_file = "{secret}"\n'

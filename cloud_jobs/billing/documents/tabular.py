@@ -15,6 +15,7 @@ from cloud_jobs.billing.documents.errors import NotIssued
 from cloud_jobs.billing.documents.facts import DocumentType
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, quantity_text
 from cloud_jobs.billing.rating import ChargeKind
+from cloud_jobs.result_file import spreadsheet_text
 
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
@@ -40,8 +41,6 @@ _CATEGORY: Final = {
 }
 _SERVICE: Final = "Vehicle telematics"
 _SERVICE_CATEGORY: Final = "Internet of Things"
-# A spreadsheet computes a cell that begins so: a name must not.
-_FORMULA: Final = ("=", "+", "-", "@")
 _NUMERIC: Final = frozenset({
     "quantity", "quantity_base", "free_base", "posted_amount",
     "BilledCost", "ConsumedQuantity", "ContractedCost", "EffectiveCost", "ListCost", "PricingQuantity",
@@ -78,9 +77,7 @@ def _written(columns: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> Iterat
 
 
 def _cell(column: str, value: Any) -> Any:
-    if isinstance(value, str) and column not in _NUMERIC and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
+    return value if column in _NUMERIC else spreadsheet_text(value)
 
 
 def _entries(document: Document) -> Iterator[tuple[Document, Document]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -42,6 +41,7 @@ from cloud_jobs.lake.store_clock import checked_time
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_note import reference_taken_at
 from geo.reference.moments import stamp
+from settings import printable_json
 
 NOT_ALL: Final = 3
 """The exit status of a command that did what could be done, and something that was asked for could not."""
@@ -378,7 +378,7 @@ def _written(register: Register, asked: _Asked, folder: Path, forms: list[Form])
 
 def _print(as_json: bool, values: Any, table: RenderableType) -> None:
     if as_json:
-        _write([json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True).encode(), b"\n"])
+        _write([printable_json(values, indent=2, sort_keys=True).encode(), b"\n"])
     else:
         screen().print(table)
 

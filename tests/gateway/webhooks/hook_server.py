@@ -24,6 +24,12 @@ LOOPBACK = IPv4Network("127.0.0.0/8")
 SECRET_TEXT = f"whsec_{base64.b64encode(SECRET).decode()}\n"
 
 
+def write_secret(file: Path) -> None:
+    """A webhook's file, which others may not use."""
+    file.touch(0o600)
+    file.write_text(SECRET_TEXT)
+
+
 @dataclass
 class Request:
     """One request as it came."""
@@ -122,8 +128,7 @@ class HookServer:
     def settings(self, folder: Path, path: str = "/hook", **more: Any) -> WebhookSettings:
         """A webhook of this server, with short times."""
         secret = folder / "secret"
-        secret.write_text(SECRET_TEXT)
-        secret.chmod(0o600)
+        write_secret(secret)
         plain = {
             "times": PostTimes(connect_s=1, read_s=0.5, total_s=1),
             "retry": RetrySettings(backoff_first_s=0.02, backoff_max_s=0.1, max_attempts=5),

@@ -20,7 +20,7 @@ from gateway.webhooks.status import NotifierStatus, WebhookStatus, notifier_tabl
 from gateway.webhooks.unread_topics import READ_BY_NOBODY
 from runtime.pulsar_client import PulsarAccess
 from settings import SettingsError, parse
-from tests.gateway.webhooks.hook_server import SECRET_TEXT
+from tests.gateway.webhooks.hook_server import write_secret
 from tests.tokens import token_file
 
 OPS = WebhookStatus(name="ops")
@@ -78,7 +78,7 @@ def test_a_webhook_may_be_for_some_accounts() -> None:
 
 
 def test_what_lets_others_read_along_needs_the_word_insecure(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text(SECRET_TEXT)
+    write_secret(tmp_path / "secret")
     found = problems(settings(tmp_path))
     assert [one.partition(":")[0] for one in found] == [
         "pulsar.service_url",
@@ -92,12 +92,14 @@ def test_what_lets_others_read_along_needs_the_word_insecure(tmp_path: Path) -> 
 def test_files_that_are_not_there_are_named_and_no_secret_is_shown(tmp_path: Path) -> None:
     (one,) = problems(settings(tmp_path, "insecure = true"))
     assert one.startswith("webhooks.ops.secret_file: ")
+    (tmp_path / "secret").touch(0o600)
     (tmp_path / "secret").write_text("hunter2")
     (one,) = problems(settings(tmp_path, "insecure = true"))
     assert "hunter2" not in one
-    (tmp_path / "secret").write_text(SECRET_TEXT)
+    write_secret(tmp_path / "secret")
     (tmp_path / "secret").chmod(0o644)
-    assert "chmod 600" in " ".join(warnings(settings(tmp_path, "insecure = true"), tmp_path / "notifier.toml", 0.0))
+    (one,) = problems(settings(tmp_path, "insecure = true"))
+    assert one.endswith("others may use it, by its mode 644: chmod 600")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_a_time_in_which_nothing_can_happen_is_refused(tmp_path: Path, line: str
 
 @pytest.mark.parametrize(("ends_in_s", "said"), [(-1.0, "ended at"), (3600.0, "nobody has renewed it")])
 def test_a_token_that_ended_or_ends_soon_is_a_warning(tmp_path: Path, ends_in_s: float, said: str) -> None:
-    (tmp_path / "secret").write_text(SECRET_TEXT)
+    write_secret(tmp_path / "secret")
     file = token_file(tmp_path, "notifier", ends_in_s=ends_in_s)
     text = TEXT.replace(
         "[rules]", f'access = {{ token_file = "{file}" }}\n\n[rules]'.replace("{", "{{").replace("}", "}}")
@@ -185,7 +187,7 @@ def test_a_token_that_ended_or_ends_soon_is_a_warning(tmp_path: Path, ends_in_s:
 def test_a_notifier_says_that_its_token_ended_before_what_follows_from_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_in_s: float, said: str
 ) -> None:
-    (tmp_path / "secret").write_text(SECRET_TEXT)
+    write_secret(tmp_path / "secret")
     file = token_file(tmp_path, "notifier", ends_in_s=ends_in_s)
     made = settings(tmp_path, "insecure = true")
     access = PulsarAccess(token_file=file)
@@ -201,7 +203,7 @@ def test_a_notifier_says_that_its_token_ended_before_what_follows_from_that(
 def test_a_standby_that_finds_a_topic_without_a_reader_is_not_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "secret").write_text(SECRET_TEXT)
+    write_secret(tmp_path / "secret")
     service = NotifierService(settings(tmp_path, "insecure = true"))
     monkeypatch.setattr(NotifierService, "_going_by", lambda _: GoingBy(RuleBook(), AccountDevices()))
     monkeypatch.setattr(AlertIntake, "is_standby", True)

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from gateway.webhooks.errors import SecretUnusable
 from gateway.webhooks.secret_file import SecretFile
-from tests.gateway.webhooks.hook_server import SECRET_TEXT
+from tests.gateway.webhooks.hook_server import write_secret
 
 
 def test_a_file_that_goes_and_comes_back_is_a_problem_for_as_long_as_it_is_away(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    path.write_text(SECRET_TEXT)
+    write_secret(path)
     secret = SecretFile(path)
     before = secret()
     path.unlink()
     secret.look()
     assert "the former secret is used" in secret.problem
     assert secret() == before
-    path.write_text(SECRET_TEXT)
+    write_secret(path)
     secret.look()
     assert secret.problem == ""
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
+def test_a_file_that_others_may_use_holds_no_secret(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "secret"
+    write_secret(path)
+    path.chmod(mode)
+    with pytest.raises(SecretUnusable, match=f"mode {mode:03o}: chmod 600"):
+        SecretFile(path)
+    path.chmod(0o400)
+    assert len(SecretFile(path)()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ from gateway.webhooks import cli, tail_lines
 from gateway.webhooks.errors import AlertsUnread
 from gateway.webhooks.intake import AlertTopic
 from gateway.webhooks.tail import SeenAlert, TailFilter, tail
-from gateway.webhooks.tail_lines import HEADER, table_line
+from gateway.webhooks.tail_lines import HEADER, json_line, table_line
 from geo.alerts import Alert, AlertVerdict, FinalEvent, VerdictKind, encode_alert
 from tests.gateway.webhooks.test_config import TEXT
+from tests.gateway.webhooks.test_routes import T0, alert
 
 NOON_MS = round(datetime(2026, 11, 28, 12, tzinfo=UTC).timestamp() * 1000)
 ALERT = Alert(
@@ -72,6 +74,16 @@ class ScriptedClient:
 
     def say(self, name: str, data: bytes) -> None:
         self.listeners[name](None, SimpleNamespace(data=lambda: data))
+
+
+@pytest.mark.parametrize("sign", ["\x1b", "\x7f", "\x9b", "\u202e", "\u2066", "\u2028", "\ufeff", "\U000e0001"])
+def test_no_name_moves_a_cursor_or_turns_the_direction_of_a_line(sign: str) -> None:
+    seen = SeenAlert(alert(place=f"Bj\u00f6rn{sign}31m"), T0)
+    assert table_line(seen).plain.isprintable()
+    line = json_line(seen)
+    assert line.isprintable()
+    assert "Björn" in line
+    assert json.loads(line)["alert"]["place"] == f"Björn{sign}31m"
 
 
 def test_what_is_published_once_it_has_begun_is_shown() -> None:

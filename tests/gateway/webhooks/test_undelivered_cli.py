@@ -16,7 +16,7 @@ from gateway.webhooks.signed_post import SignedPost
 from gateway.webhooks.undelivered_cli import posted
 from gateway.webhooks.undelivered_message import UndeliveredMessage
 from gateway.webhooks.undelivered_queue import UndeliveredEntry
-from tests.gateway.webhooks.hook_server import SECRET_TEXT, hook_server
+from tests.gateway.webhooks.hook_server import hook_server, write_secret
 from tests.gateway.webhooks.test_config import TEXT
 
 
@@ -86,7 +86,7 @@ def test_what_is_sent_again_goes_to_no_webhook_of_another_account(tmp_path: Path
 
 
 def config(folder: Path) -> str:
-    (folder / "secret").write_text(SECRET_TEXT)
+    write_secret(folder / "secret")
     file = folder / "notifier.toml"
     file.write_text(TEXT.format(folder=folder, more="insecure = true").replace(":6650", ":1"))
     return str(file)
