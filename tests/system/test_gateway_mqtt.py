@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from deploy.local import MosquittoBroker
+from deploy.local import MosquittoBroker, MosquittoSettings
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from runtime.mqtt_client import MqttMessage
 from tests.gateway.strategies import settings
@@ -58,7 +58,9 @@ class Session:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker]:
-    broker = BrokerWithRules("rules", tmp_path_factory.mktemp("rules"))
+    # Larger packets than a gateway takes.
+    settings = MosquittoSettings(max_packet_mb=8)
+    broker = BrokerWithRules("rules", tmp_path_factory.mktemp("rules"), settings=settings)
     broker.start()
     broker.wait(20 * PATIENCE)
     yield broker
