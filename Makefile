@@ -6,7 +6,7 @@ REPLAY ?=
 CLUSTER ?=
 LAKE ?= folder
 
-.PHONY: help setup python demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts
+.PHONY: help setup python wheel demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -16,6 +16,11 @@ setup:  ## System packages, the virtual environment, Pulsar's server, an S3 serv
 
 python:
 	@deploy/bootstrap.sh python
+
+wheel: python  ## What another machine installs, in dist: the wheel, and for each extra the packages with their hashes
+	@rm -rf dist
+	@.venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	@$(PYTHON) -m deploy.wheel
 
 demo: setup  ## Vehicles to a checked bill on real servers; REPLAY=FILE.csv: a recorded track; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
 	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(REPLAY),--replay '$(REPLAY)') $(if $(CLUSTER),--spark-cluster)

@@ -5,6 +5,7 @@
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
 #   deploy/bootstrap.sh python     the virtual environment only
+#   deploy/bootstrap.sh STEP       pulsar or invoice-rules only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -60,13 +61,33 @@ install_system_packages() {
 install_python() {
   local python stamp
   python=$(find_python); [ -n "$python" ] || fail "Python 3.11 or newer is needed; run: sudo apt-get install python3 python3-venv"
-  stamp=$(cat requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
+  stamp=$(cat requirements-build.txt requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
   [ "$(cat .venv/.waybill-stamp 2>/dev/null)" = "$stamp" ] && return
   say "making the virtual environment .venv ($("$python" --version))"
   [ -x .venv/bin/python ] || "$python" -m venv .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+  local pip=(.venv/bin/python -m pip --quiet --disable-pip-version-check)
+  # The project was called waybill once, and a stranger's package still is.
+  "${pip[@]}" uninstall --yes waybill 2>/dev/null
+  # Without build isolation: pip would fetch what builds a package without a hash.
+  "${pip[@]}" install --require-hashes -r requirements-build.txt
+  "${pip[@]}" install --require-hashes --no-build-isolation -r requirements.txt
+  "${pip[@]}" install --no-deps --no-build-isolation -e .
   echo "$stamp" > .venv/.waybill-stamp
+}
+
+# --- artifacts of Maven, each held against a digest of this repository --------------------------------------------------
+PULSAR_SHA512=65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e91279525be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6
+
+# fetch_artifact GROUP:NAME:VERSION[:TYPE:CLASSIFIER] SHA512 FOLDER
+fetch_artifact() {
+  local name version type classifier file
+  IFS=: read -r _ name version type classifier <<< "$1"
+  file="$3/$name-$version${classifier:+-$classifier}.${type:-jar}"
+  mvn -q -B dependency:copy -Dartifact="$1" -DoutputDirectory="$3"
+  echo "$2  $file" | sha512sum --check --status && return
+  rm -rf "$3"
+  fail "$1 is not the file that was released: its SHA-512 differs from the one in deploy/bootstrap.sh. It was removed." \
+    "Remove it from Maven's local repository too (~/.m2/repository), and find out who changed it before you run this again."
 }
 
 # --- Pulsar's server, through Maven, outside the repository ----------------------------------------------------------
@@ -75,8 +96,7 @@ install_pulsar() {
   [ -x "$home/bin/pulsar" ] && return
   say "fetching Pulsar $PULSAR_VERSION through Maven (245 MB, once)"
   mkdir -p "$CACHE/download"
-  mvn -q -B dependency:copy -Dartifact="org.apache.pulsar:pulsar-server-distribution:$PULSAR_VERSION:tar.gz:bin" \
-    -DoutputDirectory="$CACHE/download"
+  fetch_artifact "org.apache.pulsar:pulsar-server-distribution:$PULSAR_VERSION:tar.gz:bin" "$PULSAR_SHA512" "$CACHE/download"
   local unpacked; unpacked=$(mktemp -d "$CACHE/unpack.XXXXXX")
   tar -xzf "$CACHE/download/pulsar-server-distribution-$PULSAR_VERSION-bin.tar.gz" -C "$unpacked"
   # A move on one file system is atomic: an interrupted start leaves no half-unpacked server behind.
@@ -90,15 +110,18 @@ EN16931_JARS=(
   com.helger.ubl:ph-ubl21:9.0.2
   com.helger.xsd:ph-xsds-ccts-cct-schemamodule:3.0.0
 )
+EN16931_SHA512=(
+  267b01e378e8691d32f10b93860a15fe2f87f8ce24e534206fb90131246aa4e361d8975d99baf88ad4e660bf2042621f7a4c59104cff0b7a0123a8560aeb809a
+  6bb6323a305bce12ab48a84f081300079d1f721abb9dec52e088a16a8b580ac08577115f44d1462723976d2a65a361b475c5a29dd4d8bf58e159a9c6bc3ce4b9
+  3e77b32539defeb38b7e8d9e8c783fb566f00844fb72ef11ba060c87eddaf6c1241bbf89edb084b1f51020d98059bfaa1b3f845f87833e1d7312ee1f35e9014d
+)
 
 install_invoice_rules() {
-  local folder="$CACHE/en16931" artifact work
+  local folder="$CACHE/en16931" at work
   [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${EN16931_JARS[*]}" ] && return
   say "fetching the rules of EN 16931 through Maven (5 MB, once)"
   work=$(mktemp -d "$CACHE/en16931.XXXXXX")
-  for artifact in "${EN16931_JARS[@]}"; do
-    mvn -q -B dependency:copy -Dartifact="$artifact" -DoutputDirectory="$work"
-  done
+  for at in "${!EN16931_JARS[@]}"; do fetch_artifact "${EN16931_JARS[at]}" "${EN16931_SHA512[at]}" "$work"; done
   echo "${EN16931_JARS[*]}" > "$work/.artifacts"
   chmod 755 "$work"
   rm -rf "$folder"
@@ -107,7 +130,7 @@ install_invoice_rules() {
 }
 
 # --- the S3 server of the local stack, built by Go -------------------------------------------------------------------
-# The S3 server needs 1.25. From 1.21 on Go fetches what a module needs, if it is let.
+# Go holds each module against its checksum database, where GOSUMDB is not off. The S3 server needs 1.25. From 1.21 on Go fetches what a module needs, if it is let.
 go_minor() { command -v go >/dev/null 2>&1 && go env GOVERSION | sed -nE 's/^go1\.([0-9]+).*/\1/p'; }
 
 install_versitygw() {
@@ -129,7 +152,7 @@ install_versitygw() {
 }
 
 # --- promtool, which the tests hold alert rules and dashboards against -------------------------------------------------
-# Unpacked, not installed: Debian's package would start a Prometheus of its own, and installing it needs root.
+# apt holds the package against the signed index of Debian. Unpacked, not installed: Debian's package would start a Prometheus of its own, and installing it needs root.
 install_promtool() {
   local folder="$CACHE/promtool" work
   command -v promtool >/dev/null 2>&1 || [ -x "$folder/promtool" ] && return
@@ -154,6 +177,8 @@ install_promtool() {
 
 case "${1:-all}" in
   python) install_python ;;
+  pulsar) install_pulsar ;;
+  invoice-rules) mkdir -p "$CACHE"; install_invoice_rules ;;
   all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_invoice_rules; install_versitygw; install_promtool ;;
-  *) fail "unknown step '$1' (python, or nothing for all)" ;;
+  *) fail "unknown step '$1' (python, pulsar, invoice-rules, or nothing for all)" ;;
 esac

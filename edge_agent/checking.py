@@ -14,7 +14,7 @@ from edge_agent.enrolment.certificate_state import certificate_folder
 from runtime.broker_settings import BrokerSettings, read_password, unusable_files
 from settings import file_fault
 
-PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install waybill[edge-pulsar]'
+PULSAR_MISSING = 'kind "pulsar" needs the Pulsar client: install the extra edge-pulsar (docs/install.md)'
 
 
 def problems(settings: AgentSettings) -> list[str]:

@@ -13,7 +13,7 @@ def add_version_option(app: typer.Typer, program: str) -> None:
 
     def show(wanted: bool) -> None:
         if wanted:
-            typer.echo(f"{program} {version_of('waybill')}")
+            typer.echo(f"{program} {version_of('fleet-waybill')}")
             raise typer.Exit
 
     @app.callback()

@@ -1,6 +1,6 @@
 """Every command, the extra that it needs, and how it is started.
 
-A command is imported when it is used: `waybill status` must not wait for Spark's imports, and with `waybill[edge]`
+A command is imported when it is used: `waybill status` must not wait for Spark's imports, and with the extra `edge`
 alone the other commands say what to install. So importing this module imports the standard library only.
 """
 
@@ -103,7 +103,7 @@ def extra_installed(command: str, extra: str) -> Iterator[None]:
         # A dotted name is a module missing from a package that is there: a defect, not a missing extra.
         if error.name is None or "." in error.name:
             raise
-        sys.stderr.write(f"{command} needs the package {error.name}: pip install 'waybill[{extra}]'\n")
+        sys.stderr.write(f"{command} needs the package {error.name}: install the extra {extra} (docs/install.md)\n")
         raise SystemExit(EXIT_MISSING_EXTRA) from error
 
 

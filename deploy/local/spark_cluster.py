@@ -75,7 +75,7 @@ class SparkMaster(_SparkDaemon):
     """The master: workers register with it, and jobs ask it for executors at `url`.
 
     Its folder also has `python`, the interpreter of executors: this environment's packages without this project, as
-    on a machine where only the packages of `waybill[cloud]` are installed.
+    on a machine where only the packages of the extra `cloud` are installed.
     """
 
     kind = "spark"
@@ -170,5 +170,5 @@ def _spark_home() -> Path:
     spec = find_spec("pyspark")
     origin = spec.origin if spec is not None else None
     if origin is None:
-        raise ProgramMissing("Spark", "install it: pip install 'waybill[local]'")
+        raise ProgramMissing("Spark", "install the extra local (docs/install.md)")
     return Path(origin).parent

@@ -1,4 +1,4 @@
-"""Directly to the Pulsar cluster of a region, for large sites. Needs `waybill[edge-pulsar]`."""
+"""Directly to the Pulsar cluster of a region, for large sites. Needs the extra `edge-pulsar`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class SignedPost:
         self._settings, self._clock = settings, clock
         self.secret = SecretFile(settings.secret_file)
         self._context = context_of(settings)
-        self._agent = f"Waybill/{version('waybill')}"
+        self._agent = f"Waybill/{version('fleet-waybill')}"
 
     def __call__(self, delivery: WebhookDelivery) -> HttpOutcome:
         """What became of it. The time is that of this attempt, so whoever checks may refuse what is old."""

@@ -40,8 +40,8 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     CloudSettings: ("alerts.md", "centre.md", "ingest.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
-# As `pip install` is given them.
-EXTRAS = re.compile(r"\bwaybill\[([\w, -]+)\]")
+# As pages, docstrings and pyproject.toml name them.
+EXTRAS = re.compile(r"(?:\bwaybill\[|\bextra `)([\w, -]+)[\]`]")
 METRIC = re.compile(r"\bwaybill_(?:" + "|".join(REGISTRIES) + r")_\w+")
 # Every page that a reader finds from the README, itself or through one of these.
 LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)")

@@ -71,5 +71,5 @@ def test_the_help_of_a_command_on_the_lake_says_what_each_exit_status_is_for(nam
 @pytest.mark.parametrize("name", ["waybill", "edge-agent", "fleet-gateway", "cloud-jobs", "fleet-simulator"])
 def test_a_program_says_its_version_and_without_arguments_what_it_can_do(name: str) -> None:
     app = APPS.get(name) or command_line(SUBCOMMANDS, [], "Waybill.")
-    assert CliRunner().invoke(app, ["--version"]).output == f"{name} {version('waybill')}\n"
+    assert CliRunner().invoke(app, ["--version"]).output == f"{name} {version('fleet-waybill')}\n"
     assert "Commands:" in CliRunner().invoke(app, []).output

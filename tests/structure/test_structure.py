@@ -51,7 +51,7 @@ def _needed(name: str, extra: str | None, seen: set[str]) -> set[str]:
 
 
 def test_the_edge_extra_pulls_nothing_heavy() -> None:
-    needed = _needed("waybill", "edge", set())
+    needed = _needed("fleet-waybill", "edge", set())
     assert {"paho-mqtt", "msgpack", "pydantic", "sqlite-utils", "tenacity"} <= needed
     assert not needed & {"pyspark", "pyarrow", "numpy", "pandas", "pulsar-client", "shapely", "pyproj", "deltalake"}
 
@@ -95,7 +95,7 @@ def test_public_names_are_listed_sorted_and_there(package: str) -> None:
 
 def test_every_package_is_typed_and_in_the_distribution() -> None:
     assert all((ROOT / package / "py.typed").exists() for package in PACKAGES)
-    assert distribution("waybill").metadata["License-Expression"] == "Apache-2.0"
+    assert distribution("fleet-waybill").metadata["License-Expression"] == "Apache-2.0"
 
 
 def test_nothing_names_a_registry_or_this_machine() -> None:

@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 import ast
-import re
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 
-from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+from deploy.wheel import ROOT, brought
+
 PACKAGES = frozenset(path.parent.name for path in ROOT.glob("*/__init__.py")) - {"tests", "benchmarks"}
-
-
-def declared(extra: str | None) -> list[Requirement]:
-    """The requirements of `waybill[extra]`, those of the extras that it names in the place of them; None: of all."""
-    requirements = [Requirement(line) for line in PROJECT["dependencies"]]
-    for line in PROJECT["optional-dependencies"][extra] if extra else ():
-        requirement = Requirement(line)
-        if requirement.name == PROJECT["name"]:
-            requirements += [inner for name in sorted(requirement.extras) for inner in declared(name)]
-        else:
-            requirements.append(requirement)
-    return requirements
-
-
-@cache
-def brought(extra: str | None) -> frozenset[str]:
-    """The distributions that installing `waybill[extra]` brings, by the metadata of what is installed here."""
-    waiting, found = declared(extra), set[tuple[str, frozenset[str]]]()
-    while waiting:
-        requirement = waiting.pop()
-        key = _normal(requirement.name), frozenset(requirement.extras)
-        if key in found:
-            continue
-        found.add(key)
-        for line in metadata.requires(requirement.name) or ():
-            inner = Requirement(line)
-            if any(
-                inner.marker is None or inner.marker.evaluate({"extra": name}) for name in (*requirement.extras, "")
-            ):
-                waiting.append(inner)
-    return frozenset(name for name, _ in found)
 
 
 @cache
@@ -55,7 +21,7 @@ def modules_brought(extra: str | None) -> frozenset[str]:
     return frozenset(
         module
         for module, distributions in _distributions_of_modules().items()
-        if brought(extra) & {_normal(name) for name in distributions}
+        if brought(extra) & {canonicalize_name(name) for name in distributions}
     )
 
 
@@ -64,12 +30,12 @@ def modules_of(distribution: str) -> frozenset[str]:
     return frozenset(
         module
         for module, distributions in _distributions_of_modules().items()
-        if _normal(distribution) in {_normal(name) for name in distributions}
+        if canonicalize_name(distribution) in {canonicalize_name(name) for name in distributions}
     )
 
 
 def modules_hidden(extra: str | None) -> frozenset[str]:
-    """The top-level modules that are installed here and that `waybill[extra]` does not bring."""
+    """The top-level modules that are installed here and that the extra does not bring."""
     return frozenset(_distributions_of_modules()) - modules_brought(extra) - PACKAGES
 
 
@@ -151,7 +117,3 @@ def _for_type_checkers(node: ast.AST) -> bool:
 def _is_module(package: str, name: str) -> bool:
     folder = ROOT.joinpath(*package.split("."))
     return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.waybill.extras import PROJECT, ROOT, declared, imported, modules_brought, modules_hidden, modules_of
+from deploy.wheel import PROJECT, ROOT, declared
+from tests.waybill.extras import imported, modules_brought, modules_hidden, modules_of
 from waybill.commands import EXIT_MISSING_EXTRA, PROGRAMS, SUBCOMMANDS
 
 EXTRAS = (None, "edge", "gateway", "cloud", "simulator", "local")
@@ -113,7 +114,7 @@ def test_every_command_explains_itself_or_says_which_extra_it_needs(extra: str |
     for words, ended in helps(extra).items():
         needed = next((command.extra for name, command in COMMANDS.items() if words.startswith(name)), None)
         if needed in (None, extra) or extra == "local":
-            assert ended.status == 0, f"waybill[{extra}]: {words} --help: {ended.err}"
+            assert ended.status == 0, f"extra {extra}: {words} --help: {ended.err}"
         assert ended.status in (0, EXIT_MISSING_EXTRA), words
         if ended.status == 0:
             assert "Usage" in ended.out
@@ -121,7 +122,7 @@ def test_every_command_explains_itself_or_says_which_extra_it_needs(extra: str |
             assert ended.out == ""
             assert ended.err.count("\n") == 1, ended.err
             assert ended.err.startswith(f"{words} needs the package "), ended.err
-            assert f"pip install 'waybill[{needed}]'" in ended.err
+            assert f"install the extra {needed} (docs/install.md)" in ended.err
 
 
 def test_without_an_extra_only_the_agent_the_device_registry_and_the_canary_explain_themselves() -> None:
@@ -143,7 +144,7 @@ def test_an_agent_without_its_extra_does_not_become_a_daemon() -> None:
     )
     assert (ended.returncode, ended.stderr) == (
         EXIT_MISSING_EXTRA,
-        "edge-agent needs the package paho: pip install 'waybill[edge]'\n",
+        "edge-agent needs the package paho: install the extra edge (docs/install.md)\n",
     )
 
 
@@ -153,7 +154,7 @@ def test_all_that_a_command_can_import_comes_with_its_extra(name: str) -> None:
     foreign = imported(command.target.partition(":")[0], *STARTED.get(name, ()))
     optional = ON_DEMAND.get(name, set())
     missing = {module: sorted(by) for module, by in foreign.items() if module not in modules_brought(command.extra)}
-    assert set(missing) <= optional, f"waybill[{command.extra}] does not bring {missing}"
+    assert set(missing) <= optional, f"the extra {command.extra} does not bring {missing}"
 
 
 @pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"].keys() - {"dev"}))

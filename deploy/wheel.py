@@ -1,0 +1,67 @@
+"""`make wheel`: beside the wheel in `dist`, a list for each extra of what to install, each package with its hashes.
+
+The lists come from `requirements.txt`, cut to what the extra needs by the metadata of what is installed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tomllib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def declared(extra: str | None) -> list[Requirement]:
+    """The requirements of an extra, those of the extras that it names in the place of them; None: of all."""
+    requirements = [Requirement(line) for line in PROJECT["dependencies"]]
+    for line in PROJECT["optional-dependencies"][extra] if extra else ():
+        requirement = Requirement(line)
+        if requirement.name == PROJECT["name"]:
+            requirements += [inner for name in sorted(requirement.extras) for inner in declared(name)]
+        else:
+            requirements.append(requirement)
+    return requirements
+
+
+@cache
+def brought(extra: str | None) -> frozenset[str]:
+    """The distributions that installing an extra brings, by the metadata of what is installed here."""
+    waiting, found = declared(extra), set[tuple[str, frozenset[str]]]()
+    while waiting:
+        requirement = waiting.pop()
+        key = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if key in found:
+            continue
+        found.add(key)
+        for line in metadata.requires(requirement.name) or ():
+            inner = Requirement(line)
+            if any(
+                inner.marker is None or inner.marker.evaluate({"extra": name}) for name in (*requirement.extras, "")
+            ):
+                waiting.append(inner)
+    return frozenset(name for name, _ in found)
+
+
+def write_lists(folder: Path) -> None:
+    """Write `requirements-EXTRA.txt` for each deployed extra. `folder` has the wheel, and nothing else."""
+    (wheel,) = folder.glob("*.whl")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    blocks = re.split(r"\n(?=\S)", (ROOT / "requirements.txt").read_text(encoding="utf-8").rstrip())
+    locked: dict[str, str] = {canonicalize_name(block.partition("==")[0]): block for block in blocks}
+    for extra in PROJECT["optional-dependencies"].keys() - {"dev"}:
+        lines = [f"./{wheel.name}[{extra}] --hash=sha256:{digest}", *(locked[name] for name in sorted(brought(extra)))]
+        (folder / f"requirements-{extra}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    shutil.copy(ROOT / "requirements-build.txt", folder)
+
+
+if __name__ == "__main__":
+    write_lists(ROOT / "dist")
