@@ -122,6 +122,12 @@ def check_config(config: Config) -> None:
     # not on standard output: that is JSON
     clusters = ", ".join(cluster.name for cluster in settings.clusters)
     typer.echo(f"{config}: right. Lake {settings.lake}, clusters {clusters}", err=True)
+    if settings.spark.is_open():
+        typer.echo(
+            f"{config}: warning: {settings.spark.master} may run anybody's code: set spark.authenticate on its"
+            " daemons, and spark.secret_file here",
+            err=True,
+        )
     typer.echo(settings.model_dump_json(indent=2))
 
 

@@ -267,6 +267,10 @@ def problems(settings: CloudSettings) -> list[str]:
     except LocationError as error:
         found.append(f"lake: {error}")
     try:
+        settings.spark.secret()
+    except ValueError as error:
+        found.append(f"spark.{error}")
+    try:
         Unsealer.of_folder(settings.ingest.sealing_keys)
     except SealingKeyError as error:
         found.append(f"ingest.sealing_keys: {error}")

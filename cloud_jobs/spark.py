@@ -58,6 +58,8 @@ def spark_properties(settings: SparkSettings, master: str) -> dict[str, str]:
         # A job begins when its cores are there, so that the check of the executors asks all of them.
         properties["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"
     given = {name: getattr(settings, field) for field, name in SPARK_NAMES.items()}
+    if settings.secret_file is not None:
+        properties |= {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
     return properties | {name: str(value) for name, value in given.items() if value is not None} | settings.extra
 
 
@@ -91,6 +93,11 @@ def start_spark(
     for key, value in (properties | given).items():
         builder = builder.config(key, value)
     try:
+        if (secret := settings.secret()) is not None:
+            # The command line of the driver's JVM has all that is set before it starts, and everybody can read it.
+            before = SparkConf(loadDefaults=False).setAll([*(properties | given).items()])
+            SparkContext._ensure_initialized(conf=before)  # noqa: SLF001 - the only way to start the JVM alone
+            builder = builder.config("spark.authenticate.secret", secret)
         session = builder.appName(name).getOrCreate()
     except Exception as error:
         raise SparkNotReady(f"Spark does not start with {master}: {error}") from error

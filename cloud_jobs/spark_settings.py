@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -16,7 +17,8 @@ _MASTER: Final = re.compile(
 )
 _SIZE: Final = r"^\d+[mg]$"
 _PORT_FIELDS: Final = ("driver_port", "block_manager_port")
-_OF_EXECUTORS: Final = ("executor_memory", "executor_cores", "max_cores", "python", *_PORT_FIELDS)
+_OF_EXECUTORS: Final = ("executor_memory", "executor_cores", "max_cores", "python", "secret_file", *_PORT_FIELDS)
+_LEAST_SECRET: Final = 16
 
 SPARK_NAMES: Final[Mapping[str, str]] = {
     "master": "spark.master",
@@ -60,6 +62,9 @@ class SparkSettings(Settings):
     python: str | None = Field(
         default=None, min_length=1, description="the interpreter of Spark's Python processes, on every machine"
     )
+    secret_file: Path | None = Field(
+        default=None, description="the secret that a standalone cluster and its jobs share, in a file of mode 600"
+    )
     executor_timeout_s: float = Field(
         default=300.0, gt=0, le=3600, description="how long a job waits for its first executors to answer"
     )
@@ -91,6 +96,28 @@ class SparkSettings(Settings):
         owned = {name: field for field, name in SPARK_NAMES.items()}
         found = [f"extra: {key} is set by {owned[key]}" for key in self.extra if key in owned]
         return found + [f"extra: {key} is no setting of Spark" for key in self.extra if not key.startswith("spark.")]
+
+    def secret(self) -> str | None:
+        """What `secret_file` holds; None without one. Raises ValueError for a file that cannot be used."""
+        if self.secret_file is None:
+            return None
+        try:
+            mode = self.secret_file.stat().st_mode & 0o777
+            text = self.secret_file.read_text(encoding="ascii").strip()
+        except OSError as error:
+            raise ValueError(f"secret_file: {self.secret_file}: cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise ValueError(f"secret_file: {self.secret_file}: it is not ASCII text") from None
+        if mode & 0o077:
+            raise ValueError(f"secret_file: {self.secret_file}: others may use it, by its mode {mode:03o}: chmod 600")
+        if len(text) < _LEAST_SECRET:
+            raise ValueError(f"secret_file: {self.secret_file}: it has fewer than {_LEAST_SECRET} characters")
+        return text
+
+    def is_open(self) -> bool:
+        """Whether a standalone cluster runs the code of everybody who reaches its master."""
+        asked = self.secret_file is not None or self.extra.get("spark.authenticate") == "true"
+        return bool(standalone_addresses(self.master)) and not asked
 
 
 def is_local(master: str) -> bool:

@@ -1,5 +1,6 @@
 """A real Spark cluster for one machine: Spark's own standalone master and workers, from PySpark's distribution."""
 
+import secrets
 import shlex
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ from deploy.local.jvm import java
 from deploy.local.ports import PortBook
 from deploy.local.server import Server
 from deploy.local.server_health import Health, SparkHealth
+from runtime import create_durably, replace_durably
 from settings import Settings
 
 __all__ = ["SparkCluster", "SparkClusterSettings", "SparkMaster", "SparkWorker"]
@@ -62,9 +64,15 @@ class _SparkDaemon(Server):
         """The JVM itself, as bin/spark-class would exec it."""
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
         # Another door to the master, which nobody here needs.
-        defines = ["-Dspark.master.rest.enabled=false"]
+        defines = ["-Dspark.master.rest.enabled=false", "-Dspark.ui.killEnabled=false"]
         at = ["--host", _HOST, "--port", str(self.port), "--webui-port", str(self.web_port)]
         return [java(), *small, *defines, "-cp", f"{self._home}/jars/*", *self.arguments(at)]
+
+    def write_defaults(self, secret: str) -> None:
+        """Write Spark's own file of settings: whoever lacks the secret neither registers nor runs anything."""
+        lines = ("spark.authenticate true", "spark.network.crypto.enabled true", f"spark.authenticate.secret {secret}")
+        text = "".join(f"{line}\n" for line in lines)
+        replace_durably(self.folder / "spark-defaults.conf", text.encode(), mode=0o600)
 
     @abstractmethod
     def arguments(self, at: Sequence[str]) -> Sequence[str]:
@@ -90,6 +98,11 @@ class SparkMaster(_SparkDaemon):
         """The interpreter for `spark.python`."""
         return self.folder / "python"
 
+    @property
+    def secret_file(self) -> Path:
+        """What a job names as `spark.secret_file`; drawn at the first start."""
+        return self.folder / "secret"
+
     def addresses(self) -> dict[str, str]:
         """The master's URL, its pages, and the interpreter of executors."""
         return {"url": self.url, "web_url": self.web_url, "python": str(self.python)}
@@ -99,7 +112,10 @@ class SparkMaster(_SparkDaemon):
         return SparkHealth(url=f"{self.web_url}/json/", field="status", value="ALIVE")
 
     def prepare(self) -> None:
-        """Write the interpreter: without `site` no link to the source tree is followed."""
+        """Draw the secret, and write the interpreter: without `site` no link to the source tree is followed."""
+        if not self.secret_file.exists():
+            create_durably(self.secret_file, secrets.token_hex(32).encode(), mode=0o600)
+        self.write_defaults(self.secret_file.read_text())
         libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
         paths = ":".join(["${PYTHONPATH:-}", *(shlex.quote(path) for path in libraries)])
         text = f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} -S "$@"\n'
@@ -122,6 +138,10 @@ class SparkWorker(_SparkDaemon):
         super().__init__(name, folder, ports=ports)
         self._master = master
         self._settings = settings
+
+    def prepare(self) -> None:
+        """Take over the master's secret."""
+        self.write_defaults(self._master.secret_file.read_text())
 
     def addresses(self) -> dict[str, str]:
         """Its pages."""
@@ -157,6 +177,7 @@ class SparkCluster:
 master = "{self.master.url}"
 driver_host = "{_HOST}"
 python = "{self.master.python}"
+secret_file = "{self.master.secret_file}"
 executor_memory = "{self.settings.worker_memory_mb * 7 // 10}m"
 executor_cores = {self.settings.worker_cores}
 max_cores = {self.settings.worker_cores * (self.settings.workers // jobs)}

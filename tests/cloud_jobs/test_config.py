@@ -140,6 +140,21 @@ def test_what_is_no_topic_is_refused_where_it_is_set(topic: str) -> None:
         CloudSettings.model_validate(FACTS | {"ingest": {"topics": [topic]}})
 
 
+def test_a_standalone_cluster_that_runs_anybody_s_code_is_named(tmp_path: Path) -> None:
+    secret, file = tmp_path / "secret", tmp_path / "cloud.toml"
+    spark = '[reference]\nunsigned = true\n[spark]\nmaster = "spark://10.0.0.5:7077"\n'
+    file.write_text(LEAST + spark)
+    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
+    assert (done.exit_code, "may run anybody's code" in done.stderr) == (0, True)
+    file.write_text(f'{LEAST}{spark}secret_file = "{secret}"\n')
+    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
+    assert (done.exit_code, "spark.secret_file: " in done.stderr) == (78, True)
+    secret.touch(0o600)
+    secret.write_text("0123456789abcdef")
+    done = CliRunner().invoke(app, ["check-config", "-c", str(file)])
+    assert (done.exit_code, "warning" in done.stderr) == (0, False)
+
+
 def test_a_token_that_has_ended_is_named_by_the_check_and_read_again_by_the_jobs(tmp_path: Path) -> None:
     token, file = token_file(tmp_path, "jobs", ends_in_s=-1), tmp_path / "cloud.toml"
     file.write_text(f'{LEAST}[access]\ntoken_file = "{token}"\n[reference]\nunsigned = true\n')

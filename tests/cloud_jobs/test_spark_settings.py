@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +129,35 @@ def test_what_spark_submit_was_given_otherwise_is_named_and_the_rest_is_added() 
     assert _contradictions(settings, {}) == []
     agreed = {"spark.driver.memory": "2g", "spark.executor.memory": "1g"}
     assert _contradictions(settings, agreed) == []
+
+
+def test_a_secret_is_of_a_closed_file_and_authenticates_the_job(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    settings = SparkSettings(master=CLUSTER, secret_file=file)
+    with pytest.raises(ValueError, match="cannot be read"):
+        settings.secret()
+    file.touch(0o600)
+    with pytest.raises(ValueError, match="fewer than 16"):
+        settings.secret()
+    file.write_text("0123456789abcdef\n")
+    assert settings.secret() == "0123456789abcdef"
+    file.chmod(0o640)
+    with pytest.raises(ValueError, match="mode 640: chmod 600"):
+        settings.secret()
+    properties = spark_properties(settings, CLUSTER)
+    assert properties["spark.authenticate"] == properties["spark.network.crypto.enabled"] == "true"
+    assert "spark.authenticate.secret" not in properties
+
+
+@pytest.mark.parametrize(
+    ("more", "is_open"),
+    [
+        ({"master": CLUSTER}, True),
+        ({"master": CLUSTER, "secret_file": "secret"}, False),
+        ({"master": CLUSTER, "extra": {"spark.authenticate": "true"}}, False),
+        ({"master": "yarn"}, False),
+        ({}, False),
+    ],
+)
+def test_a_standalone_cluster_without_a_secret_is_open(more: dict[str, Any], is_open: bool) -> None:
+    assert SparkSettings.model_validate(more).is_open() == is_open
