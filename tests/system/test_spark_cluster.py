@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -243,66 +243,6 @@ def test_executors_have_the_project_from_the_driver_and_not_from_the_source_tree
         assert str(ROOT) not in path
         assert str(ROOT) not in inherited.split(":")
     assert len({folder for _, _, folder, _ in found}) == 2, "each executor has a folder of its own"
-
-
-STRANGER = """
-import sys
-from pyspark.sql import SparkSession
-session = SparkSession.builder.master(sys.argv[1]).config("spark.driver.host", "127.0.0.1")
-session = session.config("spark.ui.enabled", "false").config("spark.executor.memory", "512m")
-for one in sys.argv[3:]:
-    session = session.config(*one.split("="))
-context = session.getOrCreate().sparkContext
-context.parallelize([sys.argv[2]], 1).foreach(lambda path: open(path, "w").close())
-print("RAN", flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param([], id="no secret"),
-        pytest.param(["spark.authenticate=true", "spark.authenticate.secret=another"], id="another secret"),
-    ],
-)
-def test_a_stranger_runs_nothing_on_the_cluster(
-    servers: tuple[SparkCluster, LiveCluster], tmp_path: Path, more: list[str]
-) -> None:
-    cluster, mark = servers[0].master, tmp_path / "ran"
-    environment = os.environ | {"PYSPARK_PYTHON": str(cluster.python)}
-    arguments = [sys.executable, "-c", STRANGER, cluster.url, str(mark), *more]
-    pipe, join = subprocess.PIPE, subprocess.STDOUT
-    with subprocess.Popen(
-        arguments, env=environment, stdout=pipe, stderr=join, text=True, start_new_session=True
-    ) as made:
-        assert made.stdout is not None
-        said = []
-        try:
-            for line in made.stdout:
-                said.append(line)
-                if "Failed to connect to master" in line or "RAN" in line:
-                    break
-        finally:
-            os.killpg(made.pid, signal.SIGKILL)
-    assert any("Failed to connect to master" in line for line in said), said[-20:]
-    assert not mark.exists()
-
-
-def test_the_secret_is_on_no_command_line_and_in_no_open_file(
-    servers: tuple[SparkCluster, LiveCluster], on_cluster: SparkSession
-) -> None:
-    cluster = servers[0]
-    assert on_cluster.sparkContext.parallelize(range(4), 4).sum() == 6  # its executors run
-    secret = cluster.master.secret_file.read_bytes()
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            lines.append(path.read_bytes())
-    assert any(b"CoarseGrainedExecutorBackend" in line for line in lines)
-    assert not any(secret in line for line in lines)
-    files = [cluster.master.secret_file]
-    files += [daemon.folder / "spark-defaults.conf" for daemon in (cluster.master, *cluster.workers)]
-    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
 def test_all_jobs_give_the_same_rows_on_the_cluster_as_on_one_machine(
