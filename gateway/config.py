@@ -218,6 +218,14 @@ class GatewaySettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _knows_who_sends(self) -> Self:
+        if self.registry is not None and (missing := sorted({*self.tenants} - {*self.registry.tenants})):
+            raise ValueError(
+                f"registry.tenants: lacks {', '.join(missing)} of [tenants]: all their devices are unknown"
+            )
+        return self
+
     @property
     def pulsar_accesses(self) -> dict[str, PulsarAccess]:
         """Who the gateway is towards Pulsar, by the tables that say so."""

@@ -27,12 +27,13 @@ class RegistryCheck:
             settings.service_url,
             settings.access,
             registry,
+            tenants=settings.tenants,
             check_signed=None if operators is None else operators.check_signed,
             starts_anew=(lambda: False) if operators is None else operators.look,
         )
         self._judge: Callable[[Sender], Refusal | None] = judge(
             registry.get,
-            lambda: self.reader.standing.was_current,
+            self.reader.was_read,
             refuses_unknown=settings.unknown_devices == "refuse",
         )
         self._refused_all = False
@@ -73,9 +74,9 @@ class RegistryCheck:
 
 
 def judge(
-    state_of: Callable[[str], DeviceState | None], was_read: Callable[[], bool], *, refuses_unknown: bool
+    state_of: Callable[[str], DeviceState | None], was_read: Callable[[str], bool], *, refuses_unknown: bool
 ) -> Callable[[Sender], Refusal | None]:
-    """Why a sender is refused; None: it is not. A device is unknown only once the registry was read to its end.
+    """Why a sender is refused; None: it is not. A device is unknown only once its tenant's topic was read.
 
     One that found no room there is refused as unknown too: what is not known of it may be that it is locked out.
     """
@@ -87,7 +88,7 @@ def judge(
         if state is not None:
             return Refusal(RefusalReason.DEVICE_NOT_ACTIVE, f"the registry has it as {state}")
         # The broker let it in: while the registry is being read it has the benefit of the doubt.
-        if refuses_unknown and was_read():
+        if refuses_unknown and was_read(sender.tenant):
             return Refusal(RefusalReason.UNKNOWN_DEVICE, "the registry has no device of this tenant by this name")
         return None
 

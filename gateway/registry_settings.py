@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
+from gateway.source_settings import Word
 from identity.registry_trust import RegistryTrust
 from runtime.pulsar_client import PulsarAccess
 
 
 class RegistrySettings(RegistryTrust):
-    """The region's own cluster: the registry is replicated to every one.
+    """The region's own cluster: the registry is replicated to every one. `tenants`: whose devices are known.
 
     `unknown_devices`: what a gateway does with a device that the registry does not have. `key`: with which an access
     daemon signs what it enrols; a gateway needs none. `admin_url`: of the same cluster, with whose clock an access
@@ -21,11 +22,21 @@ class RegistrySettings(RegistryTrust):
     """
 
     service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
+    tenants: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
     admin_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/?$")] | None = None
     access: PulsarAccess = PulsarAccess()
     key: Path | None = None
     unknown_devices: Literal["refuse", "take"] = "refuse"
     max_devices: int = Field(default=1_000_000, ge=1, le=10_000_000)
+
+    @model_validator(mode="after")
+    def _has_tenants(self) -> Self:
+        if not self.tenants or len({*self.tenants}) < len(self.tenants):
+            raise ValueError(
+                'tenants: name each tenant whose devices send, once, as tenants = ["acme"]: its devices are '
+                "on the topic persistent://TENANT/registry/devices"
+            )
+        return self
 
 
 def open_registry(settings: RegistrySettings) -> Iterator[tuple[str, str]]:

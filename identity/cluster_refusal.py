@@ -34,5 +34,7 @@ def refusal_text(refusal: AccessRefusal, problem: str, access: PulsarAccess, top
                 f"the cluster does not take {whom_named(access)}: the token has ended, or another issuer signed it; "
                 "write a new one (waybill pki token ROLE)"
             )
+        case AccessRefusal.HELD:
+            return f"another producer has {topic} for itself alone: see 'A hostile tenant' in docs/runbooks/access.md"
         case AccessRefusal.UNUSABLE:
             return problem

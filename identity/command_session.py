@@ -60,6 +60,7 @@ def command_session(
     key: Path | None = None,
     *,
     names: Collection[str] | None = None,
+    tenant: str = "",
     with_history: bool = False,
     signs: bool = True,
     check: Callable[[OperatorSettings], None] = lambda _: None,
@@ -69,8 +70,8 @@ def command_session(
 ) -> Iterator[tuple[RegistrySession, OperatorSettings]]:
     """The session, and the settings. `signs`: whether it changes anything; else no key is needed.
 
-    `check` raises an IdentityError where the settings refuse what is asked: nothing is read then. `facts`: for
-    programs, whatever fails; who calls may add to them.
+    `tenant`: whose devices alone are read; "": every one's. `check` raises an IdentityError where the settings refuse
+    what is asked: nothing is read then. `facts`: for programs, whatever fails; who calls may add to them.
     """
     from identity.errors import IdentityError, OperatorKeyRefused
     from identity.operator_settings import read_operator_settings
@@ -97,7 +98,9 @@ def command_session(
             )
         with (
             shows_progress(program=speaker.program) as on_progress,
-            RegistrySession(settings, names=names, with_history=with_history, on_progress=on_progress) as session,
+            RegistrySession(
+                settings, names=names, tenant=tenant, with_history=with_history, on_progress=on_progress
+            ) as session,
         ):
             yield session, settings
     except SettingsError as error:

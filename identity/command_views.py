@@ -27,7 +27,7 @@ def show_devices(config: Path | None, tenant: str, *, as_json: bool, speaker: Sp
     """Every device of a tenant, or of all, and what no region has confirmed."""
     from identity.confirmations import CONFIRMATIONS_KEPT
 
-    with command_session(config, signs=False, speaker=speaker) as (session, _):
+    with command_session(config, tenant=tenant, signs=False, speaker=speaker) as (session, _):
         missing = session.not_confirmed(datetime.now(UTC) - CONFIRMATIONS_KEPT)
         chosen = _chosen(session, tenant, speaker)
         if as_json:
@@ -44,7 +44,7 @@ def show_devices(config: Path | None, tenant: str, *, as_json: bool, speaker: Sp
 
 def show_file(config: Path | None, tenant: str, *, speaker: Speaker) -> None:
     """The devices as a file has them."""
-    with command_session(config, signs=False, speaker=speaker) as (session, _):
+    with command_session(config, tenant=tenant, signs=False, speaker=speaker) as (session, _):
         chosen = _chosen(session, tenant, speaker)
     from identity.device_file import MAX_DEVICES, device_file_text
 

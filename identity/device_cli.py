@@ -266,7 +266,7 @@ def sign(
 
     Example: waybill device sign --tenant acme --key anna.key --config operator.toml
     """
-    with command_session(config, key, names=devices or None, as_json=as_json) as (session, _):
+    with command_session(config, key, names=devices or None, tenant=tenant, as_json=as_json) as (session, _):
         chosen = [known_entry(session, name) for name in devices] or [one.entry for one in session.publications()]
         names = [entry.name for entry in chosen if tenant in ("", entry.tenant)]
         outcome = outcome_of(lambda: session.sign(names, wait))

@@ -28,6 +28,7 @@ class OperatorSettings(RegistryTrust):
     """`service_url`: any cluster, the registry is replicated to all. `key`: the private key that signs changes.
 
     `admin_url`: of the same cluster; before a change is published its clock is compared with this machine's.
+    `tenants`: whose devices are looked after; each has a topic of its own.
 
     `operator`: who is recorded where no trusted key has a name; the user's name.
     """

@@ -22,22 +22,23 @@ from telemetry import InvalidJson, parse_json
 __all__ = [
     "AHEAD",
     "ARGUABLE",
-    "DEVICES_TOPIC",
     "ENTRY_PROPERTIES",
     "KIND",
     "MAX_ENTRY_BYTES",
     "MAX_WARRANT_CHARACTERS",
     "NO_ENTRY",
     "NO_ROOM",
+    "OTHER_TENANT",
     "WARRANT",
     "CheckSigned",
     "DevicePublication",
     "EntryRefused",
+    "devices_topic",
     "entry_body",
     "read_entry",
+    "tenant_of",
 ]
 
-DEVICES_TOPIC: Final = "persistent://fleet/reference/devices"
 KIND: Final = "device"
 """What its signatures name it, and in which orders of publications it stands."""
 # the longest names and reasons fit twice
@@ -66,6 +67,9 @@ ARGUABLE: Final = frozenset({AHEAD, SignatureFault.UNKNOWN_KEY, SignatureFault.N
 NO_ROOM: Final = "no-room"
 """The word for an entry that is right, of a device that whoever reads it has no room for."""
 
+OTHER_TENANT: Final = "other-tenant"
+"""The word for an entry of a device in the topic of another tenant: who may write there has no say in it."""
+
 CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 """Raises IdentityError for a publication, its body and its properties that are not signed by who may publish it."""
 
@@ -73,7 +77,8 @@ CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
 class EntryRefused(IdentityError):
     """A message of the registry that is no entry; `key` is what it calls itself.
 
-    `reason`: `no-entry`, `ahead`, `no-room`, or the word of what is wrong with its signature (`SignatureFault`).
+    `reason`: `no-entry`, `ahead`, `no-room`, `other-tenant`, or the word of what is wrong with its signature
+    (`SignatureFault`).
     """
 
     def __init__(self, key: str, why: str, reason: str = NO_ENTRY) -> None:
@@ -100,6 +105,16 @@ class DevicePublication(NamedTuple):
     def precedence(self) -> Precedence:
         """Its rank among the publications of its device."""
         return precedence(self.entry, self.publication_id)
+
+
+def devices_topic(tenant: str) -> str:
+    """The registry of one tenant's devices: a compacted topic in every cluster, to which no other tenant may write."""
+    return f"persistent://{tenant}/registry/devices"
+
+
+def tenant_of(name: str) -> str:
+    """The tenant of `tenant/device`."""
+    return name.partition("/")[0]
 
 
 def entry_body(entry: DeviceEntry) -> bytes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -13,10 +13,26 @@ from identity.cluster_refusal import refusal_text
 from identity.errors import IdentityError
 from identity.publication_id import PROPERTY, RANDOM_BITS, is_far_ahead, next_publication_id
 from identity.registry import DeviceEntry
-from identity.registry_messages import DEVICES_TOPIC, entry_body
-from runtime.pulsar_client import PulsarAccess, PulsarAccessError, access_refusal, open_pulsar_client
+from identity.registry_messages import devices_topic, entry_body
+from runtime.pulsar_client import (
+    AccessRefusal,
+    PulsarAccess,
+    PulsarAccessError,
+    access_refusal,
+    close_quietly,
+    connected_producer,
+    open_pulsar_client,
+)
 
-__all__ = ["PublicationUnknown", "RegistryPublisher", "RegistryRefused", "RegistryUnreachable", "SignEntry", "unsigned"]
+__all__ = [
+    "ClockRefused",
+    "PublicationUnknown",
+    "RegistryPublisher",
+    "RegistryRefused",
+    "RegistryUnreachable",
+    "SignEntry",
+    "unsigned",
+]
 
 _TIMEOUT_S: Final = 10
 
@@ -37,12 +53,19 @@ class RegistryRefused(RegistryUnreachable):
     """A cluster does not let us read or change the registry, and waiting does not help."""
 
 
+class ClockRefused(IdentityError):
+    """This machine's clock is far from the cluster's: what it publishes would come in the wrong order."""
+
+
 class PublicationUnknown(RegistryUnreachable):
     """An entry was sent, and no answer came: it may be published."""
 
 
 class RegistryPublisher:
-    """Publishes to one cluster, from which it is replicated to all. `newest`: the id after which the next one comes."""
+    """Publishes to one cluster, from which it is replicated to all: each entry to the topic of its tenant.
+
+    `newest`: the id after which the next one comes. `topics_held`: how often another producer had a topic for itself.
+    """
 
     def __init__(
         self,
@@ -54,8 +77,9 @@ class RegistryPublisher:
     ) -> None:
         self._service_url, self._access, self._sign, self._clock = service_url, access, sign, clock
         self._client: Any = None
-        self._producer: Any = None
+        self._producers: dict[str, Any] = {}
         self.newest: str | None = None
+        self.topics_held: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         return self
@@ -79,19 +103,17 @@ class RegistryPublisher:
         self.newest = publication_id = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
         body = entry_body(entry)
         properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id, warrant)}
-        is_sent = False
+        is_sent, topic = False, devices_topic(entry.tenant)
         try:
-            # At the first use: a command that is refused connects to nobody.
-            if self._producer is None:
-                self._client = open_pulsar_client(self._service_url, self._access, timeout_s=_TIMEOUT_S)
-                self._producer = self._client.create_producer(DEVICES_TOPIC)
+            producer = self._producer(topic)
             is_sent = True
-            self._producer.send(body, partition_key=entry.name, properties=properties)
+            producer.send(body, partition_key=entry.name, properties=properties)
         except (pulsar.PulsarException, PulsarAccessError, ValueError, RuntimeError) as error:
             # The next one begins anew: a client that got no producer would be left behind.
             self.close()
             if refusal := access_refusal(error):
-                why = refusal_text(refusal, str(error), self._access, DEVICES_TOPIC, "produce")
+                self.topics_held[topic] += refusal is AccessRefusal.HELD
+                why = refusal_text(refusal, str(error), self._access, topic, "produce")
                 raise RegistryRefused(f"{entry.name} is not published at {self._service_url}: {why}") from error
             if is_sent:
                 unknown = f"whether {entry.name} is published at {self._service_url} is not known: {error}"
@@ -101,9 +123,13 @@ class RegistryPublisher:
 
     def close(self) -> None:
         """Close the connection."""
-        import pulsar  # noqa: PLC0415
+        client, self._client, self._producers = self._client, None, {}
+        close_quietly(client)
 
-        client, self._client, self._producer = self._client, None, None
-        if client is not None:
-            with contextlib.suppress(pulsar.PulsarException):
-                client.close()
+    def _producer(self, topic: str) -> Any:
+        # At the first use: a command that is refused connects to nobody.
+        if self._client is None:
+            self._client = open_pulsar_client(self._service_url, self._access, timeout_s=_TIMEOUT_S)
+        found = connected_producer(self._client, topic, self._producers.get(topic), _TIMEOUT_S)
+        self._producers[topic] = found
+        return found

@@ -1,16 +1,18 @@
-"""The device registry as it holds now, read from its compacted topic: for gateways, access daemons and commands.
+"""The device registry as it holds now, read from one compacted topic of each tenant: for gateways, daemons, commands.
 
-Memory is bounded: of each device what `keep` makes of its entry, and of at most `max_devices`, and of as many more that
-may not connect: a registry that is full still locks out. What finds no room is refused, and counted as that.
+Memory is bounded: of each device what `keep` makes of its entry, and of each tenant at most `max_devices`, and as many
+more that may not connect: a registry that is full still locks out. What finds no room is refused and counted.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import structlog
@@ -21,14 +23,17 @@ from identity.publication_id import MAX_AHEAD_MS, drawn_ms
 from identity.registry_messages import (
     AHEAD,
     ARGUABLE,
-    DEVICES_TOPIC,
     NO_ROOM,
+    OTHER_TENANT,
     CheckSigned,
     DevicePublication,
     EntryRefused,
+    devices_topic,
     read_entry,
+    tenant_of,
 )
-from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
+from runtime.bounded_closing import close_within
+from runtime.compacted_topic import RECEIVER_QUEUE, CompactedTopicReader, SharedClient, TopicMessage, TopicStanding
 from runtime.pulsar_client import PulsarAccess
 
 __all__ = ["MAX_DEVICES", "BecameOfMessage", "DeviceRegistry", "Outranked", "RegistryReader", "Repeated", "Taken"]
@@ -38,7 +43,9 @@ MAX_DEVICES: Final = 1_000_000
 _MAX_OTHERS: Final = 20_000
 _LOG = structlog.get_logger("registry")
 _NOT_TAKEN = "it is not known here, and may be elsewhere: {}; compare your `operators` and your clock with the regions'"
+_LEAST_QUEUE: Final = 10
 T = TypeVar("T")
+T_ = TypeVar("T_")
 
 
 class _Held(NamedTuple, Generic[T]):
@@ -87,7 +94,9 @@ class RegistryCounts:
 
 
 class DeviceRegistry(Generic[T]):
-    """What holds of each device, as `keep` has it. One thread takes, any may look. `clock`: seconds since 1970.
+    """What holds of each device, as `keep` has it. One at a time takes, any may look. `clock`: seconds since 1970.
+
+    `max_devices`: of each tenant.
 
     `ahead`: entries that are dated ahead of that clock, and signed by who may: they are read again when they are not.
     """
@@ -100,14 +109,14 @@ class DeviceRegistry(Generic[T]):
         ahead: AheadEntries | None = None,
     ) -> None:
         self._keep, self.max_devices, self._clock = keep, max_devices, clock
-        self._held: dict[str, _Held[T]] = {}
+        self._held: defaultdict[str, dict[str, _Held[T]]] = defaultdict(dict)
         self._barred: dict[str, Precedence] = {}
         self.ahead = AheadEntries() if ahead is None else ahead
         self.counts = RegistryCounts()
         self.last_refused = ""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return sum(map(len, self._held.copy().values()))
 
     @property
     def problem(self) -> str:
@@ -119,28 +128,31 @@ class DeviceRegistry(Generic[T]):
 
     def get(self, name: str) -> T | None:
         """What is kept of a device; None: it is not known."""
-        held = self._held.get(name)
+        held = self._held.get(tenant_of(name), {}).get(name)
         return None if held is None else held.kept
 
     def precedence(self, name: str) -> Precedence | None:
         """The rank of what holds of a device; None: it is not known."""
-        held = self._held.get(name)
+        held = self._held.get(tenant_of(name), {}).get(name)
         return None if held is None else held.precedence
 
-    def names(self) -> set[str]:
-        """Every device that is known."""
-        return set(self._held)
+    def names(self, tenant: str) -> set[str]:
+        """Every device of a tenant that is known."""
+        return set(self._held.get(tenant, {}))
 
     def all(self) -> dict[str, T]:
         """What is kept of every device, by name."""
-        return {name: held.kept for name, held in self._held.items()}
+        return {name: held.kept for known in self._held.copy().values() for name, held in known.copy().items()}
 
-    def take(self, message: TopicMessage, check_signed: CheckSigned | None) -> BecameOfMessage:
-        """What became of a message."""
+    def take(self, message: TopicMessage, check_signed: CheckSigned | None, tenant: str = "") -> BecameOfMessage:
+        """What became of a message. `tenant`: in whose topic it stands; "": in a topic of all."""
+        key = message.key or ""
+        if tenant not in ("", tenant_of(key)):
+            return self._refuse(EntryRefused(key, f"it stands in the topic of the tenant {tenant}", OTHER_TENANT))
         try:
             made = read_entry(message.key, message.body, message.properties, self._clock() * 1000, check_signed)
         except Exception as error:  # noqa: BLE001 - whatever a message does to who reads it, it is none that counts
-            refused = error if isinstance(error, EntryRefused) else EntryRefused(message.key or "", repr(error)[:200])
+            refused = error if isinstance(error, EntryRefused) else EntryRefused(key, repr(error)[:200])
             if refused.reason == AHEAD:
                 self._note_ahead(message, check_signed)
             return self._refuse(refused)
@@ -157,7 +169,8 @@ class DeviceRegistry(Generic[T]):
     def hold(self, made: DevicePublication, message: TopicMessage) -> BecameOfMessage:
         """What became of a publication that is right, and its message: whichever holds is decided by rank alone."""
         name, rank = made.entry.name, made.precedence
-        held, barred = self._held.get(name), self._barred.get(name)
+        known = self._held[made.entry.tenant]
+        held, barred = known.get(name), self._barred.get(name)
         if barred is not None and rank < barred:
             self.counts.outranked += 1
             return Outranked(made)
@@ -168,9 +181,9 @@ class DeviceRegistry(Generic[T]):
             return Outranked(made)
         # A device that is known keeps its place, and who is locked out has a reserve: no flood of names hides them.
         room = self.max_devices if made.entry.may_connect else 2 * self.max_devices
-        if held is None and len(self._held) >= room:
-            return self._refuse(EntryRefused(name, f"{len(self._held)} devices are remembered already", NO_ROOM))
-        self._held[name] = _Held(rank, self._keep(made, message))
+        if held is None and len(known) >= room:
+            return self._refuse(EntryRefused(name, f"{len(known)} devices are remembered already", NO_ROOM))
+        known[name] = _Held(rank, self._keep(made, message))
         self._barred.pop(name, None)
         self.ahead.settle(name, rank)
         self.counts.taken += 1
@@ -181,8 +194,8 @@ class DeviceRegistry(Generic[T]):
             made = read_entry(message.key, message.body, message.properties, math.inf, check_signed)
         except Exception:  # noqa: BLE001 - it is wrong in another point too, or its own dates contradict each other
             return
-        held, dated_ms = self._held.get(made.entry.name), drawn_ms(made.publication_id)
-        if held is None or held.precedence < made.precedence:
+        held, dated_ms = self.precedence(made.entry.name), drawn_ms(made.publication_id)
+        if held is None or held < made.precedence:
             self.ahead.note(made.entry.name, made.precedence, dated_ms, dated_ms - MAX_AHEAD_MS)
 
     def _refuse(self, refused: EntryRefused) -> EntryRefused:
@@ -192,7 +205,11 @@ class DeviceRegistry(Generic[T]):
 
 
 class RegistryReader(Generic[T]):
-    """Follows the topic into a registry, in a thread; `on_message` hears there of what holds, and of what does not."""
+    """Follows the topics of tenants into a registry, in a thread for each; one of them calls at a time.
+
+    `on_message` hears of what holds, and of what does not. An entry in the topic of another tenant is refused and
+    counted, and `on_message` does not hear of it. `on_standing` and `on_begin` get the tenant first.
+    """
 
     def __init__(
         self,
@@ -200,61 +217,112 @@ class RegistryReader(Generic[T]):
         access: PulsarAccess,
         registry: DeviceRegistry[T],
         *,
+        tenants: Collection[str],
         check_signed: CheckSigned | None = None,
-        topic: str = DEVICES_TOPIC,
         on_message: Callable[[TopicMessage, BecameOfMessage], object] = lambda _, __: None,
-        on_standing: Callable[[TopicStanding], object] = lambda _: None,
+        on_standing: Callable[[str, TopicStanding], object] = lambda _, __: None,
         is_compacted: bool = True,
-        on_begin: Callable[[], object] = lambda: None,
+        on_begin: Callable[[str], object] = lambda _: None,
         starts_anew: Callable[[], bool] = lambda: False,
         loss_look_s: float = math.inf,
         names: frozenset[str] | None = None,
     ) -> None:
         """`names`: of which devices alone messages are taken; None: of all.
 
-        It reads again when `starts_anew` says so, and when what was ahead of our clock is not any more.
+        It reads all topics again when `starts_anew` says so, and when what was ahead of our clock is not any more.
         """
         self.registry, self._names = registry, names
         self.others: dict[str, None] = {}
         """Devices of which messages came that were not taken, the first so many: what somebody may have meant."""
         self.not_taken: dict[str, str] = {}
         """Of the devices that are asked about those of which an entry came that another reader may take, and why."""
-        self._check_signed, self._on_message = check_signed, on_message
-        self.reader = CompactedTopicReader(
-            service_url,
-            access,
-            topic,
-            self._take,
-            on_standing,
-            is_compacted=is_compacted,
-            on_begin=on_begin,
-            # Both are asked: each may have something to do.
-            starts_anew=lambda: any([starts_anew(), registry.take_due()]),
-            loss_look_s=loss_look_s,
-        )
+        self._check_signed, self._on_message, self._starts_anew = check_signed, on_message, starts_anew
+        self._lock = threading.RLock()
+        self._to_read_again: set[str] = set()
+        client = SharedClient(service_url, access)
+        self._readers = {
+            tenant: CompactedTopicReader(
+                service_url,
+                access,
+                devices_topic(tenant),
+                partial(self._locked, self._take, tenant),
+                partial(self._locked, on_standing, tenant),
+                is_compacted=is_compacted,
+                on_begin=partial(self._locked, on_begin, tenant),
+                starts_anew=partial(self._locked, self._is_to_be_read_again, tenant),
+                loss_look_s=loss_look_s,
+                client=client,
+                # Together they hold no more than one reader of one topic.
+                receiver_queue=max(RECEIVER_QUEUE // len(tenants), _LEAST_QUEUE),
+            )
+            for tenant in tenants
+        }
 
     @property
     def standing(self) -> TopicStanding:
-        """How far it has read."""
-        return self.reader.standing
+        """How far it has read: current if every topic is; a topic that is not is named."""
+        each = [one.standing for one in self._readers.values()]
+        away = [one for one in each if not one.is_current]
+        if not each:
+            return TopicStanding(is_current=True, was_current=True)
+        first = next((one for one in away if one.refusal is not None), (away or each)[0])
+        more = f", and {len(away) - 1} more topics" if len(away) > 1 else ""
+        return first._replace(
+            is_current=not away,
+            was_current=all(one.was_current for one in each),
+            unreachable_since_s=min((one.unreachable_since_s for one in each if one.unreachable_since_s), default=None),
+            messages=sum(one.messages for one in each),
+            problem=first.problem and f"{first.topic}: {first.problem}{more}",
+            unhandled=sum(one.unhandled for one in each),
+            last_unhandled=next((one.last_unhandled for one in each if one.last_unhandled), ""),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether all of its threads run."""
+        return all(one.is_running for one in self._readers.values())
+
+    def is_current(self, tenant: str) -> bool:
+        """Whether the topic of a tenant is read to its end now."""
+        return tenant in self._readers and self._readers[tenant].standing.is_current
+
+    def was_read(self, tenant: str) -> bool:
+        """Whether all of a tenant's devices were known once; of a tenant without a topic, whether all others' were."""
+        found = self._readers.get(tenant)
+        return (self if found is None else found).standing.was_current
 
     def start(self) -> None:
         """Begin to read."""
-        self.reader.start()
+        for one in self._readers.values():
+            one.start()
 
     def close(self) -> None:
         """Stop reading."""
-        self.reader.close()
+        close_within([one.close for one in self._readers.values()])
 
-    def _take(self, message: TopicMessage) -> None:
+    def _locked(self, call: Callable[..., T_], *arguments: object) -> T_:
+        with self._lock:
+            return call(*arguments)
+
+    def _is_to_be_read_again(self, tenant: str) -> bool:
+        # Both are asked: each may have something to do. Whoever hears it first hears it for all topics.
+        if any([self._starts_anew(), self.registry.take_due()]):
+            self._to_read_again.update(self._readers)
+        is_due = tenant in self._to_read_again
+        self._to_read_again.discard(tenant)
+        return is_due
+
+    def _take(self, tenant: str, message: TopicMessage) -> None:
         # To judge a message costs more than to read it: a command for one device skips those of all others.
         if self._names is not None and message.key not in self._names:
             if message.key and len(self.others) < _MAX_OTHERS:
                 self.others[message.key] = None
             return
-        became = self.registry.take(message, self._check_signed)
+        became = self.registry.take(message, self._check_signed, tenant)
         if isinstance(became, EntryRefused):
             _LOG.warning("registry entry refused", problem=str(became))
+            if became.reason == OTHER_TENANT:
+                return
             if self._names is not None and became.key in self._names and became.reason in ARGUABLE:
                 self.not_taken[became.key] = _NOT_TAKEN.format(became)
         self._on_message(message, became)

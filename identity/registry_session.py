@@ -27,15 +27,15 @@ from identity.confirmations import (
     decode_confirmation,
     is_of_its_region,
 )
-from identity.errors import IdentityError, SignatureFault, SignatureRefused
+from identity.errors import SignatureFault, SignatureRefused
 from identity.nearest import nearest
 from identity.operator_files import read_operator_key, read_operators
 from identity.operator_settings import OperatorSettings
 from identity.publication_id import drawn_ms
 from identity.region_answers import RegionAnswers, RegionVerdicts
 from identity.registry import DeviceEntry
-from identity.registry_messages import DEVICES_TOPIC, DevicePublication, EntryRefused
-from identity.registry_publisher import RegistryPublisher, RegistryRefused, RegistryUnreachable, unsigned
+from identity.registry_messages import DevicePublication, EntryRefused, tenant_of
+from identity.registry_publisher import ClockRefused, RegistryPublisher, RegistryRefused, RegistryUnreachable, unsigned
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, RegistryReader, Repeated
 from identity.registry_signing import check_right, signed_by
 from identity.standing_change import Anew, StandingChange
@@ -56,16 +56,13 @@ OnMessage = Callable[[TopicMessage, BecameOfMessage], object]
 Turn = Callable[[str], DeviceEntry]
 
 
-class ClockRefused(IdentityError):
-    """This machine's clock is far from the cluster's: what it publishes would come in the wrong order."""
-
-
 class RegistrySession:
     """The registry as it is now, and changes of it. Used in a `with` block.
 
-    `names`: the devices that are asked about, of which alone messages are judged; None: all. `on_progress` hears what
-    goes on and how far it is. Raises RegistryUnreachable; RegistryRefused at once where a cluster lets us not in, or
-    would not, by what our token says of itself; SettingsError, OperatorKeyRefused for files of keys.
+    `names`: the devices that are asked about, of which alone messages are judged; None: all of a `tenant`, or of every
+    tenant of the settings. Only their topics are read. `on_progress` hears what goes on and how far it is. Raises
+    RegistryUnreachable; RegistryRefused at once where a cluster lets us not in, or would not, by what our token says of
+    itself; SettingsError, OperatorKeyRefused for files of keys.
     """
 
     def __init__(
@@ -73,6 +70,7 @@ class RegistrySession:
         settings: OperatorSettings,
         *,
         names: Collection[str] | None = None,
+        tenant: str = "",
         with_history: bool = False,
         on_progress: Callable[[str, int], object] = lambda _, __: None,
     ) -> None:
@@ -83,8 +81,8 @@ class RegistrySession:
         self._seen: set[str] = set()
         self._is_read = False
         self._check_signed = settings.check_signed()
-        self._names = None if names is None else frozenset(names)
-        url, access = settings.service_url, settings.access
+        self._tenants = (tenant,) if tenant in settings.tenants else settings.tenants
+        self._names, url, access = None if names is None else frozenset(names), settings.service_url, settings.access
         self._reader = self._reader_of(self._names, self._on_entry)
         self._confirmations = CompactedTopicReader(
             url, access, CONFIRMATIONS_TOPIC, self._on_confirmation, lambda _: self._notify(), is_compacted=False
@@ -100,7 +98,8 @@ class RegistrySession:
             self._settings.access,
             registry,
             on_message=on_message,
-            on_standing=lambda _: self._notify(),
+            on_standing=lambda _, __: self._notify(),
+            tenants=[one for one in self._tenants if names is None or one in set(map(tenant_of, names))],
             check_signed=self._check_signed,
             is_compacted=not self._with_history,
             names=names,
@@ -119,7 +118,7 @@ class RegistrySession:
             return
         where = f"the registry at {self._settings.service_url} is not read"
         if standing.refusal is not None:
-            raise RegistryRefused(f"{where}: {self._not_let_in(standing, DEVICES_TOPIC)}")
+            raise RegistryRefused(f"{where}: {self._not_let_in(standing, standing.topic)}")
         silence = f"after {standing.messages} messages nothing came for {_SILENCE_S:g} s"
         raise RegistryUnreachable(f"{where}: {silence}: {standing.problem}")
 
@@ -155,7 +154,8 @@ class RegistrySession:
         return self._reader.not_taken.get(name, "")
 
     def get(self, name: str) -> DeviceEntry | None:
-        """The entry of a device; None: it is not known. One that was not asked about is read for now."""
+        """The entry of a device; None: it is not known. It is read now if it was not yet. Raises NotInSettings."""
+        self._settings.check_tenant(tenant_of(name))
         reader = self._reader
         if self._names is not None and name not in self._names:
             reader = self._reader_of(frozenset((name,)), lambda _, __: None)

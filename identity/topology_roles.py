@@ -47,7 +47,13 @@ def topology_roles(file: Path) -> list[str]:
         raise UnknownRole(f"{file}: is no topology with roles: it has no table [roles.NAME]")
     regions, clusters = _names(tables, "regions"), _names(tables, "clusters")
     brokers = str(tables.get("replication_role", _BROKERS))
-    found = {one.replace("{region}", region) for one in _names(tables, "roles") for region in regions or [""]}
+    tenants = [name for name, one in tables.get("tenants", {}).items() if isinstance(one, dict) and one.get("operator")]
+    found = {
+        one.replace("{region}", region).replace("{tenant}", tenant)
+        for one in _names(tables, "roles")
+        for region in (regions if "{region}" in one else [""])
+        for tenant in (tenants if "{tenant}" in one else [""])
+    }
     return sorted(found | {brokers.replace("{cluster}", cluster) for cluster in clusters})
 
 

@@ -11,19 +11,19 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import structlog
 
 from runtime.backoff import Backoff
-from runtime.pulsar_client import AccessRefusal, PulsarAccess, access_refusal, open_pulsar_client
+from runtime.pulsar_client import AccessRefusal, PulsarAccess, access_refusal, close_quietly, open_pulsar_client
 
-__all__ = ["CompactedTopicReader", "TopicMessage", "TopicStanding"]
+__all__ = ["CompactedTopicReader", "SharedClient", "TopicMessage", "TopicStanding"]
 
 _LOG = structlog.get_logger("topic")
 _WAIT_MS: Final = 500
-_RECEIVER_QUEUE: Final = 1000
+RECEIVER_QUEUE: Final = 1000
 """Messages that the client holds for us: with the largest that a topic takes, the bound of its memory."""
 _OPERATION_S: Final = 5
 _CLOSE_S: Final = 5.0
@@ -46,7 +46,7 @@ class TopicStanding(NamedTuple):
     `is_current`: it has read to the end, and is connected, so nothing is there that it does not know, but what is on
     its way. `unreachable_since_s`: the wall clock when it lost the topic, None while it has it. `messages`: read since
     the start. `problem`: why it is not connected; `refusal`: that we are not let in, and waiting does not help.
-    `unhandled`: messages that its owner raised for, `last_unhandled` the last of them.
+    `unhandled`: messages that its owner raised for, `last_unhandled` the last of them. `topic`: its name.
     """
 
     is_current: bool = False
@@ -57,6 +57,35 @@ class TopicStanding(NamedTuple):
     unhandled: int = 0
     last_unhandled: str = ""
     refusal: AccessRefusal | None = None
+    topic: str = ""
+
+
+class SharedClient:
+    """One client for all readers of a process: opened for the first of them, closed when none uses it."""
+
+    def __init__(self, service_url: str, access: PulsarAccess) -> None:
+        self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._users = 0
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Any]:
+        """The client, open until the end of the block at least."""
+        with self._lock:
+            if self._client is None:
+                self._client = self._open()
+            self._users += 1
+            client = self._client
+        try:
+            yield client
+        finally:
+            with self._lock:
+                self._users -= 1
+                if unused := self._users == 0:
+                    self._client = None
+            if unused:
+                close_quietly(client)
 
 
 class CompactedTopicReader:
@@ -65,7 +94,7 @@ class CompactedTopicReader:
     With `is_compacted=False` it reads all that is still there of each key, not only the last. `starts_anew` is asked
     twice a second whether everything is to be read again: what its owner could not take before may be right now.
     `on_begin` hears each time that it is read from the beginning. So it is too where it has become empty, for which is
-    looked every `loss_look_s` seconds.
+    looked every `loss_look_s` seconds. `client`: shared with other readers; none: one of its own.
 
     All are called in the reader's thread. A message for which `on_message` raises is counted, and the next is read:
     no message ends a reader. A reader whose thread has ended or hangs is not current, whatever it read. `start` begins.
@@ -84,10 +113,12 @@ class CompactedTopicReader:
         on_begin: Callable[[], object] = lambda: None,
         starts_anew: Callable[[], bool] = lambda: False,
         loss_look_s: float = math.inf,
+        client: SharedClient | None = None,
+        receiver_queue: int = RECEIVER_QUEUE,
     ) -> None:
         self._on_begin, self._starts_anew = on_begin, starts_anew
         self.topic, self._is_compacted = topic, is_compacted
-        self._open: Callable[[], Any] = lambda: open_pulsar_client(service_url, access, timeout_s=_OPERATION_S)
+        self._client, self._receiver_queue = client or SharedClient(service_url, access), receiver_queue
         self._access = access
         self._on_message, self._on_standing = on_message, on_standing
         self._backoff = Backoff(0.1, backoff_max_s, random.random)
@@ -96,7 +127,7 @@ class CompactedTopicReader:
         self._last: Any = None
         self._turned_s = self._turned_at_s = 0.0
         self._loss_look_s, self._loss_look_at_s = loss_look_s, time.monotonic() + loss_look_s
-        self._noted = TopicStanding(unreachable_since_s=time.time(), problem="not connected yet")
+        self._noted = TopicStanding(unreachable_since_s=time.time(), problem="not connected yet", topic=topic)
 
     def start(self) -> None:
         """Begin to read."""
@@ -138,26 +169,26 @@ class CompactedTopicReader:
                 self._stop.wait(self._backoff.take_delay_s())
 
     def _follow(self, pulsar: Any) -> None:
-        client: Any = self._open()
-        try:
+        with self._client.use() as client:
             if self._last is None:
                 self._on_begin()
             start = pulsar.MessageId.earliest if self._last is None else self._last
             # Whose thing it is says the cluster: a reader of ours leaves no subscription behind.
             reader = client.create_reader(
-                self.topic, start, is_read_compacted=self._is_compacted, receiver_queue_size=_RECEIVER_QUEUE
+                self.topic, start, is_read_compacted=self._is_compacted, receiver_queue_size=self._receiver_queue
             )
-            self._backoff.reset()
-            while not self._stop.is_set():
-                if self._starts_anew() or self._has_lost_all(pulsar, client):
-                    self._last = None
-                    # What it has read it may judge otherwise now: it is at the end when it comes there again.
-                    self._noted = self._noted._replace(is_current=False, problem="it is read again from the beginning")
-                    return
-                self._look(pulsar, reader)
-        finally:
-            with contextlib.suppress(pulsar.PulsarException):
-                client.close()
+            try:
+                self._backoff.reset()
+                while not self._stop.is_set():
+                    if self._starts_anew() or self._has_lost_all(pulsar, client):
+                        self._last = None
+                        # What it has read it may judge otherwise now: it is at the end when it comes there again.
+                        problem = "it is read again from the beginning"
+                        self._noted = self._noted._replace(is_current=False, problem=problem)
+                        return
+                    self._look(pulsar, reader)
+            finally:
+                close_quietly(reader)
 
     def _has_lost_all(self, pulsar: Any, client: Any) -> bool:
         """Whether nothing is there any more of what was read, as after the topic was deleted."""

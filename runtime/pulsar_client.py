@@ -32,6 +32,7 @@ __all__ = [
     "TokenNotGood",
     "access_refusal",
     "close_quietly",
+    "connected_producer",
     "open_pulsar_client",
 ]
 
@@ -57,6 +58,8 @@ class AccessRefusal(StrEnum):
     """The cluster does not take who we say that we are."""
     NO_RIGHT = "no-right"
     """It knows us, and we may not do this."""
+    HELD = "held"
+    """Another producer has the topic for itself alone (access mode Exclusive or ExclusiveWithFencing)."""
 
 
 def close_quietly(opened: Any) -> None:
@@ -76,7 +79,20 @@ def access_refusal(error: Exception) -> AccessRefusal | None:
         return AccessRefusal.UNUSABLE
     if isinstance(error, pulsar.AuthorizationError):
         return AccessRefusal.NO_RIGHT
+    if isinstance(error, pulsar.ProducerBusy | pulsar.ProducerFenced):
+        return AccessRefusal.HELD
     return AccessRefusal.UNKNOWN if isinstance(error, pulsar.AuthenticationError) else None
+
+
+def connected_producer(client: Any, topic: str, producer: Any, timeout_s: float) -> Any:
+    """A producer of a topic that was opened before, or a new one where there is none that is connected.
+
+    One that lost its topic to another would keep what it sends until its time is over; a new one is refused at once.
+    """
+    if producer is not None and producer.is_connected():
+        return producer
+    close_quietly(producer)
+    return client.create_producer(topic, send_timeout_millis=round(timeout_s * 1000))
 
 
 class PulsarAccess(Settings):

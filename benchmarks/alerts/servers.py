@@ -63,7 +63,6 @@ retention = { minutes = -1, size_mb = -1 }
 [namespaces."fleet/reference".topics.legal-entities]
 [namespaces."fleet/reference".topics.exchange-rates]
 [namespaces."fleet/reference".topics.alert-rules]
-[namespaces."fleet/reference".topics.devices]
 [namespaces."fleet/reference".topics.revocation-lists]
 [roles.operator]
 superuser = true

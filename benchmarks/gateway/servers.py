@@ -7,6 +7,7 @@ access daemon and the enrolment broker; the device registry on its compacted top
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,12 +42,14 @@ from tests.waiting import wait_until
 PARTITIONS = 2
 REGION = "eu"
 GATEWAYS = ("gateway-1", "gateway-2")
+TENANTS = ("fleet", "calm", "loud")
+"""Whose devices the region knows."""
 _GRANTS = (
-    ("gateway", "fleet/reference/devices", ["consume"]),
-    ("access", "fleet/reference/devices", ["consume", "produce"]),
+    *(("gateway", f"{tenant}/registry/devices", ["consume"]) for tenant in TENANTS),
+    *(("access", f"{tenant}/registry/devices", ["consume", "produce"]) for tenant in TENANTS),
     ("access", "fleet/reference/revocation-lists", ["consume", "produce"]),
     ("access", "fleet/access/confirmations", ["produce"]),
-    ("devices", "fleet/reference/devices", ["consume", "produce"]),
+    *(("devices", f"{tenant}/registry/devices", ["consume", "produce"]) for tenant in TENANTS),
     ("devices", "fleet/access/confirmations", ["consume"]),
 )
 """As `deploy/local/topology.toml` has them."""
@@ -89,8 +92,7 @@ class MeasuredRegion:
         return str(files.ca), str(files.certificate), str(files.key)
 
     def new_tenant(self, tenant: str) -> None:
-        """A Pulsar tenant with the region's topics."""
-        _make_namespace(self.credentials, self.pulsar, tenant)
+        """The region's topics of another of the tenants."""
         for name in ("batches", "refused"):
             self.new_topic(name, tenant)
 
@@ -119,7 +121,7 @@ class Gateway:
         ca_of_pulsar = region.credentials.gateway.tls_ca
         text = f'name = "{name}"\nregion = "{REGION}"\n'
         text += f'[registry]\nservice_url = "{region.pulsar.service_url}"\n'
-        text += f'operators = "{region.credentials.operator.operators_file}"\n'
+        text += f'tenants = {json.dumps(TENANTS)}\noperators = "{region.credentials.operator.operators_file}"\n'
         text += f'[registry.access]\ntoken_file = "{token}"\ntls_ca = "{ca_of_pulsar}"\n'
         text += f'[pulsar]\nservice_url = "{region.pulsar.service_url}"\n'
         text += f'token_file = "{token}"\ntls = {{ ca = "{ca_of_pulsar}" }}\n'
@@ -159,14 +161,15 @@ def region(folder: Path) -> Iterator[MeasuredRegion]:
     pulsar = PulsarCluster(REGION, folder / "pulsar", settings=settings, security=credentials.of_cluster())
     guard = RegionAccess(mqtt, folder / f"access-{REGION}", credentials.authority, ports)
     enrolment, daemon = guard.prepare(
-        pulsar.addresses(), credentials.access(credentials.access_role), credentials.operator, GATEWAYS
+        pulsar.addresses(), credentials.access(credentials.access_role), credentials.operator, GATEWAYS, TENANTS
     )
     registry = RegistryPublisher(
         pulsar.service_url, credentials.access(credentials.devices_role), sign=signed_by(credentials.operator.key)
     )
     with ExitStack() as stack:
         _started(stack, [credentials.key_server, mqtt, pulsar, enrolment])
-        _make_namespace(credentials, pulsar)
+        for tenant in TENANTS:
+            _make_namespace(credentials, pulsar, tenant)
         _make_reference(credentials, pulsar)
         _started(stack, [daemon])
         stack.callback(registry.close)
@@ -212,7 +215,7 @@ def _make_reference(credentials: RegionCredentials, pulsar: PulsarCluster) -> No
     """The topics by which the region knows its devices, with the rights of each role."""
     admin = f"{pulsar.admin_url}/admin/v2"
     kept = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
-    for namespace in ("fleet/reference", "fleet/access"):
+    for namespace in ("fleet/reference", "fleet/access", *(f"{tenant}/registry" for tenant in TENANTS)):
         credentials.put(f"{admin}/namespaces/{namespace}", kept)
     for topic in sorted({topic for _, topic, _ in _GRANTS}):
         credentials.put(f"{admin}/persistent/{topic}", None)
@@ -221,7 +224,7 @@ def _make_reference(credentials: RegionCredentials, pulsar: PulsarCluster) -> No
         credentials.put(f"{admin}/persistent/{topic}/permissions/{roles[who]}", rights, method="POST")
 
 
-def _make_namespace(credentials: RegionCredentials, pulsar: PulsarCluster, tenant: str = "fleet") -> None:
+def _make_namespace(credentials: RegionCredentials, pulsar: PulsarCluster, tenant: str) -> None:
     admin = f"{pulsar.admin_url}/admin/v2"
     namespace = f"namespaces/{tenant}/telemetry-{REGION}"
     credentials.put(f"{admin}/tenants/{tenant}", {"allowedClusters": [REGION]})

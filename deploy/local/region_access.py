@@ -37,11 +37,16 @@ class RegionAccess:
         self.revocation_file = broker.access_files.revocations
 
     def prepare(
-        self, urls: Mapping[str, str], access: PulsarAccess, operator: StackOperator, gateways: Sequence[str]
+        self,
+        urls: Mapping[str, str],
+        access: PulsarAccess,
+        operator: StackOperator,
+        gateways: Sequence[str],
+        tenants: Sequence[str],
     ) -> tuple[EnrolmentBroker, DaemonProcess]:
         """Writes the daemon's settings and the brokers' first files; the two servers, not started.
 
-        `urls`: the region's cluster's, as settings name them.
+        `urls`: the region's cluster's, as settings name them. `tenants`: whose devices are known.
         """
         # Where a stack starts: a command that only looks at one needs neither.
         from gateway.access import AccessSettings  # noqa: PLC0415
@@ -50,7 +55,7 @@ class RegionAccess:
         server = self._authority.server(principal(PrincipalKind.BROKER, self.region), self.region)
         port = self._ports.port(f"access-{self.region}")
         key = daemon_key(operator, self._folder, principal(PrincipalKind.ACCESS, self.region))
-        tables = self._tables(urls, access, operator, key) | {"status": {"port": port}}
+        tables = self._tables({**urls, "tenants": list(tenants)}, access, operator, key) | {"status": {"port": port}}
         head = {"region": self.region, "gateways": list(gateways)}
         replace_durably(self.settings_file, _toml({"": head} | tables).encode(), mode=0o600)
         AccessDaemon(load(AccessSettings, self.settings_file)).prepare()
@@ -69,7 +74,7 @@ class RegionAccess:
         return EnrolmentBroker(self.region, self._enrolment_folder, files, ports=self._ports), daemon
 
     def _tables(
-        self, urls: Mapping[str, str], access: PulsarAccess, operator: StackOperator, key: Path
+        self, registry: Mapping[str, object], access: PulsarAccess, operator: StackOperator, key: Path
     ) -> dict[str, Mapping[str, object]]:
         own = self._authority.client(principal(PrincipalKind.ACCESS, self.region), self.region)
         broker, claims = self._broker, f"enrolment-{self.region}"
@@ -84,7 +89,7 @@ class RegionAccess:
                 "pid_file": files.pid,
                 "log_file": broker.log,
             },
-            "registry": {**urls, "operators": operator.operators_file, "key": key},
+            "registry": {**registry, "operators": operator.operators_file, "key": key},
             "registry.access": {"token_file": access.token_file, "tls_ca": access.tls_ca},
             "authority": {"folder": self._authority.region(self.region).folder},
             "enrolment": {"secret_file": self._folder / "enrolment.secret"},

@@ -318,14 +318,14 @@ class LocalStack:
         """An enrolment broker and an access daemon for each region whose topology has a role for it."""
         if self.authority is None:
             return
-        operator, guarded = stack_operator(self.folder), []
+        operator, guarded, tenants = stack_operator(self.folder), [], self.topology.operators or ("fleet",)
         for region, broker in self.brokers.items():
             if broker.security is None or not broker.security.has_access_daemon:
                 continue
             one = RegionAccess(broker, self.folder / f"access-{region}", self.authority, book)
             urls = self.pulsar[self.topology.regions[region].cluster].addresses()
-            access, gateways = self.access(f"access-{region}"), self._gateways(region)
-            self.enrolment[region], self.access_daemons[region] = one.prepare(urls, access, operator, gateways)
+            who = (self.access(f"access-{region}"), operator, self._gateways(region), tenants)
+            self.enrolment[region], self.access_daemons[region] = one.prepare(urls, *who)
             guarded.append(one)
         exchange_lists(guarded)
 

@@ -268,6 +268,7 @@ def _registry_table(stack: LocalStack, region: str, role: str) -> str:
         return ""
     return f"""[registry]
 service_url = "{stack.pulsar[stack.topology.regions[region].cluster].service_url}"
+tenants = {json.dumps(list(stack.topology.operators))}
 operators = "{stack_operator(stack.folder).operators_file}"
 
 [registry.access]

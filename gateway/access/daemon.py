@@ -33,7 +33,7 @@ from gateway.access.revocation import LISTS_TOPIC
 from gateway.access.seen_entries import SEEN_FILE, SeenEntries
 from gateway.errors import AddressTaken, ThreadEnded
 from identity.publication_id import PROPERTY
-from identity.registry_messages import CheckSigned, DevicePublication, EntryRefused
+from identity.registry_messages import CheckSigned, DevicePublication, EntryRefused, devices_topic
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
 from runtime.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from runtime.status_server import StatusServer, json_answer, metrics_answer
@@ -56,7 +56,7 @@ class AccessDaemon:
     def __init__(self, settings: AccessSettings, clock: Callable[[], float] = time.time) -> None:
         """Raises OSError, IdentityError, SettingsError."""
         self._settings, self._clock = settings, clock
-        self.metrics = metrics = AccessMetrics()
+        self.metrics = metrics = AccessMetrics(map(devices_topic, settings.registry.tenants))
         self._files = files = BrokerFiles(settings.broker, settings.region, settings.gateways)
         self._own = own = OwnList(settings.authority, files.lists)
         issued, root = self._made_issued(), x509.load_pem_x509_certificate(own.folder.root_pem)
@@ -66,7 +66,7 @@ class AccessDaemon:
         self._seen = SeenEntries(own.folder.folder / SEEN_FILE)
         registry, self._watch = DeviceRegistry(_keep, reading.max_devices, clock), self._made_watch()
         self._operators, check_signed = operators, None if operators is None else operators.check_signed
-        displaced = Displaced(lambda: self._reader.standing.is_current)
+        displaced = Displaced(lambda tenant: self._reader.is_current(tenant))  # noqa: PLW0108 - it is made below
         self._held = held = HeldEntries(registry, self._seen, displaced, check_signed)
         self._publisher = AccessPublisher(reading, settings.region, key, displaced, held.message)
         core = AccessCore(own.issuer, lambda name: (kept := registry.get(name)) is not None and not kept.is_closed)
@@ -89,7 +89,7 @@ class AccessDaemon:
         self._begin(core)
         self._reader = self._registry_reader(registry, check_signed)
         self._lists = CompactedTopicReader(reading.service_url, reading.access, LISTS_TOPIC, self._loop.put)
-        self._threads = (self._reader.reader, self._lists, self._publisher, self._watch)
+        self._threads = (self._reader, self._lists, self._publisher, self._watch)
         self.report = AccessReport(
             ReportedParts(
                 region=settings.region,
@@ -134,6 +134,7 @@ class AccessDaemon:
             self._settings.registry.service_url,
             self._settings.registry.access,
             registry,
+            tenants=self._settings.registry.tenants,
             check_signed=check_signed,
             on_begin=self._held.on_begin,
             starts_anew=self._look,
@@ -208,9 +209,9 @@ class AccessDaemon:
                 self._hear(publication)
         return self._seen.take_missed() or is_other
 
-    def _on_standing(self, standing: TopicStanding) -> None:
-        self._held.on_standing(standing)
-        self._loop.put(standing)
+    def _on_standing(self, tenant: str, standing: TopicStanding) -> None:
+        self._held.on_standing(tenant, standing)
+        self._loop.put(self._reader.standing)
 
     def _doubt(self, name: str) -> str:
         """Why no certificate is signed for a device now."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from identity.registry_messages import ARGUABLE
+from identity.registry_messages import ARGUABLE, tenant_of
 
 __all__ = ["MISSING", "OUTRANKED", "Displaced"]
 
@@ -64,50 +64,51 @@ class _Sent(NamedTuple):
 class Displaced:
     """Noted by who reads the topic, taken by who publishes; any thread may call.
 
-    `is_read`: whether the topic is read to its end; before, nobody knows which message of a device is the last.
+    `is_read`: whether a tenant's topic is read to its end; before, nobody knows which message of a device is the last.
     """
 
-    def __init__(self, is_read: Callable[[], bool], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, is_read: Callable[[str], bool], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._is_read, self._monotonic = is_read, monotonic
-        self._due: dict[str, _Due] = {}
+        self._due: defaultdict[str, dict[str, _Due]] = defaultdict(dict)
         self._sent: OrderedDict[str, _Sent] = OrderedDict()
         self._lock = threading.Lock()
         self.published: Counter[str] = Counter()
         """How often one was published again, by the reason."""
 
     def __len__(self) -> int:
-        return len(self._due)
+        return sum(map(len, self._due.copy().values()))
 
     def note(self, name: str, reason: str) -> None:
         """The last message of a device is not the one that holds."""
         now_s, pauses = self._monotonic(), _pauses(reason)
         with self._lock:
             self._forget(now_s)
-            sent, due = self._sent.get(name), self._due.get(name)
+            sent, due = self._sent.get(name), self._due[tenant_of(name)].get(name)
             at_s = now_s + pauses.first_s if sent is None else max(now_s, sent.at_s + pauses.before(sent.times))
             if due is None or at_s < due.at_s:
-                self._due[name] = _Due(at_s, reason)
+                self._due[tenant_of(name)][name] = _Due(at_s, reason)
 
     def settle(self, name: str, *, is_new: bool = False) -> None:
         """The last message of a device is the one that holds; `is_new`: since now: what was counts no more."""
         with self._lock:
-            self._due.pop(name, None)
+            self._due[tenant_of(name)].pop(name, None)
             if is_new:
                 self._sent.pop(name, None)
 
-    def take_due(self, limit: int) -> list[str]:
-        """Devices that are to be published again now, at most so many. What is not sent is to be `put_back`."""
-        if not self._due or not self._is_read():
+    def take_due(self, tenant: str, limit: int) -> list[str]:
+        """A tenant's devices that are to be published again now, at most so many. `put_back` what is not sent."""
+        waiting = self._due[tenant]
+        if not waiting or not self._is_read(tenant):
             return []
         now_s, taken = self._monotonic(), list[str]()
         with self._lock:
-            for name, due in self._due.items():
+            for name, due in waiting.items():
                 if due.at_s <= now_s:
                     taken.append(name)
                 if len(taken) == limit:
                     break
             for name in taken:
-                reason, sent = self._due.pop(name).reason, self._sent.pop(name, None)
+                reason, sent = waiting.pop(name).reason, self._sent.pop(name, None)
                 self._sent[name] = _Sent(now_s, 1 if sent is None else sent.times + 1, reason)
                 self.published[reason] += 1
             self._forget(now_s)
@@ -122,7 +123,7 @@ class Displaced:
                     self.published[sent.reason] -= 1
                     if sent.times > 1:
                         self._sent[name] = sent._replace(times=sent.times - 1)
-                    self._due.setdefault(name, _Due(now_s, sent.reason))
+                    self._due[tenant_of(name)].setdefault(name, _Due(now_s, sent.reason))
 
     def give_up(self, name: str) -> None:
         """Of this one there is nothing to be sent."""

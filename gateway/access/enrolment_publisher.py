@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from gateway.access.entry_book import EntryBook
 from gateway.errors import EntryNotTaken
 from identity.registry import DeviceEntry
-from identity.registry_publisher import RegistryPublisher
+from identity.registry_publisher import RegistryPublisher, RegistryRefused
 
 __all__ = ["EnrolmentPublisher"]
 
@@ -52,10 +52,17 @@ class EnrolmentPublisher:
                 self._refused[publication_id] = why
 
     def publish(self, entry: DeviceEntry) -> None:
-        """Publish an entry beside the operator's word for its device. Raises RegistryUnreachable."""
+        """Publish an entry beside the operator's word for its device.
+
+        Raises RegistryUnreachable where the cluster is away, EntryNotTaken where waiting for its topic does not help.
+        """
         # Behind all that was seen, whatever this clock says.
         self._publisher.newest = max(self._publisher.newest or "", self._newest) or None
-        publication_id = self._publisher.publish(entry, self._book.warrant(entry.name))
+        try:
+            publication_id = self._publisher.publish(entry, self._book.warrant(entry.name))
+        except RegistryRefused as error:
+            # The device asks again. Devices of other tenants do not wait for it.
+            raise EntryNotTaken(str(error)) from error
         with self._lock:
             self._sent[entry.name] = _Sent(publication_id, self._monotonic() + READ_BACK_S)
 

@@ -48,7 +48,7 @@ class EnrolmentService:
     """Handles requests as they come; who waits for the registry to be read back keeps nobody else waiting.
 
     `publish` returns when Pulsar has the entry, or raises; then it is tried again until `close`. `is_taken` says
-    whether the registry was read back with it, and raises EntryNotTaken if it will not be: the request is refused then.
+    whether the registry was read back with it. Where either raises EntryNotTaken the request is refused.
     """
 
     def __init__(
@@ -123,8 +123,12 @@ class EnrolmentService:
         for effect in effects:
             if not isinstance(effect, PublishEntry):
                 way.answer(effect.sender, effect.payload)
-            elif self._is_published(effect.entry):
-                self._published.append(_Published(way, effect.entry))
+                continue
+            try:
+                if self._is_published(effect.entry):
+                    self._published.append(_Published(way, effect.entry))
+            except EntryNotTaken as error:
+                self._perform(way, self._not_taken(effect.entry, error))
 
     def _answer_taken(self) -> None:
         waiting, self._published = self._published, []
@@ -141,18 +145,23 @@ class EnrolmentService:
                 self._published.append(one)
                 return []
         except EntryNotTaken as error:
-            self.problem = str(error)
-            _LOG.error("no certificate is given", device=entry.name, problem=self.problem)
-            return self._desk.on_not_taken(entry.name, str(error), now=now)
+            return self._not_taken(entry, error)
         self.problem = ""
         _LOG.info("certificate given", device=entry.name, by=entry.reason, version=entry.version)
         return self._desk.on_persisted(entry.name, now=now)
+
+    def _not_taken(self, entry: DeviceEntry, error: EntryNotTaken) -> list[EnrolmentEffect]:
+        self.problem = str(error)
+        _LOG.error("no certificate is given", device=entry.name, problem=self.problem)
+        return self._desk.on_not_taken(entry.name, self.problem, now=datetime.now(UTC))
 
     def _is_published(self, entry: DeviceEntry) -> bool:
         backoff = Backoff(0.2, 10.0, random.random)
         while not self._stop.is_set():
             try:
                 self._publish(entry)
+            except EntryNotTaken:
+                raise
             except Exception as error:  # noqa: BLE001 - Pulsar's client raises many kinds; none of them is final
                 self.problem = f"the registry does not take {entry.name}: {error}"
                 _LOG.warning("an enrolment waits for the registry", device=entry.name, problem=str(error))

@@ -7,6 +7,7 @@ trusted. What cannot be judged now is named, and looked at again.
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import structlog
 from gateway.access.displaced import MISSING, OUTRANKED, Displaced
 from gateway.access.kept_entries import IN_DOUBT, DoubtfulEntries, judge_kept, rank_of
 from gateway.access.seen_entries import SeenEntries, SeenUnreadable
-from identity.registry_messages import ENTRY_PROPERTIES, CheckSigned, DevicePublication, EntryRefused
+from identity.registry_messages import ENTRY_PROPERTIES, CheckSigned, DevicePublication, EntryRefused, tenant_of
 from identity.registry_reader import BecameOfMessage, DeviceRegistry, Outranked, Taken
 from runtime.compacted_topic import TopicMessage, TopicStanding
 
@@ -40,7 +41,7 @@ class HeldEntries:
     ) -> None:
         self._registry, self._seen, self._check_signed = registry, seen, check_signed
         self._doubtful = DoubtfulEntries()
-        self._to_come: set[str] = set()
+        self._to_come: defaultdict[str, set[str]] = defaultdict(set)
         self._missing: set[str] = set()
         self.displaced = displaced
 
@@ -77,14 +78,14 @@ class HeldEntries:
                 if (message := self._seen.message(name)) is not None:
                     yield from self._judge_again(message)
 
-    def on_begin(self) -> None:
-        """The topic is read from its beginning: all that is known is to come."""
-        self._to_come = self._registry.names()
+    def on_begin(self, tenant: str) -> None:
+        """The topic of a tenant is read from its beginning: all that is known of it is to come."""
+        self._to_come[tenant] = self._registry.names(tenant)
 
-    def on_standing(self, standing: TopicStanding) -> None:
-        """How far the topic is read. What did not come by its end is not there any more: it is published again."""
+    def on_standing(self, tenant: str, standing: TopicStanding) -> None:
+        """How far a tenant's topic is read. What did not come by its end is lost there: it is published again."""
         if standing.is_current:
-            missing, self._to_come = self._to_come, set()
+            missing = self._to_come.pop(tenant, set())
             if missing:
                 _LOG.error("the topic has lost devices that are known here", devices=len(missing))
             for name in missing:
@@ -95,7 +96,7 @@ class HeldEntries:
         """What became of the last message of the topic. A message of a device that is not known displaces nothing."""
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
         message = _without_others(message)
-        self._to_come.discard(name)
+        self._to_come[tenant_of(name)].discard(name)
         if isinstance(became, Taken):
             self._seen.keep(message)
             self._is_there(name, is_new=True)

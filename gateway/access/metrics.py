@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -36,6 +37,11 @@ class MirroredCounts:
             "waybill_access_answers_dropped_total",
             "Confirmations and refusals of publications for which there was no room",
         )
+        self.topics_held = mirrored(
+            "waybill_access_topics_held_total",
+            "Publications that were refused because another producer has the topic for itself",
+            ["topic"],
+        )
         self.enrolments = mirrored(
             "waybill_access_enrolments_total", "Requests for certificates, by what became of them", ["outcome"]
         )
@@ -58,6 +64,8 @@ class MirroredCounts:
         self.entries.set(status.entries_outranked, "outranked")
         for reason, count in status.entries_refused_by.items():
             self.entries_refused.set(count, reason)
+        for topic, count in status.topics_held.items():
+            self.topics_held.set(count, topic)
         for outcome, count in status.enrolments.items():
             self.enrolments.set(count, outcome)
         for broker, refused in status.connections_refused.items():
@@ -70,12 +78,15 @@ class MirroredCounts:
 
 
 class AccessMetrics:
-    """Metrics in a registry of their own."""
+    """Metrics in a registry of their own. `topics`: of the tenants' registries."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics: Iterable[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self.mirrored = MirroredCounts(registry)
+        for topic in topics:
+            # 0 from the start on: the first one is an increase for who alerts on it
+            self.mirrored.topics_held.set(0, topic)
         self.reloads = counter("waybill_access_reloads_total", "Signals to the broker to read its files")
         self.sessions_ended = counter("waybill_access_sessions_ended_total", "Sessions taken over so that they end")
         self.sessions_came_back = counter(

@@ -75,6 +75,8 @@ class RegionEnrolment:
         )
         publisher = RegistryPublisher(registry.service_url, registry.access, sign=key.sign_entry, clock=clock)
         self._publisher = EnrolmentPublisher(publisher, self._book, monotonic)
+        self.topics_held = publisher.topics_held
+        """How often another producer had the topic of an entry for itself, by topic."""
         self._service = EnrolmentService(self._desk, doors, self._publisher.publish, self._publisher.is_taken)
         self._is_started = self._is_changed = False
         self._next_s = self._due_s = monotonic()

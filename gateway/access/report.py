@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -90,6 +91,7 @@ class AccessReport:
                 "list_bytes": parts.publisher.list_bytes,
                 "devices_left_open": parts.core.left_open,
                 "answers_dropped": parts.publisher.dropped + parts.core.confirmations_dropped,
+                "topics_held": dict(parts.publisher.topics_held + (enrolment.topics_held if enrolment else Counter())),
                 "entries_published_again": parts.held.displaced.published.total(),
                 "last_entry_refused": registry.last_refused,
                 "enrolments": dict(enrolment.outcomes) if enrolment else {},

@@ -59,6 +59,7 @@ class AccessStatus(BaseModel):
     `healthy`: the registry is read to its end, and the broker has what follows from it. `last_error`: why it is not.
     `entries_refused_by`: messages of the registry that are no entries or that nobody signed who may, by reason.
     `entries_published_again`: what holds of a device, because another message came last.
+    `topics_held`: how often another producer had a topic for itself, so that nothing was published there, by topic.
     `list_bytes`: of the region's own list, as it is sent to other regions: at most 5 MB.
     `devices_left_open`: those that may not connect, and whom neither a name in the rules nor a list keeps out.
     `answers_dropped`: confirmations and refusals of publications that nobody hears, for want of room.
@@ -91,6 +92,7 @@ class AccessStatus(BaseModel):
     entries_refused_by: dict[str, int] = {}
     entries_outranked: int = 0
     entries_published_again: int = 0
+    topics_held: dict[str, int] = {}
     answers_dropped: int = 0
     last_entry_refused: str = ""
     enrolments: dict[str, int] = {}

@@ -32,7 +32,7 @@ BROKERS = "brokers"
 """The role of all brokers where a topology has no `replication_role`."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=_NAME)]
-_ROLE = r"^([A-Za-z0-9]|\{region\})([A-Za-z0-9._-]|\{region\})*$"
+_ROLE = r"^([A-Za-z0-9]|\{(region|tenant)\})([A-Za-z0-9._-]|\{(region|tenant)\})*$"
 _REPLICATION_ROLE = r"^[A-Za-z0-9._-]*\{cluster\}[A-Za-z0-9._-]*$"
 _SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/]+$"
 _ADMIN_URL = r"^https?://[^\s/]+$"
@@ -265,7 +265,7 @@ class Topology(Settings):
         return self
 
     def roles_by_name(self) -> dict[str, Role]:
-        """Every role that is given rights, by its own name; `{region}` is expanded."""
+        """Every role that is given rights, by its own name; `{region}` and `{tenant}` are expanded."""
         return {name: role for name, (role, _) in expanded_roles(self.roles, self.operators, self.regions).items()}
 
     def superusers(self) -> tuple[str, ...]:

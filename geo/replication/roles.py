@@ -1,6 +1,7 @@
 """Roles and what they may do: who a token names, and the least that one needs. Pure."""
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -16,7 +17,7 @@ TENANT, REGION, CLUSTER = "{tenant}", "{region}", "{cluster}"
 
 
 class Role(Settings):
-    """What the bearer of a token may do. `{region}` in its name makes one role for each region."""
+    """What the bearer of a token may do. `{region}` and `{tenant}` in its name make one for each of them."""
 
     superuser: bool = Field(
         False, description="may do everything; the brokers' own configuration names it, and plan compares"
@@ -29,7 +30,7 @@ class Role(Settings):
     grants: Mapping[str, tuple[Action, ...]] = Field(
         {},
         description="actions by topic (tenant/namespace/topic), or by namespace for each topic that the topology names "
-        "there; {tenant} is each operator, {region} the role's region, or each one",
+        "there; {tenant} is the role's operator, or each one, {region} the role's region, or each one",
     )
 
     @model_validator(mode="after")
@@ -51,14 +52,14 @@ def expanded_roles(
     found: dict[str, tuple[Role, str | None]] = {}
     operators, known = list(tenants), list(regions)
     for pattern, role in roles.items():
-        for region in known if REGION in pattern else [None]:
-            name = pattern.replace(REGION, region or "")
+        for own, region in product(operators if TENANT in pattern else [""], known if REGION in pattern else [None]):
+            name = pattern.replace(REGION, region or "").replace(TENANT, own)
             if name in found:
                 raise ValueError(f"roles: {name} is made by more than one entry")
             filled = [
                 (resource.replace(TENANT, tenant).replace(REGION, one), actions)
                 for resource, actions in role.grants.items()
-                for tenant in (operators if TENANT in resource else [""])
+                for tenant in ([own] if own else operators if TENANT in resource else [""])
                 for one in ([region] if region else known if REGION in resource else [""])
             ]
             names = [resource for resource, _ in filled]

@@ -228,7 +228,10 @@ def test_a_token_that_has_ended_is_a_fault_and_one_that_ends_soon_a_warning(tmp_
         ("pulsar.token_file", '[pulsar]\ntoken_file = "{}"'),
         (
             "registry.access.token_file",
-            '[registry]\nservice_url = "pulsar://x"\nunsigned = true\naccess.token_file = "{}"\n[pulsar]',
+            (
+                '[registry]\ntenants = ["fleet"]\nservice_url = "pulsar://x"\n'
+                'unsigned = true\naccess.token_file = "{}"\n[pulsar]'
+            ),
         ),
     ):
         for ends_in_s, status, said in ((-1, os.EX_CONFIG, "ended at"), (3600, 0, "ends at")):
@@ -262,7 +265,7 @@ def test_without_the_word_tls_authentication_and_the_registry_are_demanded(tmp_p
     for key in ("mqtt.tls", "pulsar.service_url", "pulsar.token_file", "registry"):
         assert f"{tmp_path}/gateway.toml: {key}: " in answer.output, key
     assert answer.output.count("or say insecure = true at the top") == 4
-    registry = '[registry]\nservice_url = "pulsar://127.0.0.1:6650"\nunsigned = true\n'
+    registry = '[registry]\ntenants = ["fleet"]\nservice_url = "pulsar://127.0.0.1:6650"\nunsigned = true\n'
     said = checked(tmp_path, OPEN + registry).output
     for key in ("service_url", "access.token_file", "unsigned"):
         assert f"registry.{key}: " in said, key
@@ -364,3 +367,9 @@ def test_settings_nested_deeper_than_a_device_reads_are_not_pushed(tmp_path: Pat
         pushes = PushQueue(PushFolder(folder=tmp_path, unsigned=True))
         assert [pushes.take_next() for _ in range(2)] == [None, None]
     assert [line["event"] for line in lines] == ["settings not pushed"] * 2
+
+
+def test_a_tenant_that_is_served_and_not_in_the_registry_is_an_error(tmp_path: Path) -> None:
+    registry = '[registry]\ntenants = ["zeta"]\nservice_url = "pulsar://127.0.0.1:6650"\nunsigned = true\n'
+    answer = checked(tmp_path, f"{MINIMAL}[tenants.acme]\n{registry}")
+    assert (answer.exit_code, "registry.tenants: lacks acme" in answer.output) == (os.EX_CONFIG, True), answer.output

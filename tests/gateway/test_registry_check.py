@@ -25,7 +25,7 @@ ALL = {f"acme/{state.value}": state for state in DeviceState}
 
 @pytest.mark.parametrize("state", DeviceState)
 def test_only_what_is_active_or_expected_is_taken(state: DeviceState) -> None:
-    refusal = judge(ALL.get, lambda: True, refuses_unknown=True)(Sender("acme", state.value))
+    refusal = judge(ALL.get, lambda _: True, refuses_unknown=True)(Sender("acme", state.value))
     if state in {DeviceState.ACTIVE, DeviceState.EXPECTED}:
         assert refusal is None
     else:
@@ -33,18 +33,18 @@ def test_only_what_is_active_or_expected_is_taken(state: DeviceState) -> None:
 
 
 def test_a_device_of_another_tenant_is_another_device() -> None:
-    refusal = judge(ALL.get, lambda: True, refuses_unknown=True)(Sender("zeta", "active"))
+    refusal = judge(ALL.get, lambda _: True, refuses_unknown=True)(Sender("zeta", "active"))
     assert refusal is not None
     assert refusal.reason is RefusalReason.UNKNOWN_DEVICE
 
 
 def test_nobody_is_unknown_before_all_are_known_or_where_unknown_devices_are_taken() -> None:
-    assert judge(ALL.get, lambda: False, refuses_unknown=True)(BUS) is None
-    assert judge(ALL.get, lambda: True, refuses_unknown=False)(BUS) is None
+    assert judge(ALL.get, lambda _: False, refuses_unknown=True)(BUS) is None
+    assert judge(ALL.get, lambda _: True, refuses_unknown=False)(BUS) is None
 
 
 def test_a_batch_of_a_device_that_is_not_active_is_refused_whatever_is_in_it() -> None:
-    closed = judge({"fleet/d1": DeviceState.SUSPENDED}.get, lambda: True, refuses_unknown=True)
+    closed = judge({"fleet/d1": DeviceState.SUSPENDED}.get, lambda _: True, refuses_unknown=True)
     rules = BatchRules(max_batch_bytes=1 << 20, refusal_of=closed)
     verdict = validate_batch(rules, Sender("fleet", "d1"), batch("d1", 1, 3))
     assert isinstance(verdict, Refusal)
@@ -113,7 +113,8 @@ def test_a_gateway_that_starts_with_its_clock_behind_is_not_healthy_and_reads_ag
     cluster = Cluster(Entry(active(), now_s - 200), Entry(revoke(active(), change()), now_s))
     monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
     check = RegistryCheck(
-        RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True), lambda: now_s - behind_s[0]
+        RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme",), unsigned=True),
+        lambda: now_s - behind_s[0],
     )
     check.reader.start()
     try:
@@ -133,7 +134,9 @@ def test_a_gateway_that_refuses_everybody_because_the_registry_is_empty_is_not_h
 ) -> None:
     cluster = Cluster()
     monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
-    check = RegistryCheck(RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True), MOMENT.timestamp)
+    check = RegistryCheck(
+        RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme",), unsigned=True), MOMENT.timestamp
+    )
     check.reader.start()
     try:
         wait_until(lambda: check.reader.standing.is_current, 10)

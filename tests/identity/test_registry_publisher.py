@@ -8,7 +8,8 @@ import pulsar
 import pytest
 
 from identity import registry_publisher
-from identity.registry_publisher import PublicationUnknown, RegistryPublisher, RegistryUnreachable
+from identity.registry_messages import devices_topic
+from identity.registry_publisher import PublicationUnknown, RegistryPublisher, RegistryRefused, RegistryUnreachable
 from runtime.pulsar_client import PulsarAccess
 from tests.identity.registry_strategies import active
 
@@ -19,7 +20,7 @@ class Client:
     def __init__(self, *, has_producer: bool) -> None:
         self._has_producer = has_producer
 
-    def create_producer(self, _: str) -> Client:
+    def create_producer(self, _: str, **__: object) -> Client:
         if not self._has_producer:
             raise pulsar.ConnectError("no way")
         return self
@@ -42,3 +43,47 @@ def test_what_was_sent_and_not_answered_may_be_published_and_what_was_not_sent_i
         publisher.publish(active())
     said = "whether acme/bus-1 is published" if has_producer else "acme/bus-1 is not published"
     assert (isinstance(lost.value, PublicationUnknown), str(lost.value).startswith(said)) == (has_producer, True)
+
+
+class Holding:
+    """A cluster in which somebody has the topics of these tenants to himself; a producer that is there loses its."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+        self.sent: list[str] = []
+
+    def create_producer(self, topic: str, **_: object) -> Any:
+        if topic in self.held:
+            raise pulsar.ProducerBusy("exclusive")
+        return HeldProducer(self, topic)
+
+    def close(self) -> None: ...
+
+
+class HeldProducer:
+    def __init__(self, cluster: Holding, topic: str) -> None:
+        self._cluster, self._topic = cluster, topic
+
+    def is_connected(self) -> bool:
+        return self._topic not in self._cluster.held
+
+    def send(self, *_: object, **__: object) -> None:
+        self._cluster.sent.append(self._topic)
+
+    def close(self) -> None: ...
+
+
+def test_a_topic_that_somebody_took_for_himself_is_refused_at_once_and_those_of_others_take_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, acme, zeta = Holding(), devices_topic("acme"), devices_topic("zeta")
+    monkeypatch.setattr(registry_publisher, "open_pulsar_client", lambda *_, **__: cluster)
+    with RegistryPublisher("pulsar://nowhere", PulsarAccess()) as publisher:
+        publisher.publish(active())
+        cluster.held.add(acme)
+        with pytest.raises(RegistryRefused, match=f"another producer has {acme} for itself alone"):
+            publisher.publish(active())
+        publisher.publish(active("zeta"))
+        cluster.held.clear()
+        publisher.publish(active())
+        assert (cluster.sent, publisher.topics_held) == ([acme, zeta, acme], {acme: 1})

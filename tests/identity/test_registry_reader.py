@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from itertools import permutations
 from typing import Any
 
+import pulsar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +21,21 @@ from identity import IdentityError
 from identity.precedence import Precedence
 from identity.publication_id import PROPERTY
 from identity.registry import DeviceEntry, DeviceState, enrol, revoke, suspend
-from identity.registry_messages import MAX_ENTRY_BYTES, DevicePublication, EntryRefused, entry_body, read_entry
-from identity.registry_reader import DeviceRegistry, Outranked, Repeated, Taken
+from identity.registry_messages import (
+    MAX_ENTRY_BYTES,
+    DevicePublication,
+    EntryRefused,
+    devices_topic,
+    entry_body,
+    read_entry,
+)
+from identity.registry_reader import DeviceRegistry, Outranked, RegistryReader, Repeated, Taken
+from runtime import compacted_topic
 from runtime.compacted_topic import TopicMessage
+from runtime.pulsar_client import PulsarAccess
 from telemetry import RefusalReason
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, MOMENT, active, expected, published
+from tests.waiting import wait_until
 
 NOW_MS = int(MOMENT.timestamp() * 1000)
 
@@ -129,7 +142,7 @@ def test_a_registry_that_is_full_still_locks_devices_out_and_lets_none_of_them_i
     assert held.problem == ""
     for number in range(2, 4):
         held.take(message(revoke(active("acme", f"bus-{number}"), CHANGE)), None)
-    refusal_of = judge(held.get, lambda: True, refuses_unknown=True)
+    refusal_of = judge(held.get, lambda _: True, refuses_unknown=True)
     reasons = [refusal_of(Sender("acme", f"bus-{number}")) for number in range(5)]
     assert [one and one.reason for one in reasons] == [
         None,
@@ -157,3 +170,121 @@ def test_whatever_a_message_raises_it_is_refused_and_counted(monkeypatch: pytest
     refused = held.take(message(active()), None)
     assert isinstance(refused, EntryRefused)
     assert (refused.key, held.counts.refused, len(held)) == (active().name, 1, 0)
+
+
+def test_an_entry_in_the_topic_of_another_tenant_is_none_and_the_one_in_its_own_topic_holds() -> None:
+    held = registry()
+    held.take(message(active()), None, "acme")
+    refused = held.take(message(revoke(active(), CHANGE), 7), None, "zeta")
+    assert isinstance(refused, EntryRefused)
+    assert (refused.reason, held.counts.refused_by) == ("other-tenant", {"other-tenant": 1})
+    assert "it stands in the topic of the tenant zeta" in held.last_refused
+    assert held.get("acme/bus-1") is DeviceState.ACTIVE
+
+
+def test_a_tenant_that_fills_its_share_leaves_room_for_another() -> None:
+    held = registry(max_devices=1)
+    became = [held.take(message(active(tenant, "bus-1")), None) for tenant in ("acme", "zeta")]
+    assert [type(one) for one in became] == [Taken, Taken]
+    assert isinstance(held.take(message(active("acme", "bus-2")), None), EntryRefused)
+    assert (held.names("acme"), len(held)) == ({"acme/bus-1"}, 2)
+
+
+class Topics:
+    """A cluster with a topic of each tenant, of which some are not let be read."""
+
+    def __init__(self, **messages: list[TopicMessage]) -> None:
+        self.messages = {devices_topic(tenant): found for tenant, found in messages.items()}
+        self.refused: set[str] = set()
+        self.clients = 0
+        self.begun = Counter[str]()
+
+    def __call__(self, *_: Any, **__: Any) -> Topics:
+        self.clients += 1
+        return self
+
+    def create_reader(self, topic: str, *_: Any, **__: Any) -> OneTopic:
+        if topic in self.refused:
+            raise pulsar.AuthorizationError("no")
+        self.begun[topic] += 1
+        return OneTopic([*self.messages[topic]])
+
+    def close(self) -> None: ...
+
+
+class OneTopic:
+    def __init__(self, left: list[TopicMessage]) -> None:
+        self._left = left
+
+    def is_connected(self) -> bool:
+        return True
+
+    def has_message_available(self) -> bool:
+        return bool(self._left)
+
+    def read_next(self, _: int) -> ReadMessage:
+        if not self._left:
+            threading.Event().wait(0.01)
+            raise pulsar.Timeout
+        return ReadMessage(self._left.pop(0))
+
+    def close(self) -> None: ...
+
+
+class ReadMessage:
+    def __init__(self, message: TopicMessage) -> None:
+        self._message = message
+
+    def message_id(self) -> int:
+        return 1
+
+    def partition_key(self) -> str | None:
+        return self._message.key
+
+    def data(self) -> bytes:
+        return self._message.body
+
+    def properties(self) -> Mapping[str, str]:
+        return self._message.properties
+
+    def publish_timestamp(self) -> int:
+        return self._message.published_ms
+
+
+def test_a_topic_that_cannot_be_read_is_named_and_those_of_other_tenants_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics = Topics(acme=[message(active())], zeta=[message(active("zeta"))])
+    topics.refused.add(devices_topic("acme"))
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", topics)
+    reads_again = threading.Event()
+
+    def asked_once() -> bool:
+        was_asked = reads_again.is_set()
+        reads_again.clear()
+        return was_asked
+
+    reader = RegistryReader(
+        "pulsar://nowhere",
+        PulsarAccess(),
+        registry(clock=MOMENT.timestamp),
+        tenants=("acme", "zeta"),
+        starts_anew=asked_once,
+    )
+    reader.start()
+    wait_until(lambda: reader.was_read("zeta") and reader.standing.refusal is not None, 10)
+    assert (reader.is_current("zeta"), reader.was_read("acme"), reader.standing.was_current) == (True, False, False)
+    assert reader.standing.problem.startswith("persistent://acme/registry/devices: AuthorizationError")
+    assert reader.registry.names("zeta") == {"zeta/bus-1"}
+    assert not reader.was_read("stranger"), "while one topic is not read a tenant without one is not judged"
+    clients = topics.clients
+    topics.refused.clear()
+    wait_until(lambda: reader.standing.is_current, 20)
+    assert (reader.was_read("stranger"), len(reader.registry), topics.clients) == (True, 2, clients), (
+        "one client serves all topics"
+    )
+    begun = topics.begun.copy()
+    reads_again.set()
+    wait_until(lambda: all(topics.begun[topic] == count + 1 for topic, count in begun.items()), 10)
+    wait_until(lambda: reader.standing.is_current, 10)
+    reader.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from identity.confirmations import encode_confirmation
 from identity.operator_settings import NotInSettings, OperatorSettings
 from identity.publication_id import PROPERTY, next_publication_id
 from identity.registry import DeviceEntry, DeviceState, enrol, revoke
-from identity.registry_messages import entry_body
+from identity.registry_messages import devices_topic, entry_body, tenant_of
 from identity.registry_publisher import PublicationUnknown, RegistryRefused, RegistryUnreachable
 from identity.registry_reader import DeviceRegistry, RegistryReader
 from identity.registry_session import ClockRefused, RegistrySession
@@ -71,6 +71,10 @@ class Topic:
 class Reader(RegistryReader[Any]):
     topic: Topic
 
+    def __init__(self, *arguments: Any, tenants: Collection[str], **more: Any) -> None:
+        super().__init__(*arguments, tenants=tenants, **more)
+        self.tenants = tenants
+
     @property
     def standing(self) -> TopicStanding:
         # As one that is still reading: more with each look.
@@ -85,7 +89,8 @@ class Reader(RegistryReader[Any]):
             self.hear(message)
 
     def hear(self, message: TopicMessage) -> None:
-        self._take(message)
+        if (tenant := tenant_of(message.key or "")) in self.tenants:
+            self._take(tenant, message)
 
     def close(self) -> None:
         pass
@@ -232,6 +237,13 @@ def test_a_region_that_nobody_confirms_for_is_refused_with_the_nearest_name() ->
     assert (refused.value.name, refused.value.nearest) == ("eu1", "eu")
 
 
+@pytest.mark.usefixtures("topic")
+def test_a_device_of_a_tenant_whose_topic_is_not_read_is_refused_by_its_tenant_and_is_not_unknown() -> None:
+    refused = pytest.raises(NotInSettings, match="there is no tenant 'acma': did you mean acme")
+    with RegistrySession(SETTINGS, names={"acma/bus-1"}) as session, refused:
+        session.get("acma/bus-1")
+
+
 @pytest.fixture
 def regions(monkeypatch: pytest.MonkeyPatch) -> list[TopicMessage]:
     """What the confirmations' topic holds; each publication is confirmed by the regions that `confirms` names."""
@@ -300,13 +312,14 @@ def test_what_cannot_be_read_to_its_end_confirms_nothing(
 def test_who_is_not_let_in_hears_so_at_once_with_the_role_the_topic_and_the_right(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = TopicStanding(problem="AuthorizationError", refusal=AccessRefusal.NO_RIGHT)
+    where = devices_topic("acme")
+    refused = TopicStanding(problem="AuthorizationError", refusal=AccessRefusal.NO_RIGHT, topic=where)
     monkeypatch.setattr(Reader, "standing", refused)
     token = TokenKey(ec.generate_private_key(ec.SECP256R1())).token(
         "gateway-us", issuer="https://keys.example", now_s=time.time(), life_s=60
     )
     settings = SETTINGS.model_copy(update={"access": PulsarAccess(token=SecretStr(token))})
-    said = "the role gateway-us may not consume persistent://fleet/reference/devices"
+    said = "the role gateway-us may not consume persistent://acme/registry/devices"
     began_s = time.monotonic()
     with pytest.raises(RegistryRefused, match=said):
         RegistrySession(settings).__enter__()

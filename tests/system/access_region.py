@@ -72,6 +72,7 @@ class AccessRegion:
             pid_file = "{self.pid_file}"
             log_file = "{self.log_file}"
             [registry]
+            tenants = ["acme", "zeta"]
             service_url = "{service_url}"
             {trust}
             [authority]

@@ -100,6 +100,7 @@ class GuardedRegion:
             backoff_max_s = 1
             operation_timeout_s = 5
             [registry]
+            tenants = ["{TENANT}"]
             service_url = "{service_url}"
             operators = "{stack_operator(self.stack.folder).operators_file}"
             [registry.access]

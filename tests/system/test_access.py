@@ -20,7 +20,7 @@ from identity import AuthorityFolder
 from identity.device_cli import app
 from identity.operator_files import operators_toml, read_operator_key, trust_operator, write_operator
 from identity.registry import DeviceEntry, resume, revoke, suspend
-from identity.registry_messages import DEVICES_TOPIC
+from identity.registry_messages import devices_topic
 from identity.registry_publisher import RegistryPublisher
 from identity.registry_signing import signed_by
 from runtime.compacted_topic import CompactedTopicReader
@@ -42,12 +42,12 @@ def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarCluster]:
     try:
         cluster.start()
         cluster.wait()
-        admin = f"{cluster.admin_url}/admin/v2"
+        admin, keep = f"{cluster.admin_url}/admin/v2", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         wait_until(lambda: "eu" in httpx.get(f"{admin}/clusters").json(), 20)
-        httpx.put(f"{admin}/tenants/fleet", json={"allowedClusters": ["eu"]}).raise_for_status()
-        retention = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
-        for namespace in ("reference", "access"):
-            httpx.put(f"{admin}/namespaces/fleet/{namespace}", json=retention).raise_for_status()
+        for tenant in ("fleet", "acme", "zeta"):
+            httpx.put(f"{admin}/tenants/{tenant}", json={"allowedClusters": ["eu"]}).raise_for_status()
+        for namespace in ("fleet/reference", "fleet/access", "acme/registry", "zeta/registry"):
+            httpx.put(f"{admin}/namespaces/{namespace}", json={"retention_policies": keep}).raise_for_status()
         yield cluster
     finally:
         cluster.stop()
@@ -201,7 +201,7 @@ def test_what_nobody_signed_lets_nobody_in_again_and_is_counted(
     reader = CompactedTopicReader(
         pulsar.service_url,
         PulsarAccess(),
-        DEVICES_TOPIC,
+        devices_topic("acme"),
         lambda message: last.update({message.key: json.loads(message.body)["state"]}),
     )
     reader.start()
@@ -232,7 +232,7 @@ def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
     publish(revoke(active("acme", "kept"), change()))
     wait_until(lambda: eu.is_refused(context), 10)
     eu.kill_daemon()
-    topic = DEVICES_TOPIC.replace("://", "/")
+    topic = devices_topic("acme").replace("://", "/")
     httpx.delete(f"{pulsar.admin_url}/admin/v2/{topic}?force=true", timeout=30).raise_for_status()
     # Healthy only once the topic has it.
     eu.start_daemon()
@@ -240,7 +240,7 @@ def test_a_registry_that_was_lost_is_written_again_by_the_daemons(
     reader = CompactedTopicReader(
         pulsar.service_url,
         PulsarAccess(),
-        DEVICES_TOPIC,
+        devices_topic("acme"),
         lambda message: last.update({message.key: json.loads(message.body)["state"]}),
     )
     reader.start()

@@ -30,25 +30,26 @@ RUNBOOK = Path(__file__).parents[2] / "docs/runbooks/stolen-token.md"
 BATCHES = "persistent://canary/telemetry-eu/batches-partition-0"
 FENCES = "persistent://fleet/reference/fences"
 MASTER_DATA = ("fences", "tariffs", "accounts", "legal-entities", "exchange-rates", "alert-rules")
-REFERENCE = (*MASTER_DATA, "devices", "revocation-lists")
+REFERENCE = (*MASTER_DATA, "revocation-lists")
 EVENTS = ("geofence", "encounters", "verdicts", "undelivered")
 REGIONAL = {
     "gateway-R": """
-        produce T/telemetry-R/batches, produce T/telemetry-R/refused, consume fleet/reference/devices""",
+        produce T/telemetry-R/batches, produce T/telemetry-R/refused, consume T/registry/devices""",
     "alerts-R": """
         consume T/telemetry-R/batches, produce T/alerts-R/alerts, produce T/alerts-R/processes,
         consume T/alerts-R/processes, consume fleet/reference/fences,
         expire messages of T/telemetry-R/batches alerts""",
     "access-R": """
-        produce fleet/reference/devices, consume fleet/reference/devices, produce fleet/reference/revocation-lists,
+        produce T/registry/devices, consume T/registry/devices, produce fleet/reference/revocation-lists,
         consume fleet/reference/revocation-lists, produce fleet/access/confirmations""",
     "canary-R": "consume canary/telemetry-R/batches, consume canary/alerts-R/alerts",
-    "fleet-operator": """
-        produce fleet/reference/devices, consume fleet/reference/devices, consume fleet/access/confirmations""",
+    "fleet-operator": "produce T/registry/devices, consume T/registry/devices, consume fleet/access/confirmations",
+    "fleet-operator-T": "produce T/registry/devices, consume T/registry/devices, consume fleet/access/confirmations",
 }
 CENTRAL = {
     "canary-R": REGIONAL["canary-R"],
     "fleet-operator": REGIONAL["fleet-operator"],
+    "fleet-operator-T": REGIONAL["fleet-operator-T"],
     "publisher": ", ".join(f"{action} fleet/reference/{one}" for one in REFERENCE for action in ("produce", "consume")),
     "jobs": ", ".join(
         (
@@ -86,7 +87,8 @@ def expected() -> dict[tuple[str, str], set[str]]:
                     for tenant in ("fleet", "canary"):
                         said = rights.replace("-R", f"-{region}").replace("T/", f"{tenant}/")
                         words = {" ".join(one.split()) for one in said.split(",")}
-                        found.setdefault((cluster, role.replace("-R", f"-{region}")), set()).update(words)
+                        name = role.replace("-R", f"-{region}").replace("-T", f"-{tenant}")
+                        found.setdefault((cluster, name), set()).update(words)
     return found
 
 

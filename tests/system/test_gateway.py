@@ -77,14 +77,15 @@ def test_batches_of_devices_that_the_registry_does_not_let_send_are_refused_and_
     region: PulsarRegion, devices: Callable[..., Devices], tmp_path: Path
 ) -> None:
     admin, anna = f"{region.pulsar.admin_url}/admin/v2", operator("anna", tenants=("known",), kinds=("device",))
-    httpx.put(f"{admin}/namespaces/fleet/reference", json={}).raise_for_status()
+    httpx.put(f"{admin}/tenants/known", json={"allowedClusters": [region.pulsar.cluster]}).raise_for_status()
+    httpx.put(f"{admin}/namespaces/known/registry", json={}).raise_for_status()
     with RegistryPublisher(region.pulsar.service_url, region.pulsar.access, sign=signed_by(anna.key)) as publisher:
         publisher.publish(active("known", "known-0"))
         publisher.publish(suspend(active("known", "known-1"), change()))
     with RegistryPublisher(region.pulsar.service_url, region.pulsar.access) as stranger:
         stranger.publish(active("known", "known-2"))
     fleet, trusted = devices("known", 3, 1), operators_file(tmp_path / "operators.toml", anna)
-    registry = f'[registry]\nservice_url = "{region.pulsar.service_url}"\noperators = "{trusted}"'
+    registry = f'[registry]\ntenants = ["known"]\nservice_url = "{region.pulsar.service_url}"\noperators = "{trusted}"'
     with region.gateway("known-1", more=registry) as gateway:
         wait_until(lambda: gateway.status().registry_current is True, 20)
         fleet.send_unacknowledged()

@@ -40,7 +40,9 @@ def enroller(name: str = "access@eu", **more: Any) -> NewOperator:
 def key_of(folder: Path, own: NewOperator, *trusted: NewOperator) -> AccessKey:
     write_operator(folder / "own.key", own)
     operators = operators_file(folder / "operators.toml", *trusted)
-    settings = RegistrySettings(service_url="pulsar://host:6650", operators=operators, key=folder / "own.key")
+    settings = RegistrySettings(
+        tenants=("acme",), service_url="pulsar://host:6650", operators=operators, key=folder / "own.key"
+    )
     return AccessKey(settings, "eu", settings.followed())
 
 
@@ -83,7 +85,7 @@ def test_the_key_of_another_region_is_a_problem(tmp_path: Path) -> None:
 def test_settings_of_a_signed_registry_need_the_daemons_key() -> None:
     place = {"rules_file": "a", "password_file": "b", "pid": 5}
     broker = place | {"revocation_file": "c", "guard_socket": "d", "guard_secret_file": "e"}
-    registry = {"service_url": "pulsar://host:1", "operators": "f"}
+    registry: dict[str, object] = {"service_url": "pulsar://host:1", "operators": "f", "tenants": ["acme"]}
     facts = {"region": "eu", "broker": broker, "registry": registry, "authority": {"folder": "g"}}
     with pytest.raises(ValueError, match=r"registry\.key"):
         AccessSettings.model_validate_json(json.dumps(facts))
@@ -109,3 +111,9 @@ def test_a_confirmation_counts_only_if_its_region_signed_it(tmp_path: Path) -> N
     changed = decode_confirmation(other)
     assert changed is not None
     assert not is_of_its_region(changed, other, signed["eu"], keys)
+
+
+@pytest.mark.parametrize("tenants", [[], ["acme", "acme"]])
+def test_a_registry_without_tenants_is_an_error_that_says_how_to_name_them(tenants: list[str]) -> None:
+    with pytest.raises(ValueError, match=r'as tenants = \["acme"\]: .*persistent://TENANT/registry/devices'):
+        RegistrySettings.model_validate({"service_url": "pulsar://host:1", "unsigned": True, "tenants": tenants})

@@ -25,6 +25,7 @@ folder = "/var/lib/queues"
 bounds = {{ max_packet_mb = {packet_mb} }}
 tls = {tls}
 [registry]
+tenants = ["acme"]
 service_url = "pulsar+ssl://pulsar:6651"
 unsigned = true
 [authority]

@@ -56,6 +56,7 @@ folder = "{own}"
 [broker.server.tls]
 {server}
 [registry]
+tenants = ["acme"]
 service_url = "pulsar://127.0.0.1:1"
 admin_url = "http://127.0.0.1:1"
 operators = "{made}/operators.toml"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import create_autospec
 
+import pulsar
 import pytest
 
 from gateway.access.enrolment import EnrolmentDesk, PublishEntry, SendAnswer
@@ -15,7 +16,7 @@ from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.errors import EntryNotTaken
 from identity.registry import DeviceEntry, enrol
-from identity.registry_publisher import RegistryPublisher
+from identity.registry_publisher import RegistryPublisher, RegistryRefused, RegistryUnreachable
 from runtime.broker_settings import BrokerSettings
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 from tests.waiting import wait_until
@@ -122,3 +123,44 @@ def test_who_is_not_read_back_keeps_nobody_else_waiting(monkeypatch: pytest.Monk
         wait_until(lambda: stuck in ANSWERED, 10)
     finally:
         service.close()
+
+
+def test_a_tenant_whose_topic_takes_nothing_is_refused_and_keeps_nobody_else_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stuck, other = (enrol(expected(device=device), CERTIFICATE, CHANGE) for device in ("stuck", "bus-1"))
+    names = {entry.name: entry for entry in (stuck, other)}
+    desk = create_autospec(EnrolmentDesk, instance=True)
+    desk.on_request.side_effect = lambda sender, *_, **__: [PublishEntry(names[sender])]
+    desk.on_persisted.side_effect = lambda name, **_: [SendAnswer(name, b"granted")]
+    desk.on_not_taken.side_effect = lambda name, why, **_: [SendAnswer(f"{name}: {why}", b"refused")]
+    monkeypatch.setattr("gateway.access.enrolment_service.EnrolmentDoor", Door)
+    monkeypatch.setattr(Door, "asks", tuple(names))
+    ANSWERED.clear()
+    registry = Registry()
+    sends = registry.sender.publish.side_effect
+
+    def publish(entry: DeviceEntry, warrant: str) -> str:
+        if entry is stuck:
+            raise RegistryRefused("held") from pulsar.ProducerBusy("held")
+        sent: str = sends(entry, warrant)
+        registry.book.take(entry)
+        return sent
+
+    registry.sender.publish.side_effect = publish
+    doors = EnrolmentDoors(name="devices", claims=BrokerSettings(username="claims"), devices=BrokerSettings())
+    service = EnrolmentService(desk, doors, registry.publisher.publish, registry.publisher.is_taken)
+    service.start()
+    try:
+        wait_until(lambda: len(ANSWERED) == 2, 10)
+    finally:
+        service.close()
+    assert [*ANSWERED] == [f"{stuck.name}: held", other.name]
+
+
+def test_a_cluster_that_is_away_is_waited_for() -> None:
+    registry = Registry()
+    registry.sender.publish.side_effect = RegistryUnreachable("away")
+    registry.sender.publish.side_effect.__cause__ = pulsar.ConnectError("away")
+    with pytest.raises(RegistryUnreachable, match="away"):
+        registry.publisher.publish(ENTRY)

@@ -38,7 +38,7 @@ class Region:
 
     def __init__(self, topic: Topic, path: Path, keys: OperatorKeys = KEYS, clock_off_s: float = 0) -> None:
         self._topic, self.clock_off_s, self.keys = topic, clock_off_s, keys
-        self.displaced = Displaced(lambda: True, lambda: topic.now_s)
+        self.displaced = Displaced(lambda _: True, lambda: topic.now_s)
         self.seen = topic.open_files.enter_context(SeenEntries(path, lambda: topic.now_s))
         self.registry: DeviceRegistry[DeviceEntry] = DeviceRegistry(
             lambda made, _: made.entry,
@@ -62,7 +62,7 @@ class Region:
     def begin(self) -> None:
         """Read the topic from its beginning."""
         self.read = 0
-        self.held.on_begin()
+        self.held.on_begin("acme")
 
     def end(self) -> None:
         """It is killed; its file stays."""
@@ -76,8 +76,8 @@ class Region:
         for message in self._topic.messages[self.read :]:
             self.held.take(message, self.registry.take(message, self.check))
         self.read = len(self._topic.messages)
-        self.held.on_standing(TopicStanding(is_current=True))
-        for name in self.displaced.take_due(100):
+        self.held.on_standing("acme", TopicStanding(is_current=True))
+        for name in self.displaced.take_due("acme", 100):
             if (again := self.held.message(name)) is not None:
                 self._topic.messages.append(again)
 
@@ -112,7 +112,7 @@ class Sent:
 
 
 def publisher_of(region: Region) -> AccessPublisher:
-    settings = RegistrySettings(service_url="pulsar://nowhere:1", unsigned=True)
+    settings = RegistrySettings(service_url="pulsar://nowhere:1", tenants=("acme",), unsigned=True)
     return AccessPublisher(settings, "eu", AccessKey(settings, "eu", None), region.displaced, region.held.message)
 
 
@@ -203,11 +203,11 @@ def test_an_entry_that_the_disk_does_not_give_now_is_published_when_it_does(topi
         other.execute("ALTER TABLE entries RENAME TO away")
         region.displaced.note(NAME, "outranked")
         for _ in range(3):
-            publisher._send_again(lambda: pytest.fail("there is nothing to send"))
+            publisher._send_again("acme", lambda: pytest.fail("there is nothing to send"))
         assert (region.displaced.published.total(), len(region.displaced)) == (0, 1)
         assert "no such table" in region.seen.problem
         other.execute("ALTER TABLE away RENAME TO entries")
-    publisher._send_again(lambda: Sent(made))
+    publisher._send_again("acme", lambda: Sent(made))
     assert [message.body for message in made] == [REVOKED.body]
     assert (region.displaced.published.total(), len(region.displaced)) == (1, 0)
 

@@ -35,7 +35,7 @@ class Process:
         self.book = EntryBook("eu")
         check = check_by(keys)
         with SeenEntries(path) as seen:
-            held = HeldEntries(self.registry, seen, Displaced(lambda: True), check)
+            held = HeldEntries(self.registry, seen, Displaced(lambda _: True), check)
             self.restored = [made.entry for made in held.restore()]
             for entry in self.restored:
                 self.book.take(entry)

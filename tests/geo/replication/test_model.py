@@ -34,6 +34,8 @@ def test_each_region_has_a_namespace_on_its_cluster_and_the_centre() -> None:
         **{f"{tenant}/alerts-{region}": {region, "hq"} for tenant in ("canary", "fleet") for region in ("eu", "us")},
         "fleet/reference": {"eu", "us", "hq"},
         "fleet/access": {"eu", "us", "hq"},
+        "canary/registry": {"eu", "us", "hq"},
+        "fleet/registry": {"eu", "us", "hq"},
         "canary/events": {"hq"},
         "fleet/events": {"hq"},
     }
@@ -76,6 +78,7 @@ def test_each_operator_has_namespaces_of_its_own_and_no_other_tenant_has() -> No
         *(f"{tenant}/telemetry-{region}" for tenant in topology.operators for region in ("eu", "us")),
         *(f"{tenant}/alerts-{region}" for tenant in topology.operators for region in ("eu", "us")),
         *(f"{tenant}/events" for tenant in topology.operators),
+        *(f"{tenant}/registry" for tenant in topology.operators),
     }
     assert placed["kaze/telemetry-eu"][1] == {"eu", "hq"}
     assert placed["kaze/events"][1] == {"hq"}
@@ -96,7 +99,7 @@ def test_the_quotas_of_a_tenant_are_of_its_own_namespace_only() -> None:
         (
             'quotas."telemetry-{region}"',
             "quotas.telemetry",
-            "of an operator only; known are alerts-{region}, events, telemetry-{region}",
+            "of an operator only; known are alerts-{region}, events, registry, telemetry-{region}",
         ),
         ("size_mb = 7 ", "size_mb = 5000 ", "backlog_quota.size_mb must be smaller than retention.size_mb"),
         ("operator = true", "operator = false", "namespaces with {tenant} need a tenant with operator = true"),
@@ -117,7 +120,7 @@ def test_a_mistake_in_a_tenant_is_named(old: str, new: str, said: str) -> None:
 
 def test_links_are_every_direction_of_every_namespace() -> None:
     links = load(Topology, LOCAL / "topology.toml").links()
-    assert len(links) == 28
+    assert len(links) == 40
     assert ("fleet/telemetry-eu", "eu", "hq") in links
     assert ("fleet/telemetry-eu", "us", "hq") not in links
 

@@ -181,7 +181,7 @@ def test_a_role_without_a_token_at_hand_is_unknown_and_what_is_bad_stays_bad(tmp
     ("topic", "writers"),
     [
         ("reference/tariffs", set()),
-        ("reference/devices", {"access-eu", "fleet-operator"}),
+        ("registry/devices", {"access-eu", "fleet-operator", "fleet-operator-fleet"}),
         ("reference/revocation-lists", {"access-eu"}),
         ("access/confirmations", {"access-eu"}),
     ],
@@ -196,6 +196,10 @@ def test_in_a_region_of_the_local_stack_each_role_writes_what_is_its_own_alone(
     assert {role for role in roles if not role.startswith("replication-")} == writers
     assert "consume" in wanted.grants("eu", "fleet/access")["fleet/access/confirmations"]["fleet-operator"]
     assert "gateway-eu" not in wanted.grants("eu", "fleet/reference")["fleet/reference/accounts"]
+    assert [*wanted.roles_by_name()["fleet-operator-canary"].grants] == [
+        "canary/registry/devices",
+        "fleet/access/confirmations",
+    ], "a tenant's own role has no topic of another tenant"
 
 
 def test_an_alert_process_reads_batches_and_fences_and_says_alerts_in_its_region_alone() -> None:
