@@ -14,6 +14,7 @@ from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.maintenance_cli import maintain
 from cloud_jobs.measure import measure
 from cloud_jobs.status.cli import status
+from cloud_jobs.subject_cli import app as subject
 from cloud_jobs.verdicts_cli import verdicts
 from runtime.version import add_version_option
 
@@ -149,6 +150,7 @@ def bundle(
 
 app.command()(close)
 # these start no Spark: they work on files, topics and tables
+app.add_typer(subject, name="subject")
 app.command()(maintain)
 app.command()(verdicts)
 app.command()(status)

@@ -36,6 +36,8 @@ from settings import Settings, SettingsError
 TENANT: Final = "{tenant}"
 """In the name of a topic: each tenant has one."""
 TENANT_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+RETENTION_DAYS: Final = 400
+"""How long positions and events are kept by default: a year of bills, and a month to correct the last of them."""
 MAX_GAP_S: Final = MAX_SEGMENT.total_seconds()
 """A new fix changes what is within two gaps around it, and all of that is computed again."""
 
@@ -149,6 +151,14 @@ class ReferenceSettings(Settings):
             raise NobodyTrusted(f"reference.operators: {'; '.join(error.lines)}") from error
 
 
+class PrivacySettings(Settings):
+    """How readings of positions are accounted for."""
+
+    access_log: Path | None = Field(
+        default=None, description="file that names who read positions; none: beside the lake, if that is a folder"
+    )
+
+
 class CloudSettings(Settings):
     """Everything a job needs to know. `clusters` in the order in which they are tried."""
 
@@ -173,6 +183,7 @@ class CloudSettings(Settings):
     verdicts: VerdictSettings = VerdictSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     spark: SparkSettings = Field(default_factory=SparkSettings)
+    privacy: PrivacySettings = PrivacySettings()
     status: CentreLimits = CentreLimits()
     metrics: MetricsSettings = MetricsSettings()
 
@@ -180,11 +191,33 @@ class CloudSettings(Settings):
     def _fits(self) -> Self:
         if self.tracks.max_gap_s > MAX_GAP_S:
             raise ValueError(f"tracks.max_gap_s cannot exceed {MAX_GAP_S:g} s, a day")
+        upkeep = self.upkeep
+        if (upkeep.erase_events_after_days or 0) < (upkeep.erase_positions_after_days or 0):
+            raise ValueError(
+                "maintenance.erase_events_after_days must not be less than erase_positions_after_days: events of"
+                " positions that are kept are computed again"
+            )
         if self.object_store.model_fields_set and not is_object_store(self.lake):
             raise ValueError(
                 f"object_store is for a lake at s3://bucket/prefix, and the lake is the folder {self.lake}"
             )
         return self
+
+    @property
+    def upkeep(self) -> MaintenanceSettings:
+        """The settings of the maintenance, with the days that follow from others where none are set.
+
+        Nothing is erased by default that the ingest still takes for recent, as in a replay of old data.
+        """
+        given, days = self.maintenance, max(RETENTION_DAYS, self.ingest.max_age_days)
+        positions = given.erase_positions_after_days or days
+        return given.model_copy(
+            update={
+                "erase_positions_after_days": positions,
+                "erase_events_after_days": given.erase_events_after_days or positions,
+                "erase_quarantine_after_days": given.erase_quarantine_after_days or days,
+            }
+        )
 
     def beside(self, folder: Path) -> Self:
         """The same settings, in which a lake, checkpoints or keys with a relative path are within this folder."""
@@ -192,7 +225,9 @@ class CloudSettings(Settings):
         keys, operators = self.ingest.sealing_keys, self.reference.operators
         ingest = self.ingest.model_copy(update={"sealing_keys": keys and folder / keys})
         reference = self.reference.model_copy(update={"operators": operators and folder / operators})
-        paths = {"lake": lake, "checkpoints": folder / self.checkpoints}
+        log = self.privacy.access_log
+        privacy = self.privacy.model_copy(update={"access_log": log and folder / log})
+        paths = {"lake": lake, "checkpoints": folder / self.checkpoints, "privacy": privacy}
         return self.model_copy(update={**paths, "ingest": ingest, "reference": reference})
 
     @property

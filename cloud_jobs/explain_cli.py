@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,6 +13,9 @@ from cloud_jobs.device_option import device_of
 from cloud_jobs.error_messages import cloud_errors_as_messages
 from cloud_jobs.lake.coverage import TenantDevice
 from settings import printable_json
+
+if TYPE_CHECKING:
+    from cloud_jobs.explain.issued_line import ExplainedLine
 
 NOT_AGREED: Final = 3
 """The exit status where something does not come out once more, or is unknown."""
@@ -33,10 +36,15 @@ def explain(
         Path | None, typer.Option("--picture", help="Write the track and the zone's border into this SVG file.")
     ] = None,
     seller: Annotated[str | None, typer.Option(help="The legal entity, if two have this number.")] = None,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(envvar="WAYBILL_ACCESS_LOG", help="Where this reading is logged; else beside the lake."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Take a line apart: the hours that were rated, and whether records, fences and prices give them again.
 
+    Each reading is logged with the user and the device; if that fails nothing is shown.
     Exit status: 0 everything agrees, 3 something does not or is unknown.
 
     Example: waybill bill explain WB-EU-00000001 3 --lake lake --device acme/eu-0001 --picture line3.svg
@@ -45,10 +53,9 @@ def explain(
     from cloud_jobs.explain.drawing import drawing_of
     from cloud_jobs.explain.issued_line import explain_line
     from cloud_jobs.explain.records_of import records_of_hour
-    from cloud_jobs.explain.terminal import line_tables, line_values, record_values, records_table
-    from cloud_jobs.fitted_table import screen
     from cloud_jobs.lake.location import Location
     from cloud_jobs.lake.tables import Lake
+    from cloud_jobs.maintenance.personal import access_log_of, log_access
     from cloud_jobs.result_file import writing_result
 
     opened, wanted = Lake(Location.of(lake)), None if device is None else device_of(device)
@@ -61,22 +68,39 @@ def explain(
     if asked is not None and not hours:
         raise typer.BadParameter(f"the line counts nothing of the hour {hour}; without --hour all its hours are listed")
     of_device = TenantDevice(key.tenant, key.device)
+    what = {"document": number, "line": line, "hour": asked}
+    log_access(access_log or access_log_of(opened.location), "waybill bill explain", [of_device], **what)
     records = [row for one in hours for row in records_of_hour(opened, of_device, one, limit)]
     count = sum(one.seq_ranges.count for one in hours)
     if picture is not None:
         with writing_result(picture) as file:
             file.write(drawing_of(found))
-    if as_json:
-        of_hour = {"records": record_values(records), "records_in_all": count} if hours else {}
-        values = line_values(found, limit) | of_hour
-        sys.stdout.write(printable_json(values, indent=2, sort_keys=True) + "\n")
-    else:
-        console = screen()
-        console.print(line_tables(found, limit))
-        if asked is not None:
-            console.print(records_table(asked, records, count))
+    _show(found, asked, records, count, limit=limit, as_json=as_json)
     if found.explanation.agrees is not True:
         raise typer.Exit(NOT_AGREED)
+
+
+def _show(
+    found: ExplainedLine,
+    asked: datetime | None,
+    records: list[dict[str, Any]],
+    count: int,
+    *,
+    limit: int,
+    as_json: bool,
+) -> None:
+    from cloud_jobs.explain.terminal import line_tables, line_values, record_values, records_table
+    from cloud_jobs.fitted_table import screen
+
+    if as_json:
+        of_hour = {} if asked is None else {"records": record_values(records), "records_in_all": count}
+        values = line_values(found, limit) | of_hour
+        sys.stdout.write(printable_json(values, indent=2, sort_keys=True) + "\n")
+        return
+    console = screen()
+    console.print(line_tables(found, limit))
+    if asked is not None:
+        console.print(records_table(asked, records, count))
 
 
 def _hour(text: str) -> datetime:

@@ -73,7 +73,7 @@ def maintain(
         return
     asked = [] if before is None else [Erasure(tenant, erase, before.replace(tzinfo=UTC))]
     with cloud_errors_as_messages("cloud-jobs"), stop_on_signals() as stop:
-        maintenance = Maintenance(settings.tables, settings.maintenance, stop=stop)
+        maintenance = Maintenance(settings.tables, settings.upkeep, stop=stop)
 
         def run_once() -> MaintenanceRun:
             run = maintenance.run(asked, dry_run=dry_run, once_each=once_each)
@@ -123,9 +123,11 @@ def _list_erasures(lake: Lake, *, as_json: bool) -> None:
     with cloud_errors_as_messages("cloud-jobs"):
         rows = sorted(lake.rows("erasures").to_pylist(), key=lambda row: int(row["number"]))
     for row in rows:
-        shown = row | {name: row[name].isoformat() for name in ("before", "erased_at")}
+        moments = {name: row[name] for name in ("since", "before", "erased_at") if row[name] is not None}
+        shown = row | {name: moment.isoformat() for name, moment in moments.items()}
         whose = f"{row['tenant'] or 'any tenant'}/{row['device'] or 'any device'}"
-        line = f"{row['number']}  {whose}  positions before {shown['before']}, declared {shown['erased_at']}"
+        what = "positions" if row["since"] is None else f"everything from {shown['since']} on, and"
+        line = f"{row['number']}  {whose}  {what} before {shown['before']}, declared {shown['erased_at']}"
         typer.echo(json.dumps(shown) if as_json else line)
     if not rows and not as_json:
         typer.echo("nothing was ever declared erased")
@@ -171,6 +173,8 @@ def _table(run: MaintenanceRun, *, dry_run: bool) -> str:
     widths = [max(len(line[at]) for line in lines) for at in range(len(_HEADER))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     erased = f"{run.positions_erased:,} positions and {run.conflicts_erased:,} conflicts with them erased"
+    if derived := sum(run.derived_erased.values()):
+        erased += f", {derived:,} rows of events, encounters, alerts, verdicts and quarantine erased"
     deleted = (
         f"{run.coverage_files:,} files of the coverage, {run.fence_files:,} of former fences and {run.dead_rows:,} rows"
         " of dead closings deleted"

@@ -60,8 +60,8 @@ KNOWN_FILES: Final = {
     "CloudSettings": _file(
         "cloud-jobs",
         "checkpoints clusters lake",
-        "access geofence ingest maintenance metrics object_store proximity reference spark status tenants "
-        "tracks usage verdicts",
+        "access geofence ingest maintenance metrics object_store privacy proximity reference spark status "
+        "tenants tracks usage verdicts",
     ),
     "OperatorSettings": _file(
         "waybill device",

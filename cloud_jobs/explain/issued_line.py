@@ -43,7 +43,8 @@ class ExplainedLine:
 
     `posted`: the charge that was posted before a note (None: no note, or there was none). `is_void`: what is explained
     was posted, and is taken back. `erased_before`: positions of the device before this moment are erased, and their
-    hours not computed again. `again`: what was computed again; None: no hour could be.
+    hours not computed again. `requests`: rows of `erasures` that data subjects asked for. `again`: what was computed
+    again; None: no hour could be.
     """
 
     number: str
@@ -54,6 +55,7 @@ class ExplainedLine:
     posted: Charge | None
     is_void: bool
     erased_before: datetime | None
+    requests: tuple[dict[str, Any], ...]
     again: MeteredAgain | None
 
 
@@ -96,8 +98,14 @@ def explain_line(
         posted=None if posted is None else _charge(issued.charges[posted.in_register], key),
         is_void=issued.closing is None,
         erased_before=erased,
+        requests=_requests(lake, key) if erased else (),
         again=again,
     )
+
+
+def _requests(lake: Lake, key: ChargeKey) -> tuple[dict[str, Any], ...]:
+    rows = lake.rows("erasures", where=[("device", "=", key.device)]).to_pylist()
+    return tuple(row for row in rows if row["since"] is not None and row["tenant"] == key.tenant)
 
 
 def _tracks(snapshot: Snapshot) -> TrackSettings:

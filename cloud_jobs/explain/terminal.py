@@ -19,6 +19,7 @@ from cloud_jobs.fitted_table import Column, FittedTable
 from geo.reference.moments import stamp
 from geo.spatial import ENGINE_VERSION
 
+_REQUEST: Final = ("since", "before", "erased_at")
 _WORDS: Final = {True: "yes", False: "NO", None: "unknown"}
 
 
@@ -50,6 +51,7 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "amount": {"minor": found.amount_minor, "agrees": found.amount_agrees},
         "engine_version": None if line.again is None else line.again.engine_version,
         "positions_erased_before": None if line.erased_before is None else stamp(line.erased_before),
+        "erasure_requests": [{name: stamp(row[name]) for name in _REQUEST} for row in line.requests],
         "agrees": found.agrees,
     }
 
@@ -176,7 +178,9 @@ def _notes(line: ExplainedLine) -> Iterable[Text]:
             f"Positions before {stamp(line.erased_before)} are erased: what was metered of them stands, and cannot be"
             " computed again."
         )
-
+    for row in line.requests:
+        first, until, at = (stamp(row[name]) for name in _REQUEST)
+        yield Text(f"What the device recorded from {first} until {until} was erased on {at} by subject request.")
     if line.again is not None and line.again.is_of_other_engine:
         yield Text(
             f"Usage was metered by engine version {line.again.engine_version}; version {ENGINE_VERSION} is installed."

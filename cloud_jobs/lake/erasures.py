@@ -25,41 +25,70 @@ TABLE: Final = "erasures"
 
 
 class Erasure(NamedTuple):
-    """Positions before a moment, of one device or of all that None stands for."""
+    """Positions before a moment, of one device or of all that None stands for.
+
+    With `since`, as a data subject asks for it: everything of one device from then until `before`.
+    """
 
     tenant: str | None
     device: str | None
     before: datetime
+    since: datetime | None = None
 
 
 class Erasures:
     """All that were declared."""
 
     def __init__(self, declared: Iterable[Erasure]) -> None:
-        self._before: dict[tuple[str | None, str | None], datetime] = {}
-        for tenant, device, before in declared:
-            key = (tenant, device)
+        self._before: dict[tuple[str | None, str | None, datetime | None], datetime] = {}
+        for tenant, device, before, since in declared:
+            key = (tenant, device, since)
             self._before[key] = max(before, self._before.get(key, before))
 
     def __bool__(self) -> bool:
         return bool(self._before)
 
     def __iter__(self) -> Iterator[Erasure]:
-        return (Erasure(*key, before) for key, before in self._before.items())
+        return (Erasure(tenant, device, before, since) for (tenant, device, since), before in self._before.items())
 
     def before(self, tenant: str | None, device: str) -> datetime | None:
-        """Positions of this device with an earlier device time are erased, now or soon; None: none are."""
-        keys = [(one, other) for one in (tenant, None) for other in (device, None)]
-        return max((self._before[key] for key in keys if key in self._before), default=None)
+        """Positions of this device with an earlier device time may be erased, now or soon; None: none are.
+
+        Nothing before it is computed again: also not what lies before a request of a data subject.
+        """
+        return max((one.before for one in self._concerning(tenant, device)), default=None)
+
+    def requests(self, tenant: str, device: str) -> list[Erasure]:
+        """What data subjects asked for of this device."""
+        return [one for one in self._concerning(tenant, device) if one.since is not None]
+
+    def say(self, erasure: Erasure) -> bool:
+        """Whether what was declared says as much already."""
+        return any(
+            one.before >= erasure.before
+            and (one.since is None if erasure.since is None else one.since is not None and one.since <= erasure.since)
+            for one in self._concerning(erasure.tenant, erasure.device)
+        )
+
+    def _concerning(self, tenant: str | None, device: str | None) -> list[Erasure]:
+        return [one for one in self if one.tenant in (tenant, None) and one.device in (device, None)]
 
 
 def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
-    """Which records are positions that are erased. Of those without a day, whose clock was far off, the moment of
-    receipt counts."""
+    """Which records are positions that are erased, or anything that a data subject asked to erase. Of those without a
+    day, whose clock was far off, the moment of receipt counts."""
+    declared = [*erasures]
     far_off = pc.coalesce(rows["received_at"], rows["device_time"])
     moment = pc.if_else(pc.is_valid(rows["device_date"]), rows["device_time"], far_off)
-    erased = pc.less(moment, _boundaries(rows, Erasures(erasures)))
-    return pc.and_(pc.equal(rows["kind"], "position"), pc.fill_null(erased, False))
+    before = pc.less(moment, _boundaries(rows, Erasures(one for one in declared if one.since is None)))
+    erased = pc.and_(pc.equal(rows["kind"], "position"), pc.fill_null(before, False))
+    there = {*pc.unique(rows["device"]).to_pylist()}
+    for one in declared:
+        if one.since is not None and one.device in there:
+            within = pc.and_(pc.greater_equal(moment, one.since), pc.less(moment, one.before))
+            theirs = pc.and_(pc.equal(rows["device"], one.device), pc.equal(rows["tenant"], one.tenant))
+            erased = pc.or_(erased, pc.and_(theirs, within))
+    return erased
 
 
 def _boundaries(rows: pa.Table, erasures: Erasures) -> pa.Array:
@@ -76,8 +105,7 @@ def _boundaries(rows: pa.Table, erasures: Erasures) -> pa.Array:
 
 def read_erasures(lake: Lake) -> Erasures:
     """All erasures that were declared. Raises LakeError."""
-    rows = lake.rows(TABLE, ["tenant", "device", "before"]).to_pylist()
-    return Erasures(Erasure(*row.values()) for row in rows)
+    return Erasures(Erasure(**row) for row in lake.rows(TABLE, Erasure._fields).to_pylist())
 
 
 def records_and_erasures(lake: Lake) -> tuple[StoredFiles, Erasures]:
@@ -105,8 +133,7 @@ def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
 
     def missing(rows: pa.Table) -> list[Row]:
         held = Erasures(Erasure(**row) for row in rows.select(Erasure._fields).to_pylist())
-        before = held.before(erasure.tenant, erasure.device or "")
-        if before is not None and before >= erasure.before:
+        if held.say(erasure):
             return []
         number = 1 + (pc.max(rows["number"]).as_py() or 0)
         return [erasure._asdict() | {"number": number, "erased_at": now.astimezone(UTC)}]

@@ -249,10 +249,14 @@ ERASURES = pa.schema(
         pa.field("device", pa.string()),
         pa.field("before", _UTC, nullable=False),
         pa.field("erased_at", _UTC, nullable=False),
+        pa.field("since", _UTC),
     ]
 )
 """Positions that are erased: those with a device time before `before`, of a device, or of all that `tenant` or `device`
-null stand for. `number` counts them from 1 in the order of their commits. A row comes before the first position goes.
+null stand for. With `since`, of a data subject's request: everything that the device recorded from then until `before`,
+of whatever kind, in every table that `cloud_jobs.maintenance.personal` names.
+
+`number` counts them from 1 in the order of their commits. A row comes before the first position goes.
 Whoever computes from positions opens the records first and reads this table then: see `erasures`."""
 
 
@@ -329,7 +333,7 @@ TABLES: Final = {
     "records": TableSchema(RECORDS, ("device_date",), _STREAM, (*_STREAM, "device_time", "ingest_number")),
     # single rows are looked for in it, by digests
     "quarantine": TableSchema(
-        QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint", "commit_number"), 1 << 13
+        QUARANTINE, (), ("cause", "fingerprint"), ("cause", "fingerprint", "commit_number", "quarantined_at"), 1 << 13
     ),
     "ingest_batches": TableSchema(INGEST_BATCHES, (), ("ingest_number",), ("ingest_number",)),
     "usage": TableSchema(

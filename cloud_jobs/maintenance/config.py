@@ -43,9 +43,23 @@ class MaintenanceSettings(Settings):
         description="how often commits and coverage older than that are deleted: by the ingest's many, a long list",
     )
     erase_positions_after_days: int | None = Field(
-        default=None, ge=2, le=36_500, description="positions of all devices older than this are erased; none: never"
+        default=None,
+        ge=2,
+        le=36_500,
+        description="positions of all devices older than this are erased; none: 400, or `ingest.max_age_days` if more",
     )
-
+    erase_events_after_days: int | None = Field(
+        default=None,
+        ge=2,
+        le=36_500,
+        description="events, encounters, alerts and verdicts older than this are erased; none: as positions",
+    )
+    erase_quarantine_after_days: int | None = Field(
+        default=None,
+        ge=2,
+        le=36_500,
+        description="what was quarantined longer ago is erased; none: 400, or `ingest.max_age_days` if more",
+    )
     erase_after_jobs: bool = Field(
         default=True, description="positions are erased only when usage, and what else was ever derived, covers them"
     )

@@ -15,8 +15,7 @@ from cloud_jobs.maintenance.erasing import not_covered
 
 def is_declared(lake: Lake, erasure: Erasure) -> bool:
     """Whether the erasures that are there say as much already. Raises LakeError."""
-    held = read_erasures(lake).before(erasure.tenant, erasure.device or "")
-    return held is not None and held >= erasure.before
+    return read_erasures(lake).say(erasure)
 
 
 def of_a_known_device(lake: Lake, erasure: Erasure) -> Erasure:

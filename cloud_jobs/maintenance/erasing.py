@@ -6,10 +6,10 @@ and for which records the files have been searched is kept with the records tabl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -22,21 +22,17 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.errors import CommitFailed, LakeError
 from cloud_jobs.lake.erasures import Erasure, is_erased
-from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.schemas import RECORDS, TABLES
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
-from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
+from cloud_jobs.maintenance.personal import DERIVED, file_rows, may_hold, rows_of
+from cloud_jobs.maintenance.rewriting import Keep, MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.table_files import TableFile, table_files
 
 ERASED: Final = "erased"
 """The name under which it is kept how far the records have been searched: erasures, and commits of the ingest."""
 _BITS: Final = 32
-_CONFLICT: Final = "conflict"
-_CONFLICT_COLUMNS: Final = ("cause", "detail", "tenant", "device", "quarantined_at")
-_AHEAD: Final = timedelta(days=1)
-"""A device time so much after its conflict was quarantined is that of a wrong clock."""
-_CONFLICTS_READ: Final = 1 << 12
-"""So many rows of the quarantine are looked at in one piece."""
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
 _SEARCHED_COLUMNS: Final = ("tenant", "device", "kind", "device_time", "received_at", "ingest_number")
 
 _log = structlog.get_logger("maintain")
@@ -68,11 +64,11 @@ class Plan(NamedTuple):
 
 @dataclass
 class EraseResult:
-    """How many positions, and conflicts with them in the quarantine, were erased, how many files are left, and what
-    failed."""
+    """How many positions (of a request: records), and rows of other tables, were erased, how many files are left, and
+    what failed."""
 
     positions: int = 0
-    conflicts: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
     left: int = 0
     errors: list[str] = field(default_factory=list)
 
@@ -104,16 +100,71 @@ def erase(rewriter: Rewriter, covered: int, planned: Sequence[Erasure] = (), *, 
             # what lies in other files does not wait for it
             made.left += 1
             made.errors.append(f"positions in {file.path} were not erased: {error}")
-    try:
-        made.conflicts = _erase_conflicts(rewriter, [_erasure(row) for row in declared], dry_run=dry_run)
-    except (CommitFailed, LakeError, DeltaError, OSError, ValueError) as error:
-        made.errors.append(f"conflicts with erased positions were not erased: {error}")
+    requests = [row for row in declared if row["since"] is not None]
+    for table, rows in {"quarantine": declared, **dict.fromkeys(DERIVED, requests)}.items():
+        try:
+            made.rows[table] = _erase_rows(rewriter, table, rows, made, dry_run=dry_run) if rows else 0
+        except (CommitFailed, LakeError, DeltaError, OSError, ValueError) as error:
+            made.errors.append(f"rows of {table} were not erased: {error}")
     if dry_run:
         return made
     if not made.left and until != since:
-        _keep_searched(rewriter.lake, since, until)
+        _keep_searched(rewriter.lake, "records", since, until)
     rewriter.reached(MaintenancePoint.ERASED)
     return made
+
+
+def _erase_rows(
+    rewriter: Rewriter, table: str, declared: Sequence[dict[str, Any]], made: EraseResult, *, dry_run: bool
+) -> int:
+    """Erases what a table has of erasures; what was searched for one before is not searched again."""
+    opened = rewriter.lake.open(table)
+    files, since, gone, left = table_files(opened, table), searched(opened), 0, made.left
+    last = max(row["number"] for row in declared)
+    until = Searched(last, max((file.high.get("commit_number", 0) for file in files), default=0))
+    for file in files:
+        is_new = file.high.get("commit_number", until.ingest_number) > since.ingest_number
+        asked = [_erasure(row) for row in declared if is_new or row["number"] > since.erasure]
+        if asked := [one for one in asked if may_hold(table, file, one)]:
+            found, done = _drop(rewriter, table, file, partial(_of_none, table, asked), dry_run=dry_run)
+            made.left += not done
+            gone += found * done
+    if not dry_run and made.left == left and until != since:
+        _keep_searched(rewriter.lake, table, since, until)
+    return gone
+
+
+def erase_old(rewriter: Rewriter, table: str, before: datetime, *, dry_run: bool = False) -> int:
+    """Erases rows of days, of the quarantine what was quarantined, before a moment. Raises LakeError, and what a file
+    raises."""
+
+    def is_young(rows: pa.Table) -> pa.ChunkedArray:
+        if table == "quarantine":
+            return pc.greater_equal(rows["quarantined_at"], before)
+        return pa.chunked_array([pa.repeat(False, rows.num_rows)])
+
+    gone = 0
+    for file in table_files(rewriter.lake.open(table), table):
+        # of a file without bounds nothing is known
+        oldest = file.low.get("quarantined_at", _EVER) if table == "quarantine" else file.day
+        if oldest is not None and oldest < (before if table == "quarantine" else before.date()):
+            found, done = _drop(rewriter, table, file, is_young, dry_run=dry_run)
+            gone += found * done
+    return gone
+
+
+def _drop(rewriter: Rewriter, table: str, file: TableFile, keep: Keep, *, dry_run: bool) -> tuple[int, bool]:
+    """Rewrites a file without the rows that do not stay: how many these are, and whether it was, or need not be."""
+    parts = file_rows(rewriter.lake.files(table), table, file.path)
+    found = sum(rows.num_rows - (pc.sum(keep(rows)).as_py() or 0) for rows in parts)
+    return found, not found or dry_run or rewriter.rewrite(table, [file], keep).done
+
+
+def _of_none(table: str, asked: Sequence[Erasure], rows: pa.Table) -> pa.ChunkedArray:
+    spared = pa.chunked_array([pa.repeat(True, rows.num_rows)])
+    for one in asked:
+        spared = pc.and_(spared, pc.invert(rows_of(table, rows, one)))
+    return spared
 
 
 def not_covered(lake: Lake, erasure: Erasure, covered: int) -> int:
@@ -158,7 +209,10 @@ def _count(files: FileSystem, file: TableFile, plan: Plan) -> int:
 
 
 def _may_hold(file: TableFile, row: dict[str, Any], since: Searched) -> bool:
-    if file.nulls.get("latitude") == file.rows:
+    since_moment, latest = row["since"], file.high.get("device_time")
+    if since_moment is None and file.nulls.get("latitude") == file.rows:
+        return False
+    if since_moment is not None and file.day is not None and latest is not None and latest < since_moment:
         return False
     newest = file.high.get("ingest_number")
     if row["number"] <= since.erasure and newest is not None and newest <= since.ingest_number:
@@ -172,71 +226,27 @@ def _may_hold(file: TableFile, row: dict[str, Any], since: Searched) -> bool:
     )
 
 
-def _erase_conflicts(rewriter: Rewriter, erasures: Sequence[Erasure], *, dry_run: bool) -> int:
-    """Erases what the quarantine keeps of other contents of erased positions."""
-    gone = 0
-    for file in table_files(rewriter.lake.open("quarantine"), "quarantine"):
-        if file.rows < 0 or not (found := _count_conflicts(rewriter.lake.files("quarantine"), file, erasures)):
-            continue
-        if not dry_run:
-            result = rewriter.rewrite("quarantine", [file], lambda rows: pc.invert(_conflicts_erased(rows, erasures)))
-            found = result.dropped if result.done else 0
-        gone += found
-    return gone
-
-
-def _count_conflicts(files: FileSystem, file: TableFile, erasures: Sequence[Erasure]) -> int:
-    if not file.low.get("cause", _CONFLICT) <= _CONFLICT <= file.high.get("cause", _CONFLICT):
-        return 0
-    with files.open_input_file(file.path) as opened:
-        parquet = pq.ParquetFile(opened)
-        columns = [name for name in _CONFLICT_COLUMNS if name in parquet.schema_arrow.names]
-        batches = parquet.iter_batches(batch_size=_CONFLICTS_READ, columns=columns, use_threads=False)
-        return sum(pc.sum(_conflicts_erased(pa.Table.from_batches([one]), erasures)).as_py() or 0 for one in batches)
-
-
-def _conflicts_erased(rows: pa.Table, erasures: Sequence[Erasure]) -> pa.ChunkedArray:
-    of_each = rows.select([name for name in _CONFLICT_COLUMNS if name in rows.column_names]).to_pylist()
-    return pa.chunked_array(
-        [pa.array([row["cause"] == _CONFLICT and _is_erased(row, erasures) for row in of_each], pa.bool_())]
-    )
-
-
-def _is_erased(row: dict[str, Any], erasures: Sequence[Erasure]) -> bool:
-    content = json.loads(row["detail"])
-    if content.get("kind") != "position":
-        return False
-    moment = datetime.fromisoformat(content["device_time"])
-    # when the record was received is not kept with it: of a clock far ahead it goes with any erasure of its device
-    ahead = moment > row["quarantined_at"] + _AHEAD
-    return any(
-        # a row without a tenant may be anybody's
-        (ahead or moment < before)
-        and device in (None, row["device"])
-        and (tenant is None or row.get("tenant", tenant) == tenant)
-        for tenant, device, before in erasures
-    )
-
-
 def _erasure(row: dict[str, Any]) -> Erasure:
-    return Erasure(row["tenant"], row["device"], row["before"])
+    return Erasure(*(row[name] for name in Erasure._fields))
 
 
 def searched(opened: DeltaTable) -> Searched:
-    """How far the version of the records that was opened has been searched."""
+    """How far the version of a table that was opened has been searched; of a derived one commits of its own count."""
     number = newest_number(opened, ERASED)
     return Searched(0, 0) if number is None else Searched(number >> _BITS, number & ((1 << _BITS) - 1))
 
 
-def _keep_searched(lake: Lake, since: Searched, until: Searched) -> None:
-    opened = lake.open("records")
+def _keep_searched(lake: Lake, table: str, since: Searched, until: Searched) -> None:
+    opened, layout = lake.open(table), TABLES[table]
     # another run may have come further
     if searched(opened) != since:
         return
     number = until.erasure << _BITS | until.ingest_number
     properties = CommitProperties(app_transactions=[Transaction(ERASED, number)])
     try:
-        opened.create_write_transaction([], "append", RECORDS, ["device_date"], commit_properties=properties)
+        opened.create_write_transaction(
+            [], "append", layout.schema, [*layout.partition_by], commit_properties=properties
+        )
     except (DeltaError, OSError, ValueError) as error:
         # the next run searches again
         _log.info("not kept how far was searched", error=str(error))

@@ -26,10 +26,11 @@ from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.covered import Covered, covered_by_jobs, everything
 from cloud_jobs.maintenance.dead_closings import sweep_dead_closings
 from cloud_jobs.maintenance.declaring import check_covered, is_declared, of_a_known_device
-from cloud_jobs.maintenance.erasing import erase, old_positions
+from cloud_jobs.maintenance.erasing import erase, erase_old, not_covered, old_positions
 from cloud_jobs.maintenance.last_run import LastMaintenance, note_last_run, read_last_run
 from cloud_jobs.maintenance.merge_plan import FileLimits
 from cloud_jobs.maintenance.once_each import keep_once_each
+from cloud_jobs.maintenance.personal import DERIVED
 from cloud_jobs.maintenance.rewriting import MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.sweeping import sweep_clocks, sweep_coverage, sweep_log, sweep_table
 from cloud_jobs.maintenance.table_files import table_files
@@ -66,7 +67,8 @@ class MaintenanceRun:
 
     `copies_removed`: rows of records that were there besides; None if nobody asked. `files_not_searched`: for them,
     as their day is not sorted yet, or because another run took them first. `dead_rows`: lines and certificates of runs
-    of the closing that died.
+    of the closing that died. `derived_erased`: rows of alerts, verdicts, events and encounters, as a data subject
+    asked for it or as they were too old; of the quarantine those too old alone.
     """
 
     tables: list[TableRun] = field(default_factory=list)
@@ -74,6 +76,7 @@ class MaintenanceRun:
     files_not_searched: int = 0
     positions_erased: int = 0
     conflicts_erased: int = 0
+    derived_erased: dict[str, int] = field(default_factory=dict)
     coverage_files: int = 0
     fence_files: int = 0
     dead_rows: int = 0
@@ -149,6 +152,7 @@ class Maintenance:
                 kept = keep_once_each(self._rewriter, self._settings.hot_days, dry_run=dry_run)
                 made.copies_removed, made.files_not_searched = kept
         if (dry_run or logs_due) and not self._stop.is_set():
+            self._erase_old(made, dry_run=dry_run)
             with _failures_in(made.errors, "dead closings"):
                 made.dead_rows = sweep_dead_closings(self._rewriter, self._settings, self._now(), dry_run=dry_run)
         if not dry_run and not self._stop.is_set():
@@ -182,19 +186,31 @@ class Maintenance:
         if not dry_run:
             self._rewriter.reached(MaintenancePoint.DECLARED)
         erased = erase(self._rewriter, covered.ingest_number, planned, dry_run=dry_run)
-        made.positions_erased, made.conflicts_erased = erased.positions, erased.conflicts
+        made.positions_erased, made.conflicts_erased = erased.positions, erased.rows.pop("quarantine", 0)
+        made.derived_erased = erased.rows
         made.errors += erased.errors
         if erased.left:
             _log.info("positions left for the next run", files=erased.left)
+
+    def _erase_old(self, made: MaintenanceRun, *, dry_run: bool) -> None:
+        days = dict.fromkeys(DERIVED, self._settings.erase_events_after_days)
+        for table, after in (days | {"quarantine": self._settings.erase_quarantine_after_days}).items():
+            if after is not None:
+                with _failures_in(made.errors, f"old rows of {table}"):
+                    gone = erase_old(self._rewriter, table, old_positions(after, self._now()).before, dry_run=dry_run)
+                    made.derived_erased[table] = made.derived_erased.get(table, 0) + gone
 
     def _declare(
         self, made: MaintenanceRun, erasures: Sequence[Erasure], covered: Covered, *, dry_run: bool
     ) -> list[Erasure]:
         """Declares what may be; a dry run returns what would be declared."""
         days, now = self._settings.erase_positions_after_days, self._now()
-        planned = []
-        for asked in [*erasures, *([] if days is None else [old_positions(days, now)])]:
+        planned, old = [], [] if days is None else [old_positions(days, now)]
+        for asked in [*erasures, *old]:
             with _failures_in(made.errors, "erasures"):
+                # a declared erasure also explains missing records: none is declared that takes nothing
+                if asked in old and not is_declared(self._lake, asked) and not not_covered(self._lake, asked, 0):
+                    continue
                 erasure = of_a_known_device(self._lake, asked)
                 if is_declared(self._lake, erasure):
                     continue

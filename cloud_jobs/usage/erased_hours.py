@@ -33,7 +33,7 @@ def count_erased_hours(files: FileSystem, stored: StoredFiles, erasures: Erasure
 def _count(files: FileSystem, paths: Collection[str], erasures: Erasures, margin: timedelta) -> int:
     rows = pa.concat_tables(read_stored(files, "usage", path, _KEY, {}) for path in paths)
     erased = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
-    for tenant, device, before in erasures:
+    for tenant, device, before, _ in erasures:
         mine = pc.less(rows["hour"], pa.scalar(before + margin, USAGE.field("hour").type))
         if device is not None:
             mine = pc.and_(mine, pc.equal(rows["device"], device))

@@ -37,7 +37,7 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     CanarySettings: ("canaries.md", "edge-agent.md", "centre.md", "alerts.md"),
     NotifierSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
-    CloudSettings: ("alerts.md", "centre.md", "ingest.md", "spatial-jobs.md"),
+    CloudSettings: ("alerts.md", "centre.md", "ingest.md", "privacy.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
 # As pages, docstrings and pyproject.toml name them.

@@ -6,7 +6,7 @@ say when a record was made. Vectorised: no row becomes an object but those that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.erasures import Erasures, records_and_erasures
+from cloud_jobs.lake.erasures import Erasure, Erasures, records_and_erasures
 from cloud_jobs.lake.schemas import QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import of_devices
 from cloud_jobs.lake.snapshots import LakeState
@@ -94,7 +94,8 @@ def compare_records(
     """The records that usage covers at a snapshot beside the rows of usage that count them.
 
     `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included. Of
-    days of which positions are erased only the events are on both sides: no position is one. Raises LakeError.
+    days of which positions are erased only the events are on both sides: no position is one. Of days that a data
+    subject asked to erase nothing is on either. Raises LakeError.
     """
     begin, end = whole_hours((hours[0], hours[1] + timedelta.resolution))
     # also erasures declared since the snapshot: a read at it has no such position any more
@@ -102,7 +103,8 @@ def compare_records(
     erased = _erased_until(erasures, devices, begin)
     found = _recorded(lake, snapshot, stored, devices, (begin, end))
     covered = int(pc.sum(found["records"]).as_py() or 0)
-    recorded, metered = _events_alone(found, erased), _events_alone(_metered(usage), erased)
+    requested = {device: erasures.requests(*device) for device in erased}
+    recorded, metered = (_events_alone(rows, erased, requested) for rows in (found, _metered(usage)))
     return MeteredRecords(recorded, metered, _differences(recorded, metered), covered)
 
 
@@ -235,14 +237,28 @@ def _erased_until(erasures: Erasures, devices: Collection[TenantDevice], begin: 
     return found
 
 
-def _events_alone(rows: pa.Table, erased: dict[TenantDevice, date]) -> pa.Table:
-    """Of days with erased positions the events: how many records there were, and their bytes, only usage knows."""
+def _events_alone(
+    rows: pa.Table, erased: dict[TenantDevice, date], requested: Mapping[TenantDevice, Sequence[Erasure]]
+) -> pa.Table:
+    """Of days with erased positions the events: how many records there were, and their bytes, only usage knows.
+
+    Of days within a request not even these.
+    """
     if not erased or not rows.num_rows:
         return rows
-    keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
-    whole = pa.array([day > erased.get(TenantDevice(tenant, device), date.min) for tenant, device, day in keys])
+    keys = [
+        (TenantDevice(tenant, device), day)
+        for tenant, device, day in zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
+    ]
+    whole = pa.array([day > erased.get(device, date.min) for device, day in keys])
+    # no position is an event, so of these none is gone but by a request
+    events = pa.array([not any(_is_within(day, one) for one in requested.get(device, ())) for device, day in keys])
     for name in (*COUNTED, WITH_REGION):
-        # no position is an event, so of these none is gone
-        if name != "events":
-            rows = rows.set_column(rows.schema.get_field_index(name), name, pc.if_else(whole, rows[name], 0))
+        there = events if name == "events" else whole
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pc.if_else(there, rows[name], 0))
     return rows
+
+
+def _is_within(day: date, request: Erasure) -> bool:
+    assert request.since is not None, "a request has a beginning"
+    return request.since.date() <= day <= (request.before - timedelta.resolution).date()

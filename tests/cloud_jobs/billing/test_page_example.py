@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
             made.arrive()
         else:
             assert_shown(line, expected)
+    # each reading of positions is logged beside the lake
+    readings = [json.loads(one) for one in (tmp_path / "lake-access.jsonl").read_text(encoding="utf-8").splitlines()]
+    explained = [line for line, _ in shown if line.startswith("$ waybill bill explain")]
+    assert [one["command"] for one in readings] == ["waybill bill explain"] * len(explained)
     picture = DOCS / "pictures" / "explained-line.svg"
     assert (tmp_path / "line11.svg").read_text(encoding="utf-8") == picture.read_text(encoding="utf-8")
 

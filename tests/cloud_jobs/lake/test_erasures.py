@@ -38,6 +38,16 @@ def test_an_erasure_that_says_nothing_new_is_not_declared_again(tmp_path: Path) 
     assert read_erasures(lake).before("acme", "d") == NOW + DAY
 
 
+def test_a_request_is_declared_although_positions_are_erased_and_says_nothing_of_other_times(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    assert declare_erasure(lake, Erasure("acme", "d", NOW), NOW)
+    assert declare_erasure(lake, Erasure("acme", "d", NOW - DAY, NOW - 3 * DAY), NOW)
+    assert not declare_erasure(lake, Erasure("acme", "d", NOW - DAY, NOW - 2 * DAY), NOW)
+    assert declare_erasure(lake, Erasure("acme", "d", NOW - DAY, NOW - 4 * DAY), NOW)
+    assert declare_erasure(lake, Erasure("acme", "e", NOW, NOW - DAY), NOW)
+    assert declare_erasure(lake, Erasure("acme", "e", NOW), NOW), "a request says nothing of what was before it"
+
+
 def test_an_erasure_of_positions_to_come_is_refused(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     with pytest.raises(LakeError, match="in the future"):
@@ -54,7 +64,8 @@ def test_erasures_that_are_declared_at_once_are_numbered_in_the_order_of_their_c
 
 
 names, moments = st.sampled_from("abc"), st.integers(0, 4).map(lambda days: NOW + days * DAY)
-declared_ones = st.builds(Erasure, st.none() | names, st.none() | names, moments)
+requests = st.builds(Erasure, names, names, moments, moments)
+declared_ones = st.builds(Erasure, st.none() | names, st.none() | names, moments, st.none()) | requests
 rows_of_devices = st.lists(
     st.tuples(names, names, st.sampled_from(["position", "signal"]), moments, st.none() | moments, st.booleans())
 )
@@ -70,14 +81,16 @@ def test_a_record_is_erased_if_one_of_the_erasures_is_of_its_device_and_later_th
         dict(zip(columns, (*one[:5], one[3].date() if one[5] else None), strict=True)) for one in records
     ]
     expected = [
-        row["kind"] == "position"
-        and any(
+        any(
             tenant in (None, row["tenant"])
             and device in (None, row["device"])
-            and (row["device_time"] if row["device_date"] else row["received_at"] or row["device_time"]) < before
-            for tenant, device, before in erasures
+            and moment < before
+            # a data subject asks for records of all kinds
+            and (row["kind"] == "position" if since is None else since <= moment)
+            for tenant, device, before, since in erasures
         )
         for row in rows
+        for moment in [row["device_time"] if row["device_date"] else row["received_at"] or row["device_time"]]
     ]
     assert is_erased(pa.Table.from_pylist(rows, schema=schema), erasures).to_pylist() == expected
 
