@@ -1,17 +1,16 @@
 """The authority: who signs certificates and revocation lists. A pure core: time, serials and keys are handed in.
 
 A root signs regional authorities, and its key is not needed again until one of them is renewed. A regional authority
-signs devices, clients and servers, and can make no further authority. Every broker trusts the root alone, so a device
-of one region may fail over to another.
+signs devices, clients, and servers of the names that the root permits it, and can make no further authority. Every
+broker trusts the root alone, so a device of one region may fail over to another. Servers of Pulsar have a root of
+their own: no regional authority can make one that Pulsar's clients accept.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from cryptography import x509
@@ -23,6 +22,7 @@ from identity.errors import AuthorityExpired, NameRefused, NotAnAuthority, Reque
 from identity.names import MAX_NAME_CHARACTERS, DeviceName, PrincipalName, device_name, parse_name
 from identity.pem_keys import pem_fault
 from identity.requests import KeyPair, PublicKey, read_request
+from identity.server_names import check_permitted, name_constraints, server_name, server_names
 
 __all__ = [
     "CLOCK_SKEW",
@@ -38,7 +38,6 @@ __all__ = [
     "make_root",
     "read_certificates",
     "regional_name",
-    "server_names",
     "sign_revocation_list",
     "with_chain",
 ]
@@ -47,7 +46,6 @@ CLOCK_SKEW = timedelta(minutes=5)
 """A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""
 MAX_PEM_BYTES = 64 << 10
 """Of certificates that are read together: a chain has one of 2 kB for each authority."""
-_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 SERIAL_BITS = 159
 """Of a random serial: positive, and at most 20 bytes (RFC 5280, 4.1.2.2)."""
 
@@ -102,11 +100,13 @@ class Revoked(NamedTuple):
     reason: x509.ReasonFlags = x509.ReasonFlags.unspecified
 
 
-def make_root(name: str, key: KeyPair, *, now: datetime, serial: int, lifetime: timedelta) -> Authority:
-    """A root authority, which signs itself and regional authorities."""
+def make_root(
+    name: str, key: KeyPair, *, now: datetime, serial: int, lifetime: timedelta, path_length: int = 1
+) -> Authority:
+    """A root authority, which signs itself and regional authorities; with a `path_length` of 0 no authority."""
     subject = _name(name)
     builder = _begin(subject, subject, key.public, now=now, serial=serial, end=now + lifetime)
-    return Authority(_sign_authority(builder, key, path_length=1), key)
+    return Authority(_sign_authority(builder, key, path_length=path_length), key)
 
 
 def regional_name(region: str) -> str:
@@ -115,10 +115,19 @@ def regional_name(region: str) -> str:
 
 
 def make_regional(
-    root: Authority, region: str, key: PublicKey, *, now: datetime, serial: int, lifetime: timedelta
+    root: Authority,
+    region: str,
+    key: PublicKey,
+    *,
+    servers: Sequence[str] = (),
+    now: datetime,
+    serial: int,
+    lifetime: timedelta,
 ) -> Issued:
     """The certificate of a region's authority, for its key: it signs devices, clients and servers, and no authority.
 
+    `servers`: DNS names, each with all below it, and IP addresses or networks that its servers may have; no others are
+    believed, by whoever checks the chain.
     Raises NotAnAuthority where `root` is none, AuthorityExpired, NameRefused.
     """
     if not root.is_root:
@@ -126,6 +135,7 @@ def make_regional(
     # What a region signed stays good over a renewal of its authority: issuer name and key are the same.
     end = _end(root, now, lifetime)
     builder = _begin(root.certificate.subject, _name(regional_name(region)), key, now=now, serial=serial, end=end)
+    builder = builder.add_extension(name_constraints(servers), critical=True)
     return with_chain(_sign_authority(builder, root.key, path_length=0), root)
 
 
@@ -176,6 +186,7 @@ def issue_server(
     """The certificate of a server that is reached by these DNS names and IP addresses. Raises NameRefused."""
     if not names:
         raise NameRefused(f"a server's certificate names where it is reached: give {cn} at least one name")
+    check_permitted(authority.certificate, names)
     return _issue(authority, _name(cn), key, now=now, serial=serial, lifetime=lifetime, servers=names)
 
 
@@ -261,15 +272,6 @@ def kind_of(certificate: x509.Certificate) -> str:
     return "unknown"
 
 
-def server_names(certificate: x509.Certificate) -> list[str]:
-    """Where the server of a certificate is reached; nothing for a client's."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
-
-
 def _issue(
     authority: Authority,
     subject: x509.Name,
@@ -282,7 +284,7 @@ def _issue(
 ) -> Issued:
     # One purpose each: a device that was stolen must not pass for a broker, nor a broker for a client.
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if servers else ExtendedKeyUsageOID.CLIENT_AUTH
-    named: list[x509.GeneralName] = [_server_name(name) for name in servers]
+    named: list[x509.GeneralName] = [server_name(name) for name in servers]
     # The profile by which chains are verified wants a name here; brokers look at the common name.
     named = named or [x509.UniformResourceIdentifier(f"urn:waybill:{common_name(subject)}")]
     builder = _begin(
@@ -353,19 +355,6 @@ def _name(cn: str, *, organization: str = "") -> x509.Name:
         raise NameRefused(f"{cn!r} has {len(cn)} characters; a certificate's name has 1 to {MAX_NAME_CHARACTERS}")
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
     return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, cn)])
-
-
-def _server_name(name: str) -> x509.GeneralName:
-    # An address in a DNS entry is believed by nobody.
-    try:
-        return x509.IPAddress(ip_address(name))
-    except ValueError:
-        pass
-    if not _HOST.fullmatch(name):
-        raise NameRefused(
-            f"{name!r:.80} is neither a DNS name nor an IP address: write one alone, as broker.eu.example"
-        )
-    return x509.DNSName(name)
 
 
 def _key_identifier(issuer: PublicKey) -> x509.AuthorityKeyIdentifier:

@@ -43,6 +43,7 @@ from identity.errors import (
 )
 from identity.names import DeviceName, parse_name
 from identity.requests import KeyPair, make_request
+from identity.server_names import permitted_servers
 from runtime.durable_file import create_durably, replace_durably
 from settings import read_file
 
@@ -105,18 +106,30 @@ class AuthorityFolder:
     root_pem: bytes
 
     @classmethod
-    def create_root(cls, folder: Path, name: str, *, now: datetime, lifetime: timedelta) -> Self:
-        """A new root. Raises AuthorityExists, OSError."""
-        key = _own_key(folder)
-        root = make_root(name, key, now=now, serial=x509.random_serial_number(), lifetime=lifetime)
+    def create_root(cls, folder: Path, name: str, *, now: datetime, lifetime: timedelta, path_length: int = 1) -> Self:
+        """A new root; with a `path_length` of 0 it signs no authority. Raises AuthorityExists, OSError."""
+        key, serial = _own_key(folder), x509.random_serial_number()
+        root = make_root(name, key, now=now, serial=serial, lifetime=lifetime, path_length=path_length)
         _keep_key(folder, key)
         return cls._create(folder, _pem(root.certificate), _pem(root.certificate))
 
     @classmethod
-    def create_regional(cls, folder: Path, root: Self, region: str, *, now: datetime, lifetime: timedelta) -> Self:
-        """The authority of a region, signed by a root. Raises AuthorityExists, AuthorityExpired, OSError."""
+    def create_regional(
+        cls,
+        folder: Path,
+        root: Self,
+        region: str,
+        *,
+        servers: Sequence[str] = (),
+        now: datetime,
+        lifetime: timedelta,
+    ) -> Self:
+        """The authority of a region, signed by a root, and which names its servers may have.
+
+        Raises AuthorityExists, AuthorityExpired, NameRefused, OSError.
+        """
         key = _own_key(folder)
-        issued = root.sign_regional(region, key, now=now, lifetime=lifetime)
+        issued = root.sign_regional(region, key, servers=servers, now=now, lifetime=lifetime)
         with root.delivering(issued, folder / _CERTIFICATE):
             _keep_key(folder, key)
             return cls._create(folder, issued.chain_pem, root.root_pem)
@@ -154,16 +167,29 @@ class AuthorityFolder:
         except NotAnAuthority as error:
             raise AuthorityDamaged(folder, f"{_CERTIFICATE}: {error}") from error
 
-    def sign_regional(self, region: str, key: KeyPair, *, now: datetime, lifetime: timedelta) -> Issued:
+    def sign_regional(
+        self, region: str, key: KeyPair, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
+    ) -> Issued:
         """The certificate of a region's authority, recorded here."""
+        serial = x509.random_serial_number()
         issued = make_regional(
-            self.authority, region, key.public, now=now, serial=x509.random_serial_number(), lifetime=lifetime
+            self.authority, region, key.public, servers=servers, now=now, serial=serial, lifetime=lifetime
         )
         return self._recorded(issued)
 
-    def renew_regional(self, regional: Self, region: str, *, now: datetime, lifetime: timedelta) -> Self:
-        """A region's authority with the same key and a new end: what it signed before stays good."""
-        issued = self.sign_regional(region, regional.authority.key, now=now, lifetime=lifetime)
+    def renew_regional(
+        self, regional: Self, region: str, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
+    ) -> Self:
+        """A region's authority with the same key and a new end: what it signed before stays good.
+
+        `servers`: the names that its servers may have; none: those of before.
+        Raises NameRefused where none were said before, either.
+        """
+        permitted = servers or permitted_servers(regional.authority.certificate)
+        if permitted is None:
+            raise NameRefused(f"{regional.authority.name} was made without --servers: say which names its servers have")
+        key = regional.authority.key
+        issued = self.sign_regional(region, key, servers=permitted, now=now, lifetime=lifetime)
         # The chain alone is replaced: the key stays, so what it signed is still good.
         with self.delivering(issued, regional.folder / _CERTIFICATE):
             replace_durably(regional.folder / _CERTIFICATE, issued.chain_pem)

@@ -34,6 +34,10 @@ app = typer.Typer(
 )
 Folder = Annotated[Path, typer.Option(envvar="WAYBILL_PKI", help="Where the authorities are.")]
 RootKey = Annotated[Path | None, typer.Option(help="The root's private key, if it is kept elsewhere.")]
+Servers = Annotated[
+    list[str] | None,
+    typer.Option(help="A DNS name, with all below it, or an IP network, that its servers may have; again for more."),
+]
 Region = Annotated[str, typer.Option(help="Whose authority signs.")]
 Out = Annotated[Path, typer.Option(help="A folder for ca.pem, certificate.pem and key.pem.")]
 At = Annotated[list[str], typer.Option("--at", help="A DNS name or IP address where it is reached; again for more.")]
@@ -62,26 +66,41 @@ def init(
 
 
 @app.command()
+def pulsar(folder: Folder = DEFAULT_FOLDER, days: Days = _ROOT_DAYS, as_json: AsJson = False) -> None:
+    """Make the authority of Pulsar's servers, which signs these and nothing else: clients of Pulsar trust it alone.
+
+    Example: waybill pki pulsar
+    """
+    with errors_as_messages():
+        made = PkiFolder(folder).create_pulsar(now=_now(), lifetime=_lasting(days)).authority
+        facts = {"name": made.name, "not_after": made.certificate.not_valid_after_utc}
+        _say(as_json, facts | {"folder": folder / "pulsar-authority"})
+
+
+@app.command()
 def region(
     region: Annotated[str, typer.Argument(help="Such as eu.")],
     *,
     folder: Folder = DEFAULT_FOLDER,
     root_key: RootKey = None,
+    servers: Servers = None,
     days: Days = _REGION_DAYS,
     renew: Annotated[bool, typer.Option("--renew", help="Sign its key again: what it signed stays good.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the authority of a region, signed by the root; or renew it.
 
-    Example: waybill pki region eu --root-key /media/safe/authority.key
+    It can certify servers of the names that are said by --servers, and no others: without it, none.
+
+    Example: waybill pki region eu --servers eu.example --root-key /media/safe/authority.key
     """
     with errors_as_messages():
         pki = PkiFolder(folder)
         root, now, lifetime = pki.root(root_key), _now(), _lasting(days)
         if renew:
-            made = root.renew_regional(pki.region(region), region, now=now, lifetime=lifetime)
+            made = root.renew_regional(pki.region(region), region, servers=servers or (), now=now, lifetime=lifetime)
         else:
-            made = pki.create_region(root, region, now=now, lifetime=lifetime)
+            made = pki.create_region(root, region, servers=servers or (), now=now, lifetime=lifetime)
         ends = made.authority.certificate.not_valid_after_utc
         _say(as_json, {"name": regional_name(region), "not_after": ends, "folder": made.folder}, now + lifetime)
 
@@ -90,14 +109,14 @@ def region(
 def server(
     name: Annotated[str, typer.Argument(help="Such as broker@eu or pulsar@eu.")],
     *,
-    region: Region,
+    region: Annotated[str | None, typer.Option(help="Whose authority signs; none for a server of Pulsar.")] = None,
     at: At,
     out: Out,
     folder: Folder = DEFAULT_FOLDER,
     days: Days = _LEAF_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and a certificate for a server.
+    """Make a key and a certificate for a server: broker@NAME by a region, pulsar@NAME by Pulsar's own authority.
 
     Example: waybill pki server broker@eu --region eu --at broker.eu.example --at 10.0.0.5 --out broker
     """
@@ -283,13 +302,13 @@ def _write_principal(
 
 
 def _write(
-    folder: Path, region: str, out: Path, *, name: str, days: float, as_json: bool, servers: Sequence[str] = ()
+    folder: Path, region: str | None, out: Path, *, name: str, days: float, as_json: bool, servers: Sequence[str] = ()
 ) -> None:
     with errors_as_messages():
         pki, now, lifetime = PkiFolder(folder), _now(), _lasting(days)
         files = pki.write(region, out, name, servers=servers, now=now, lifetime=lifetime)
         # Servers of one name may be several, each with its key.
-        others = [] if servers else pki.others_of(region, _written(files), now)
+        others = [] if servers or region is None else pki.others_of(region, _written(files), now)
         _say_written(files, as_json, now + lifetime, others)
 
 

@@ -1,17 +1,15 @@
 """The authorities of an operator in one folder, and certificates for whoever they name.
 
-FOLDER/root-authority/  the root; its key may be kept elsewhere
-FOLDER/regions/REGION/  each region's authority, which works without the root's key; and `share`
+FOLDER/root-authority/    the root; its key may be kept elsewhere
+FOLDER/pulsar-authority/  the root of Pulsar's servers, which signs these and nothing else
+FOLDER/regions/REGION/    each region's authority, which works without the root's key; and `share`
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
-import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -20,13 +18,11 @@ from cryptography import x509
 from pydantic import Field
 
 from identity.authority import (
-    MAX_PEM_BYTES,
     Issued,
     common_name,
     is_chain_to,
     read_certificates,
     regional_name,
-    server_names,
 )
 from identity.authority_folder import (
     AUTHORITY_FILES,
@@ -37,7 +33,7 @@ from identity.authority_folder import (
     issued_in,
     other_keys,
 )
-from identity.credentials import credentials_in
+from identity.credentials import credentials_in, opened_folder, read_in
 from identity.errors import (
     AuthorityDamaged,
     AuthorityMissing,
@@ -51,16 +47,18 @@ from identity.listed_revocations import NOT_REVOKED, UNKNOWN, ListedRevocations,
 from identity.names import NAME_FORM, DeviceName, PrincipalKind, PrincipalName, parse_name, principal
 from identity.nearest import did_you_mean, nearest
 from identity.requests import MAX_REQUEST_BYTES, KeyPair, read_request
+from identity.server_names import server_names
 from identity.share_file import read_share
 from runtime.durable_file import create_durably, replace_durably
 from runtime.tls import TlsSettings
-from settings import Settings, file_fault, open_file, read_file
+from settings import Settings, open_file, read_file
 from telemetry.record import DEVICE_PATTERN
 
 __all__ = ["PkiFolder", "RenewalList"]
 
 ROOT_NAME = "Waybill root"
-_ROOT = "root-authority"
+_ROOT, _PULSAR = "root-authority", "pulsar-authority"
+PULSAR_NAME = "Waybill Pulsar authority"
 _SHARE = "share"
 _CERTIFICATE, _KEY = "certificate.pem", "key.pem"
 _SOMEBODY = "somebody"
@@ -100,13 +98,35 @@ class PkiFolder:
             raise AuthorityMissing(place, what)
         return AuthorityFolder.open(place, key)
 
+    def create_pulsar(self, *, now: datetime, lifetime: timedelta) -> AuthorityFolder:
+        """A new root of Pulsar's servers. Raises AuthorityExists, OSError."""
+        place = self.folder / _PULSAR
+        return AuthorityFolder.create_root(place, PULSAR_NAME, now=now, lifetime=lifetime, path_length=0)
+
+    def pulsar(self) -> AuthorityFolder:
+        """The authority of Pulsar's servers. Raises AuthorityMissing, AuthorityDamaged."""
+        place = self.folder / _PULSAR
+        if not place.exists():
+            raise AuthorityMissing(place, "there is no authority of Pulsar's servers: `waybill pki pulsar` makes it")
+        return AuthorityFolder.open(place)
+
     def create_region(
-        self, root: AuthorityFolder, region: str, *, now: datetime, lifetime: timedelta
+        self,
+        root: AuthorityFolder,
+        region: str,
+        *,
+        servers: Sequence[str] = (),
+        now: datetime,
+        lifetime: timedelta,
     ) -> AuthorityFolder:
-        """The authority of a region. Raises AuthorityExists, AuthorityExpired, NameRefused, OSError."""
+        """The authority of a region, and which names its servers may have.
+
+        Raises AuthorityExists, AuthorityExpired, NameRefused, OSError.
+        """
         if (near := nearest(region, self.regions())) and near != region and near.casefold() == region.casefold():
             raise NameRefused(f"{region!r} is {near} but for upper and lower case: write {near}, or another name")
-        return AuthorityFolder.create_regional(self._place(region), root, region, now=now, lifetime=lifetime)
+        place = self._place(region)
+        return AuthorityFolder.create_regional(place, root, region, servers=servers, now=now, lifetime=lifetime)
 
     def region(self, region: str) -> AuthorityFolder:
         """The authority of a region. Raises AuthorityMissing, AuthorityDamaged, NameRefused."""
@@ -140,7 +160,7 @@ class PkiFolder:
 
         A region's machine has no root. Some are there twice: see `latest`. Raises AuthorityMissing where there is none.
         """
-        places = [place for place in (self.folder / _ROOT, *map(self._place, self.regions())) if place.exists()]
+        places = [place for place in self._places() if place.exists()]
         if not places:
             raise AuthorityMissing(self.folder, "has no authority: `waybill pki init` makes the root")
         own = [IssuedCertificate.read(place / name) for place in places for name in AUTHORITY_FILES]
@@ -173,7 +193,7 @@ class PkiFolder:
 
     def write(
         self,
-        region: str,
+        region: str | None,
         folder: Path,
         name: str,
         *,
@@ -184,6 +204,7 @@ class PkiFolder:
     ) -> TlsSettings:
         """A key and its certificate as files of a folder, for a device, a client, or a server reached there.
 
+        `region`: whose authority signs; None for a server of Pulsar.
         A key without a certificate, which a command that was killed leaves, is taken as it is. `has_share`: a copy of
         the region's share, too.
         Raises KeyExists where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused,
@@ -193,14 +214,14 @@ class PkiFolder:
             raise KeyExists(folder, owner)
         if servers:
             _check_server(name)
-        authority, files, found = self.region(region), credentials_in(folder), _key_in(folder)
+        authority, files, found = self._authority_of(name, region), credentials_in(folder), _key_in(folder)
         assert files.certificate is not None
         assert files.key is not None
         key = found or KeyPair.generate()
         issued = certify(authority, key, name, servers=servers, now=now, lifetime=lifetime)
         with authority.delivering(issued, files.certificate):
             # Before the certificate: whoever is killed between the two says the same again.
-            if has_share:
+            if has_share and region is not None:
                 self._copy_share(region, folder)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Neither is replaced: of two commands at once one is refused, and key and certificate are a pair.
@@ -261,8 +282,8 @@ class PkiFolder:
         Raises CredentialsRefused with the reason, AuthorityMissing where the certificate's authority is not here, and
         what `certify` raises.
         """
-        with _opened(folder) as descriptor:
-            pem = {file: _read_in(folder, descriptor, file) for file in (_CERTIFICATE, _KEY)}
+        with opened_folder(folder) as descriptor:
+            pem = {file: read_in(folder, descriptor, file) for file in (_CERTIFICATE, _KEY)}
             old, key = read_certificates(pem[_CERTIFICATE])[0], KeyPair.from_pem(pem[_KEY])
             authority = self._signer_of(old, folder)
             if why := self._no_renewal(old, key, authority, now, name):
@@ -298,10 +319,25 @@ class PkiFolder:
     def _signer_of(self, certificate: x509.Certificate, folder: Path) -> AuthorityFolder:
         """By its issuer's name: who renews need not know which region that was. Raises AuthorityMissing."""
         issuer = common_name(certificate.issuer)
+        if issuer == PULSAR_NAME:
+            return self.pulsar()
         for region in self.regions():
             if regional_name(region) == issuer:
                 return self.region(region)
         raise AuthorityMissing(self.folder, f"has no authority {issuer!r:.100}, which {folder}/{_CERTIFICATE} names")
+
+    def _authority_of(self, name: str, region: str | None) -> AuthorityFolder:
+        """Who signs a name. Raises NameRefused for a region of a server of Pulsar, and for none of anybody else."""
+        if name.startswith(f"{PrincipalKind.PULSAR}@"):
+            if region is not None:
+                raise NameRefused(f"{name} is signed by the authority of Pulsar's servers: leave out --region {region}")
+            return self.pulsar()
+        if region is None:
+            raise NameRefused(f"{name} is signed by the authority of a region: say which, such as --region eu")
+        return self.region(region)
+
+    def _places(self) -> list[Path]:
+        return [self.folder / _ROOT, self.folder / _PULSAR, *map(self._place, self.regions())]
 
     def _copy_share(self, region: str, folder: Path) -> None:
         if _is_share(folder / _SHARE):
@@ -346,35 +382,6 @@ def _key_in(folder: Path) -> KeyPair | None:
         return None
     except KeyRefused as error:
         raise KeyRefused(f"{files.key}: {error}") from error
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    """A folder's descriptor; its own last part is no link. Raises CredentialsRefused, OSError."""
-    if folder.is_symlink():
-        raise CredentialsRefused(folder, "it is a link: name the folder itself")
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _read_in(folder: Path, descriptor: int, name: str) -> bytes:
-    """A file of a folder that was opened: no link is followed and nothing waited for. Raises CredentialsRefused."""
-    try:
-        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
-        with os.fdopen(opened, "rb") as file:
-            if not stat.S_ISREG(os.fstat(opened).st_mode):
-                raise CredentialsRefused(folder, f"{name}: it is no file: there is nothing to renew")
-            if len(content := file.read(MAX_PEM_BYTES + 1)) > MAX_PEM_BYTES:
-                raise CredentialsRefused(folder, f"{name}: it has more than {MAX_PEM_BYTES} bytes")
-            return content
-    except FileNotFoundError as error:
-        raise CredentialsRefused(folder, f"has no {name}: there is nothing to renew") from error
-    except OSError as error:
-        why = "it is a link: put the file itself there" if error.errno == errno.ELOOP else file_fault(error)
-        raise CredentialsRefused(folder, f"{name}: {why}") from error
 
 
 def _is_share(file: Path) -> bool:

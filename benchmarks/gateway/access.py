@@ -35,13 +35,13 @@ class RegionCredentials:
         self._issuer = TokenIssuer(folder, f"https://127.0.0.1:{port}")
         roles = [_OPERATOR, _BROKERS, self.role, self.access_role, self.devices_role]
         self._issuer.renew(roles, now_s=time.time(), life_s=_LIFE_S)
-        keys = self.authority.server(principal(PrincipalKind.PULSAR, "token-keys"), region)
+        keys = self.authority.pulsar_server(principal(PrincipalKind.PULSAR, "token-keys"))
         self.key_server = TokenKeyServer(folder / "token-keys", port, keys, self._issuer.published)
         self.gateway = self.access(self.role)
 
     def access(self, role: str) -> PulsarAccess:
         """What a process of this role shows Pulsar, and trusts."""
-        return PulsarAccess(token_file=self._issuer.token_file(role), tls_ca=self.authority.file)
+        return PulsarAccess(token_file=self._issuer.token_file(role), tls_ca=self.authority.pulsar_file)
 
     def server(self, kind: PrincipalKind) -> TlsFiles:
         """The certificate and key of a server of the region."""
@@ -50,7 +50,7 @@ class RegionCredentials:
     def of_cluster(self) -> PulsarSecurity:
         """What the region's cluster needs to know who is who."""
         return PulsarSecurity(
-            tls=self.server(PrincipalKind.PULSAR),
+            tls=self.authority.pulsar_server(principal(PrincipalKind.PULSAR, self._region)),
             issuer=self._issuer.issuer,
             broker_token=self._issuer.token_file(_BROKERS),
             superusers=(_OPERATOR, _BROKERS),
@@ -61,6 +61,6 @@ class RegionCredentials:
         """A request to Pulsar's admin interface as the operator."""
         token = self._issuer.token_file(_OPERATOR).read_text()
         headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(verify=str(self.authority.file), headers=headers, timeout=20) as client:
+        with httpx.Client(verify=str(self.authority.pulsar_file), headers=headers, timeout=20) as client:
             answer = client.request(method, url, json=body)
         assert answer.is_success, answer.text

@@ -19,7 +19,8 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 class LocalAuthority:
     """Authorities that are made once for a folder, and what they signed there.
 
-    `file` is the root's certificate (PEM), which everybody in the stack trusts; `pki` the folder for `waybill pki`.
+    `file` is the root's certificate (PEM), which everybody trusts at a region's brokers; `pulsar_file` that of Pulsar's
+    servers, whom clients of Pulsar trust; `pki` the folder for `waybill pki`.
     A certificate that was made before is taken again until half of its life is over.
     """
 
@@ -30,36 +31,47 @@ class LocalAuthority:
         self.file = self._folder / "authority.pem"
         if not self.pki.root_certificate.exists():
             self.pki.create_root(name="Waybill local root", now=_now(), lifetime=_AUTHORITY_LIFE)
-        # A copy at a path that does not depend on how the authorities keep their files.
+        try:
+            self._pulsar = self.pki.pulsar()
+        except AuthorityMissing:
+            self._pulsar = self.pki.create_pulsar(now=_now(), lifetime=_AUTHORITY_LIFE)
+        # Copies at paths that do not depend on how the authorities keep their files.
+        self.pulsar_file = self._folder / "pulsar-authority.pem"
         replace_durably(self.file, self.pki.root_certificate.read_bytes())
+        replace_durably(self.pulsar_file, self._pulsar.root_pem)
 
     def region(self, region: str) -> AuthorityFolder:
         """The authority of a region, made when it is first asked for."""
         try:
             return self.pki.region(region)
         except AuthorityMissing:
-            return self.pki.create_region(self.pki.root(), region, now=_now(), lifetime=_AUTHORITY_LIFE)
+            root, now = self.pki.root(), _now()
+            return self.pki.create_region(root, region, servers=_LOOPBACK, now=now, lifetime=_AUTHORITY_LIFE)
 
     def server(self, name: str, region: str = "local") -> TlsFiles:
-        """The certificate and key of a server on 127.0.0.1 and localhost, such as `broker@eu`."""
-        return self._made(region, name, _LOOPBACK)
+        """The certificate and key of a region's server on 127.0.0.1 and localhost, such as `broker@eu`."""
+        return self._made(self.region(region), region, name, _LOOPBACK)
+
+    def pulsar_server(self, name: str) -> TlsFiles:
+        """Those of a server of Pulsar there, such as `pulsar@eu`, by the authority of Pulsar's servers."""
+        return self._made(self._pulsar, "pulsar-servers", name, _LOOPBACK)
 
     def client(self, name: str, region: str = "local") -> TlsFiles:
         """The certificate and key of a device (`acme/bus-1`) or of another client (`gateway@eu-1`)."""
-        return self._made(region, name)
+        return self._made(self.region(region), region, name)
 
     def share(self, region: str) -> Path:
         """The file by which the gateways of a region share batches, their `mqtt.share_file`."""
         return self.pki.share(region)
 
-    def _made(self, region: str, name: str, servers: Sequence[str] = ()) -> TlsFiles:
-        place, now = self._folder / "certificates" / region / name, _now()
+    def _made(self, authority: AuthorityFolder, place_name: str, name: str, servers: Sequence[str] = ()) -> TlsFiles:
+        place, now = self._folder / "certificates" / place_name / name, _now()
         files = credentials_in(place)
         assert files.certificate is not None
         assert files.key is not None
         # Where it has half of its life left a stack that is started again keeps it: its clients may still run.
         if not files.certificate.exists() or IssuedCertificate.read(files.certificate).not_after < now + _LIFE / 2:
-            authority, key = self.region(region), KeyPair.generate()
+            key = KeyPair.generate()
             issued = certify(authority, key, name, servers=servers, now=now, lifetime=_LIFE)
             write_credentials(place, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
         return TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key)

@@ -24,10 +24,10 @@ ACCESS_FILE = "operator-access.toml"
 
 def stack_access(folder: Path, role: str = OPERATOR) -> PulsarAccess:
     """A role's access to the stack of this folder, for another process; nothing where the stack is insecure."""
-    token, authority = folder.absolute() / "access/tokens" / f"{role}.token", folder.absolute() / "access/authority.pem"
     if not (folder / ACCESS_FILE).exists():
         return PulsarAccess()
-    return PulsarAccess(token_file=token, tls_ca=authority)
+    access = folder.absolute() / "access"
+    return PulsarAccess(token_file=access / "tokens" / f"{role}.token", tls_ca=access / "pulsar-authority.pem")
 
 
 class StackCredentials:
@@ -47,7 +47,7 @@ class StackCredentials:
         self.key_server = TokenKeyServer(
             folder / "token-keys",
             port,
-            self.authority.server(principal(PrincipalKind.PULSAR, "token-keys")),
+            self.authority.pulsar_server(principal(PrincipalKind.PULSAR, "token-keys")),
             self.issuer.published,
         )
         self._topology = topology
@@ -59,7 +59,7 @@ class StackCredentials:
         """What a process of this role shows and trusts. Raises ValueError for a role that the topology has not."""
         if role not in self.roles:
             raise ValueError(f"no role {role!r} in this stack; it has {', '.join(self.roles)}")
-        return PulsarAccess(token_file=self.issuer.token_file(role), tls_ca=self.authority.file)
+        return PulsarAccess(token_file=self.issuer.token_file(role), tls_ca=self.authority.pulsar_file)
 
     @property
     def operator_of_devices(self) -> str:
@@ -69,7 +69,7 @@ class StackCredentials:
     def of_cluster(self, name: str) -> PulsarSecurity:
         """What a cluster needs to know who is who."""
         return PulsarSecurity(
-            tls=self.authority.server(principal(PrincipalKind.PULSAR, name)),
+            tls=self.authority.pulsar_server(principal(PrincipalKind.PULSAR, name)),
             issuer=self.issuer.issuer,
             broker_token=self.issuer.token_file(self._brokers[name]),
             superusers=tuple(sorted({*self._topology.superusers_of(name), OPERATOR})),

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> AuthorityFolder:
 
 @pytest.fixture
 def regional(tmp_path: Path, root: AuthorityFolder) -> AuthorityFolder:
-    return AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=NOW, lifetime=YEAR)
+    return AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", servers=["127.0.0.1"], now=NOW, lifetime=YEAR)
 
 
 def test_keys_and_folders_are_their_owner_s_alone(tmp_path: Path, regional: AuthorityFolder) -> None:

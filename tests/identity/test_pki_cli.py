@@ -23,7 +23,7 @@ def pki(tmp_path: Path) -> Path:
     """A root whose key was moved away after it signed eu."""
     folder = tmp_path / "pki"
     assert run(folder, "init").exit_code == 0
-    assert run(folder, "region", "eu").exit_code == 0
+    assert run(folder, "region", "eu", "--servers", "localhost", "--servers", "127.0.0.1").exit_code == 0
     (folder / "root-authority" / "authority.key").rename(tmp_path / SAFE)
     return folder
 

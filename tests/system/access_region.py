@@ -47,9 +47,11 @@ class AccessRegion:
     ) -> None:
         self.name, self.folder = name, folder
         now = datetime.now(UTC)
-        self.authority = AuthorityFolder.create_regional(folder / "authority", root, name, now=now, lifetime=LIFE)
+        servers = ["127.0.0.1"]
+        place = folder / "authority"
+        self.authority = AuthorityFolder.create_regional(place, root, name, servers=servers, now=now, lifetime=LIFE)
         key = KeyPair.generate()
-        server = self.authority.server(key, f"broker@{name}", ["127.0.0.1"], now=now, lifetime=LIFE)
+        server = self.authority.server(key, f"broker@{name}", servers, now=now, lifetime=LIFE)
         self.server_tls = write_credentials(
             folder / "broker", root_pem=root.root_pem, chain_pem=server.chain_pem, key=key
         )

@@ -31,7 +31,9 @@ class EnrolmentRegion:
         now = datetime.now(UTC)
         self.folder, self.lifetime = folder, lifetime
         root = AuthorityFolder.create_root(folder / "root", "Waybill root", now=now, lifetime=10 * YEAR)
-        self.authority = AuthorityFolder.create_regional(folder / "eu", root, "eu", now=now, lifetime=YEAR)
+        self.authority = AuthorityFolder.create_regional(
+            folder / "eu", root, "eu", servers=["localhost", "127.0.0.1"], now=now, lifetime=YEAR
+        )
         self.factory = AuthorityFolder.create_root(folder / "factory", "Factory", now=now, lifetime=10 * YEAR)
         self.root = folder / "root.pem"
         self.root.write_bytes(root.root_pem)

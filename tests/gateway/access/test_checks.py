@@ -24,7 +24,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pki = PkiFolder(folder / "pki")
     root = pki.create_root(now=now, lifetime=LASTS)
     for region in ("eu", "us"):
-        pki.create_region(root, region, now=now, lifetime=LASTS)
+        pki.create_region(root, region, servers=["localhost"], now=now, lifetime=LASTS)
         pki.write(region, folder / region, f"access@{region}", now=now, lifetime=LASTS)
         key = operator(f"access@{region}", kinds=("enrolment",))
         write_operator(folder / f"{region}.key", key)
