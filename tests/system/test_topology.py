@@ -87,8 +87,9 @@ def test_verify_names_a_cut_link_and_its_backlog_and_it_heals(stack: LocalStack)
         if link["problem"]
     }
     assert done.exit_code == 1
-    replicated = ("access", "alerts-eu", "reference", "telemetry-eu")
-    cut = ("canary/alerts-eu", "canary/telemetry-eu", *(f"fleet/{name}" for name in replicated))
+    replicated = ("access", "alerts-eu", "reference", "registry", "telemetry-eu")
+    canary = ("alerts-eu", "registry", "telemetry-eu")
+    cut = (*(f"canary/{name}" for name in canary), *(f"fleet/{name}" for name in replicated))
     assert set(bad) == {(name, "eu", "hq") for name in cut}
     assert bad["fleet/telemetry-eu", "eu", "hq"]["backlog"] > 0
     wait_until(lambda: _connected(stack), 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import Any, Final
 
 from runtime.status_server import MAX_HEAD_BYTES, _handler, json_answer
 
@@ -28,9 +28,19 @@ class Accepted:
         self.answer += bytes(data)
 
 
+class Server:
+    """The server that accepted it, on loopback: as strict as it is about hosts."""
+
+    is_loopback: Final = True
+
+    def begin_answer(self, _: Accepted) -> bool:
+        return True
+
+
 def seeds() -> Iterable[bytes]:
     """What asks usually, and lines and headers that are long, many, or none."""
     yield b"GET /status?x HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n"
+    yield b"GET /status HTTP/1.1\r\nHost: localhost:1\r\n\r\n"
     yield b"GET /none HTTP/1.0\r\n\r\nGET /status HTTP/1.0\r\n\r\n"
     yield b"GET /status\r\n\r\n"
     yield b"POST //status HTTP/1.1\nContent-Length: 99999999999\n\n{}"
@@ -45,7 +55,8 @@ def judge(data: bytes) -> None:
     """Nothing is raised; one answer is given or none, of bounded length, and no more is read than a head may have."""
     accepted = Accepted(data)
     made: Any = accepted
-    handler: BaseHTTPRequestHandler = HANDLER(made, ("127.0.0.1", 1), made)
+    server: Any = Server()
+    handler: BaseHTTPRequestHandler = HANDLER(made, ("127.0.0.1", 1), server)
     assert handler.close_connection
     assert accepted.answer.count(b"HTTP/1.0 ") <= 1
     assert len(accepted.answer) < 8 * MAX_HEAD_BYTES
