@@ -202,7 +202,10 @@ class PulsarProducer:
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             address = self._settings.pulsar.service_url
             # Whom it does not know Pulsar does not answer: the client has nothing but a time-out to say.
-            why = self._settings.pulsar.access.token_problem(time.time()) or error
+            access = self._settings.pulsar.access
+            why = access.token_problem(time.time()) or error
+            if isinstance(error, pulsar.ConnectError) and access.tls_ca is not None:
+                why = f"{why}: it does not answer, or no authority in {access.tls_ca} signed its certificate"
             opening.error = PulsarUnreachable(f"no producer from {address}: {why}")
         finally:
             if opening.senders is None:

@@ -9,7 +9,9 @@ FOLDER/ended/SERIAL.pem  what ended long ago, out of the way of who reads what m
 
 from __future__ import annotations
 
+import binascii
 import heapq
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,6 +63,7 @@ __all__ = [
 
 _ROOT, _CERTIFICATE, AUTHORITY_KEY = "root.pem", "authority.pem", "authority.key"
 _ISSUED, _ENDED = "issued", "ended"
+_TRUSTED = re.compile(rb"-----BEGIN TRUSTED CERTIFICATE-----([\sA-Za-z0-9+/=]+)-----END")
 Read = TypeVar("Read")
 OtherKeys = dict[tuple[str, str], list["IssuedCertificate"]]
 """By name and purpose."""
@@ -81,14 +84,37 @@ class IssuedCertificate(NamedTuple):
     """`root`, `authority`, `server`, `device`, or the kind of a client."""
     key: bytes
     """Its public key (DER): whoever renews a certificate keeps it."""
+    is_refused: bool = False
+    """A file of trusted certificates has it as one that is not (`openssl x509 -addreject`)."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
         """The first certificate of a file (PEM). Raises AuthorityDamaged where there is none, OSError."""
         try:
-            certificate = read_certificates(read_file(file))[0]
+            return cls._of(read_certificates(read_file(file))[0], file)
         except NotAnAuthority as error:
             raise AuthorityDamaged(file, str(error)) from error
+
+    @classmethod
+    def refused_in(cls, file: Path) -> list[Self]:
+        """The certificates of a file that TLS takes for no purpose (`BEGIN TRUSTED CERTIFICATE`).
+
+        Raises AuthorityDamaged, OSError.
+        """
+        found = []
+        try:
+            for body in map(binascii.a2b_base64, _TRUSTED.findall(read_file(file))):
+                # A certificate and, in DER too, its purposes: trusted ones first, or refused ones alone, tagged A0.
+                end = 4 + int.from_bytes(body[2:4])
+                if body[end + 2 : end + 3] == b"\xa0":
+                    certificate = x509.load_der_x509_certificate(body[:end])
+                    found.append(cls._of(certificate, file)._replace(is_refused=True))
+        except ValueError as error:
+            raise AuthorityDamaged(file, f"a trusted certificate cannot be read: {error}") from error
+        return found
+
+    @classmethod
+    def _of(cls, certificate: x509.Certificate, file: Path) -> Self:
         name, issuer = common_name(certificate.subject), common_name(certificate.issuer)
         key = certificate.public_key().public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo

@@ -98,6 +98,8 @@ def _serial(one: IssuedCertificate) -> str:
 
 
 def _state(one: IssuedCertificate, is_listed: str, now: datetime, soon: timedelta) -> str:
+    if one.is_refused:
+        return "refused"
     if is_listed not in {NOT_REVOKED, UNKNOWN}:
         return is_listed
     if one.not_after <= now - soon:

@@ -14,7 +14,7 @@ from identity.command_options import AsJson
 from identity.error_messages import errors_as_messages
 from identity.errors import NameRefused, SealingKeyError
 from identity.sealing import read_private_key
-from identity.token_issuer import TokenIssuer, check_issuer
+from identity.token_issuer import TokenIssuer, as_owner_of, check_issuer
 from identity.token_key_commands import DAY_S, NewIssuer, TokenFolderOption, moment_text
 from identity.tokens import check_role_name
 from identity.topology_roles import TopologyOption, check_role
@@ -48,9 +48,10 @@ def token(
             check_role(topology, role)
         # First: a folder that is made for no role has a key that nobody needs.
         check_role_name(role)
-        check_issuer(folder, issuer, may_change=new_issuer)
         now_s = time.time()
-        file = TokenIssuer(folder, issuer).issue(role, now_s=now_s, life_s=days * DAY_S)
+        with as_owner_of(folder):
+            check_issuer(folder, issuer, may_change=new_issuer)
+            file = TokenIssuer(folder, issuer).issue(role, now_s=now_s, life_s=days * DAY_S)
     until = moment_text(now_s + days * DAY_S)
     text = f"{file}: a token of {role}, good for {days:g} days, until {until}"
     _say(as_json, {"role": role, "file": str(file), "days": days, "until": until}, text)

@@ -284,12 +284,15 @@ def show(
 ) -> None:
     """Show whom certificates name, who signed them, and when they end; of revocations `waybill pki list` knows.
 
+    `refused`: a ca.pem names it as an authority that TLS never takes (`openssl x509 -addreject`).
+
     Exit status: 0, or 1 when one ends within so many days, or ended so few days ago.
 
     Example: waybill pki show bus-17/certificate.pem --within 7
     """
     with errors_as_messages():
-        found = [IssuedCertificate.read(file / "certificate.pem" if file.is_dir() else file) for file in files]
+        places = [file / "certificate.pem" if file.is_dir() else file for file in files]
+        found = [one for file in places for one in (IssuedCertificate.read(file), *IssuedCertificate.refused_in(file))]
     show_certificates(found, within, as_json, ListedRevocations())
 
 

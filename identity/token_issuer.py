@@ -4,6 +4,7 @@ What is in the folder: see `token_folder`. `keys/lock` keeps two commands at onc
 """
 
 import fcntl
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from identity.token_folder import (
 from identity.tokens import CHECK_KEYS_PATH, DISCOVERY_PATH, TokenKey, check_keys, discovery
 from runtime import replace_durably
 
-__all__ = ["OtherIssuer", "TokenIssuer", "check_issuer"]
+__all__ = ["OtherIssuer", "TokenIssuer", "as_owner_of", "check_issuer"]
 
 # who reads a token is its role
 _SECRET = 0o600
@@ -53,6 +54,25 @@ def check_issuer(folder: Path, issuer: str, *, may_change: bool = False) -> None
             f"{found.discovery_file} is missing or damaged, so nobody knows of which issuer {folder} is: "
             f"--new-issuer says that it is {issuer}"
         )
+
+
+@contextmanager
+def as_owner_of(folder: Path) -> Iterator[None]:
+    """Root acts as the owner of a folder, for a command: a file of root's would stop the timers that renew tokens.
+
+    The whole process changes its user for the time of the block, with all its threads.
+    """
+    if os.geteuid() != 0 or not folder.exists():
+        yield
+        return
+    owner, former = folder.stat(), os.getegid()
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(former)
 
 
 class TokenIssuer:

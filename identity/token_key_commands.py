@@ -12,7 +12,7 @@ import typer
 from identity.command_options import AsJson
 from identity.error_messages import errors_as_messages
 from identity.token_folder import CLUSTERS_READ_S, KeyStep, TokenFolder, TokenKeyState
-from identity.token_issuer import OtherIssuer, TokenIssuer, check_issuer
+from identity.token_issuer import OtherIssuer, TokenIssuer, as_owner_of, check_issuer
 from identity.tokens import TokenClaims
 from identity.topology_roles import TopologyOption, topology_roles
 from runtime.token_life import soon_before_end_s
@@ -67,7 +67,7 @@ def publish(
 
     Example: waybill pki token-key publish --folder tokens
     """
-    with errors_as_messages():
+    with errors_as_messages(), as_owner_of(folder):
         done = [_issuer_of(folder, issuer, new_issuer).publish_new_key()]
         _say(folder, KeyStep.PUBLISH, done, f"published the key {done[0]}", as_json=as_json)
 
@@ -88,7 +88,7 @@ def sign(
 
     Example: waybill pki token-key sign --folder tokens
     """
-    with errors_as_messages():
+    with errors_as_messages(), as_owner_of(folder):
         keys, now_s = _issuer_of(folder, issuer, new_issuer), time.time()
         if not early:
             keys.check_wait(KeyStep.SIGN, now_s)
@@ -117,7 +117,7 @@ def retire(
 
     Example: waybill pki token-key retire --folder tokens
     """
-    with errors_as_messages():
+    with errors_as_messages(), as_owner_of(folder):
         keys = _issuer_of(folder, issuer, new_issuer)
         if not early:
             keys.check_wait(KeyStep.RETIRE, time.time())

@@ -15,12 +15,13 @@ from gateway.access.access_key import AccessKey
 from gateway.access.config import AccessSettings, BrokerProcessPlace
 from gateway.registry_settings import open_registry
 from identity import AuthorityFolder, IdentityError, PrincipalKind, principal, regional_name
+from identity.authority import is_chain_to, read_certificates
 from identity.authority_folder import IssuedCertificate
 from runtime.broker_settings import unusable_files
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import TlsSettings, certificate_faults, unusable_tls_files
 from runtime.token_watch import token_faults, tokens_ending
-from settings import SettingsError
+from settings import SettingsError, read_file
 
 __all__ = ["broker_version", "ended_tokens", "problems", "warnings"]
 
@@ -94,6 +95,15 @@ def _authority_problems(settings: AccessSettings) -> Iterator[str]:
     if (expected := regional_name(settings.region)) != folder.authority.name:
         found = f"authority.folder {folder.folder} is that of {folder.authority.name!r}"
         yield f"region: {settings.region!r} has the authority {expected!r}, and {found}"
+    tls = settings.enrolment.devices.tls if settings.enrolment is not None else None
+    if tls is None or tls.certificate is None:
+        return
+    # What cannot be read is named with the certificates.
+    with contextlib.suppress(IdentityError, OSError):
+        own = read_certificates(read_file(tls.certificate))
+        if not is_chain_to(own[:1], [folder.authority.certificate]):
+            signed = f"{folder.folder} did not sign {tls.certificate} (enrolment.devices.tls)"
+            yield f"authority.folder: {signed}: one of the two is of a former authority"
 
 
 def _registry_problems(settings: AccessSettings) -> Iterator[str]:

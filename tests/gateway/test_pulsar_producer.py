@@ -167,6 +167,13 @@ def test_a_pulsar_that_is_not_there_is_said_with_its_address(side: Side) -> None
     assert not side.producer.is_open
 
 
+def test_a_pulsar_that_does_not_connect_is_said_with_the_authority_that_may_be_wrong(side: Side) -> None:
+    side.pulsar.is_up = False
+    trusted = settings(pulsar={"service_url": "pulsar+ssl://localhost:6651", "tls": {"ca": "/devices/ca.pem"}})
+    with pytest.raises(PulsarUnreachable, match=r"no authority in /devices/ca\.pem signed its certificate"):
+        open_now(PulsarProducer(trusted, lambda: None, side.pulsar, at_once, pulsar_tenant="fleet"))
+
+
 def test_an_attempt_that_is_cancelled_leaves_no_client_open_wherever_it_was(side: Side) -> None:
     """Both orders: the attempt has a client when it is cancelled, and it gets one afterwards."""
     begun: list[Callable[[], None]] = []

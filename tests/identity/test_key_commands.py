@@ -4,6 +4,7 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -64,6 +65,26 @@ def test_what_a_killed_command_left_is_made_a_pair(tmp_path: Path) -> None:
 def test_a_name_that_no_tenant_has_gets_no_key(tmp_path: Path, name: str) -> None:
     assert run("sealing", name, "--out", tmp_path).exit_code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_root_writes_into_a_folder_belongs_to_the_folders_owner() -> None:
+    """Timers of another user renew tokens: a key of root's would stop them."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        os.chown(folder, 65534, 65534)
+        common = ("--issuer", ISSUER, "--folder", folder)
+        for command in (
+            ("token", "gateway-eu"),
+            ("token-key", "publish"),
+            ("token-key", "sign", "--early"),
+            ("token-key", "retire", "--early"),
+        ):
+            done = run(*command, *common)
+            assert done.exit_code == 0, done.output
+            assert {(file.stat().st_uid, file.stat().st_gid) for file in folder.rglob("*")} == {(65534, 65534)}
+            assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
 def test_a_token_names_its_role_and_a_new_key_signs_it_after_its_three_steps(tmp_path: Path) -> None:

@@ -139,6 +139,19 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(
     assert [file.name for file in tmp_path.iterdir()] == ["access.toml"]
 
 
+def test_an_authority_that_did_not_sign_the_daemons_certificate_is_named(
+    check: Callable[..., tuple[int, str]], made: Path
+) -> None:
+    """An authority was stolen, and the one that follows it was not brought here: both have the same name."""
+    now, pki = datetime.now(UTC), PkiFolder(made / "other")
+    pki.create_region(pki.create_root(now=now, lifetime=LASTS), "eu", now=now, lifetime=LASTS)
+    code, text = check(f"{made}/pki/regions/eu", f"{made}/other/regions/eu")
+    assert (code, f"authority.folder: {made}/other/regions/eu did not sign {made}/eu/certificate.pem" in text) == (
+        78,
+        True,
+    ), text
+
+
 def test_a_token_that_has_ended_is_named_before_it_keeps_the_daemon_waiting(
     check: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
