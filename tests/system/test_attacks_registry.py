@@ -138,8 +138,8 @@ def test_the_runbook_ends_it_and_the_tenants_own_work_goes_on(
     assert commands is not None
     for server in stack.pulsar.values():
         text = commands[1].replace("https://pulsar.eu.example:8443", server.admin_url).replace("acme", HOSTILE)
-        text = text.replace("root.pem", str(stack.access().tls_ca)).replace(
-            "operator.token", str(stack.access().token_file)
+        text = text.replace("pki/pulsar-authority/root.pem", str(stack.access().tls_ca)).replace(
+            "/var/lib/fleet-tokens/tokens/operator.token", str(stack.access().token_file)
         )
         done = subprocess.run(["bash", "-euc", text], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr

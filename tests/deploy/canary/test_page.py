@@ -49,12 +49,13 @@ def run(words: list[str]) -> tuple[int, str]:
 def test_its_settings_are_right() -> None:
     settings = validate(CanarySettings, tomllib.loads(block('device = "canary-eu"')), "canary.toml")
     trusted = [settings.agent.uplinks[0].tls, settings.agent.enrolment]
-    names = {one.ca for one in trusted if one is not None} | {
-        one.access.tls_ca for one in (settings.regional, settings.centre) if one is not None
-    }
-    # one root, one file
-    assert [str(one) for one in names] == ["/etc/waybill/root.pem"]
-    assert all(str(one) in SETUP.partition("`canary.toml`:")[0] for one in names)
+    assert {str(one.ca) for one in trusted if one is not None} == {"/etc/waybill/root.pem"}
+    # Pulsar's servers have a root of their own.
+    clusters = {str(one.access.tls_ca) for one in (settings.regional, settings.centre) if one is not None}
+    assert clusters == {"/etc/waybill/pulsar-ca.pem"}
+    before = SETUP.partition("`canary.toml`:")[0]
+    assert "pki/root-authority/root.pem /etc/waybill/root.pem" in before
+    assert "pki/pulsar-authority/root.pem /etc/waybill/pulsar-ca.pem" in before
 
 
 def test_its_role_is_that_of_the_local_stack() -> None:
