@@ -101,17 +101,14 @@ class IssuedCertificate(NamedTuple):
 
         Raises AuthorityDamaged, OSError.
         """
-        found = []
         try:
-            for body in map(binascii.a2b_base64, _TRUSTED.findall(read_file(file))):
-                # A certificate and, in DER too, its purposes: trusted ones first, or refused ones alone, tagged A0.
-                end = 4 + int.from_bytes(body[2:4])
-                if body[end + 2 : end + 3] == b"\xa0":
-                    certificate = x509.load_der_x509_certificate(body[:end])
-                    found.append(cls._of(certificate, file)._replace(is_refused=True))
+            bodies = map(binascii.a2b_base64, _TRUSTED.findall(read_file(file)))
+            # Each: a certificate and, in DER too, its purposes: trusted ones first, or refused ones alone, tagged A0.
+            ends = [(body, 4 + int.from_bytes(body[2:4])) for body in bodies]
+            refused = [body[:end] for body, end in ends if body[end + 2 : end + 3] == b"\xa0"]
+            return [cls._of(x509.load_der_x509_certificate(one), file)._replace(is_refused=True) for one in refused]
         except ValueError as error:
             raise AuthorityDamaged(file, f"a trusted certificate cannot be read: {error}") from error
-        return found
 
     @classmethod
     def _of(cls, certificate: x509.Certificate, file: Path) -> Self:

@@ -62,17 +62,14 @@ def as_owner_of(folder: Path) -> Iterator[None]:
 
     The whole process changes its user for the time of the block, with all its threads.
     """
-    if os.geteuid() != 0 or not folder.exists():
-        yield
-        return
-    owner, former = folder.stat(), os.getegid()
-    os.setegid(owner.st_gid)
-    os.seteuid(owner.st_uid)
+    if os.geteuid() == 0 and folder.exists():
+        os.setegid(folder.stat().st_gid)
+        os.seteuid(folder.stat().st_uid)
     try:
         yield
     finally:
-        os.seteuid(0)
-        os.setegid(former)
+        os.seteuid(os.getuid())
+        os.setegid(os.getgid())
 
 
 class TokenIssuer:

@@ -95,15 +95,15 @@ def _authority_problems(settings: AccessSettings) -> Iterator[str]:
     if (expected := regional_name(settings.region)) != folder.authority.name:
         found = f"authority.folder {folder.folder} is that of {folder.authority.name!r}"
         yield f"region: {settings.region!r} has the authority {expected!r}, and {found}"
-    tls = settings.enrolment.devices.tls if settings.enrolment is not None else None
-    if tls is None or tls.certificate is None:
-        return
+    tls = settings.enrolment and settings.enrolment.devices.tls
     # What cannot be read is named with the certificates.
     with contextlib.suppress(IdentityError, OSError):
-        own = read_certificates(read_file(tls.certificate))
-        if not is_chain_to(own[:1], [folder.authority.certificate]):
-            signed = f"{folder.folder} did not sign {tls.certificate} (enrolment.devices.tls)"
-            yield f"authority.folder: {signed}: one of the two is of a former authority"
+        own = read_certificates(read_file(tls.certificate)) if tls and tls.certificate else []
+        if own and not is_chain_to(own[:1], [folder.authority.certificate]):
+            yield (
+                f"authority.folder: {folder.folder} did not sign {tls and tls.certificate} (enrolment.devices.tls): "
+                "one of the two is of a former authority"
+            )
 
 
 def _registry_problems(settings: AccessSettings) -> Iterator[str]:

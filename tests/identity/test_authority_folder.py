@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import stat
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from identity import (
     AuthorityDamaged,
@@ -19,6 +23,7 @@ from identity import (
     read_certificates,
     write_credentials,
 )
+from identity.pki_cli import app
 from runtime import check_key_pair
 from tests.identity.makers import MONTH, NOW, YEAR
 
@@ -129,3 +134,22 @@ def test_what_was_signed_is_found_again_by_its_serial_with_its_chain(root: Autho
     issued = folder.device(make_request(KeyPair.generate(), "acme/bus-1"), "acme", "bus-1", now=NOW, lifetime=MONTH)
     assert AuthorityFolder.open(tmp_path / "eu").recorded(issued.serial) == issued
     assert folder.recorded(issued.serial + 1) is None
+
+
+def test_an_authority_that_a_file_refuses_is_shown_as_refused(tmp_path: Path) -> None:
+    now, file = datetime.now(UTC), tmp_path / "ca.pem"
+    root = AuthorityFolder.create_root(tmp_path / "root", "Waybill root", now=now, lifetime=YEAR)
+    stolen = AuthorityFolder.create_regional(tmp_path / "eu", root, "eu", now=now, lifetime=YEAR).folder
+    for option, states in (("-addreject", ["good", "refused"]), ("-addtrust", ["good"])):
+        purposes = [option, "serverAuth", option, "clientAuth"]
+        made = subprocess.run(
+            ["openssl", "x509", "-in", stolen / "authority.pem", *purposes, "-trustout"],
+            capture_output=True,
+            check=True,
+        )
+        file.write_bytes(root.root_pem + made.stdout)
+        shown = CliRunner().invoke(app, ["show", str(file), "--json"])
+        assert (shown.exit_code, [one["state"] for one in json.loads(shown.output)]) == (0, states)
+    file.write_bytes(root.root_pem + b"-----BEGIN TRUSTED CERTIFICATE-----\nMIIAADACoA==\n-----END")
+    damaged = CliRunner().invoke(app, ["show", str(file)])
+    assert (damaged.exit_code, "trusted certificate cannot be read" in " ".join(damaged.output.split())) == (1, True)

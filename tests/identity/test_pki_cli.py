@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -218,22 +217,6 @@ def test_a_second_key_of_one_name_is_warned_of_and_listed_until_it_is_revoked(pk
     assert "more" in run(pki, "list").output
     # of one key there may be many: each renewal is one
     assert rows["acme/bus-1"]["state"] == "good"
-
-
-def test_an_authority_that_a_file_refuses_is_shown_as_refused(pki: Path, tmp_path: Path) -> None:
-    authority, root = pki / "regions/eu/authority.pem", pki / "root-authority/root.pem"
-    for use, states in (("reject", ["good", "refused"]), ("trust", ["good"])):
-        added = [f"-add{use}", "serverAuth", f"-add{use}", "clientAuth"]
-        trusted = subprocess.run(
-            ["openssl", "x509", "-in", authority, *added, "-trustout"], capture_output=True, check=True
-        )
-        file = tmp_path / f"{use}.pem"
-        file.write_bytes(root.read_bytes() + trusted.stdout)
-        shown = CliRunner().invoke(app, ["show", str(file), "--json"])
-        assert (shown.exit_code, [one["state"] for one in json.loads(shown.output)]) == (0, states)
-    file.write_bytes(root.read_bytes() + b"-----BEGIN TRUSTED CERTIFICATE-----\nMIIAADACoA==\n-----END")
-    damaged = CliRunner().invoke(app, ["show", str(file)])
-    assert (damaged.exit_code, "trusted certificate cannot be read" in " ".join(damaged.output.split())) == (1, True)
 
 
 def test_a_folder_is_shown_as_it_is_renewed(pki: Path, tmp_path: Path) -> None:

@@ -203,7 +203,11 @@ def run_at(folder: Path, *lines: str) -> None:
     for line in lines:
         here = line.replace("/media/safe", "safe").replace("/var/lib/fleet-access", "machine")
         # The region's machine is in folders beside the office's.
-        here = here.replace(f"scp root@{HOST}:", "cp ").replace("/root/", "home/").replace("/etc/waybill", "waybill")
+        here = (
+            here.replace(f"scp root@{HOST}:", "cp ")
+            .replace("/var/lib/stolen-", "home/stolen-")
+            .replace("/etc/waybill", "waybill")
+        )
         ran = subprocess.run(
             ["/bin/sh", "-c", here], cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
