@@ -1,9 +1,8 @@
 """What an access daemon publishes: its revocation list, what it has confirmed, and entries that were displaced.
 
-Threads of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest waits,
-of confirmations a bounded number; those that find no room are counted. What cannot be published of one kind waits
-longer and longer, and the others do not wait for it. Displaced entries have a thread apart, with a producer for each
-tenant's topic: a tenant that keeps its topic to itself delays no confirmation.
+A thread of its own: a cluster that is away keeps nobody waiting whose session is to end. Of lists only the newest
+waits, of confirmations a bounded number; those that find no room are counted. What cannot be published of one kind
+waits longer and longer, and keeps the others not waiting. Each tenant's displaced entries are a kind of their own.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class _Kind:
         self._client, self._producer = client, None
 
     def has_failed(self) -> bool:
-        """Send what is there, unless it waits; whether that failed now."""
+        """Send what is there, unless it waits; whether that failed now, and another client may do it."""
         import pulsar  # noqa: PLC0415
 
         if self.wait_s:
@@ -91,10 +90,10 @@ class _Kind:
             is_held = access_refusal(error) is AccessRefusal.HELD
             self.held += is_held
             why = f"another producer has {self.topic} for itself alone" if is_held else error
-            self.problem, self._producer = f"{self._what} are not published: {why}", None
+            self.problem = f"{self._what} are not published: {why}"
             self._retry_at_s = time.monotonic() + self._backoff.take_delay_s()
             _LOG.warning("publication failed", problem=self.problem)
-            return True
+            return not is_held
         self.problem = ""
         self._backoff.reset()
         return False
@@ -104,23 +103,97 @@ class _Kind:
         return self._producer
 
 
-class _Sender:
-    """Sends kinds of publications in a thread of its own, until it is closed. `wake`: something is to be sent."""
+class AccessPublisher:
+    """Publishes in the background, again and again until the cluster has it."""
 
-    def __init__(self, settings: RegistrySettings, kinds: Sequence[_Kind]) -> None:
-        self._settings, self.kinds = settings, kinds
-        self.wake, self._stop = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
-        self._no_client = ""
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        region: str,
+        key: AccessKey,
+        displaced: Displaced | None = None,
+        held: Callable[[str], TopicMessage | None] = lambda _: None,
+    ) -> None:
+        """`displaced`: devices to be published again; `held`: the message that holds of one."""
+        self._displaced, self._held = displaced, held
+        self._settings, self._region, self._key = settings, region, key
+        self._list: RevocationList | None = None
+        self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
+        self._refused = RefusedEntries()
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publishes access", daemon=True)
+        self._not_confirmed = 0
+        self.list_bytes = 0
+        self._no_client = self._large = ""
+        self._kinds = (
+            _Kind("confirmations", CONFIRMATIONS_TOPIC, self._send_confirmations),
+            _Kind("revocation lists", LISTS_TOPIC, self._send_list),
+            *(
+                _Kind(f"displaced entries of {tenant}", devices_topic(tenant), partial(self._send_again, tenant))
+                for tenant in settings.tenants
+            ),
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
 
     def close(self) -> None:
+        """End; what was not published is published after the next start."""
         self._stop.set()
-        self.wake.set()
-        self.thread.join(_CLOSE_S)
+        self._wake.set()
+        self._thread.join(_CLOSE_S)
 
     @property
-    def problems(self) -> list[str]:
-        return [one for one in (self._no_client, *(kind.problem for kind in self.kinds)) if one]
+    def is_running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def topics_held(self) -> Counter[str]:
+        """How often another producer had a topic for itself, by topic."""
+        return Counter({kind.topic: kind.held for kind in self._kinds if kind.held})
+
+    def publish_list(self, newest: RevocationList) -> None:
+        """The region's own list, instead of an older one that still waits. One that is too large stays here."""
+        self.list_bytes = size = len(newest.message)
+        is_too_large, self._large = size > MAX_LIST_BYTES, ""
+        if size > LARGE_SHARE * MAX_LIST_BYTES:
+            now = "so they have an older one or none" if is_too_large else "a larger one is not sent"
+            self._large = (
+                f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and {MAX_LIST_BYTES} are"
+                f" sent at most to other regions: {now}, and once that has ended they let nobody of this region in"
+            )
+        self._list = None if is_too_large else newest
+        self._wake.set()
+
+    @property
+    def problem(self) -> str:
+        """What is not published, and why; "" if nothing is wrong."""
+        return "; ".join(filter(None, (self._no_client, *(kind.problem for kind in self._kinds), self._large)))
+
+    @property
+    def dropped(self) -> int:
+        """Confirmations and refusals for which there was no room."""
+        return self._not_confirmed + self._refused.dropped
+
+    def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
+        """These publications are in force at this region's broker."""
+        if len(self._confirmations) >= MAX_WAITING:
+            self._not_confirmed += 1
+            return
+        self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
+
+    def _say(self, body: bytes, at_s: float) -> None:
+        self._confirmations.append((body, self._key.sign_confirmation(body, int(at_s * 1000))))
+        self._wake.set()
+
+    def refuse(self, publication_id: str, reason: str, published_s: float) -> None:
+        """A publication of the registry does not count in this region: whoever made it hears of it, if it is new."""
+        is_new = abs(time.time() - published_s) < REFUSED_AGE_S
+        if is_new and is_publication_id(publication_id):
+            self._refused.add(publication_id, reason)
+            self._wake.set()
 
     def _run(self) -> None:
         import pulsar  # noqa: PLC0415 - imported where it is used, as everywhere
@@ -144,107 +217,14 @@ class _Sender:
 
     def _serve(self, client: Any) -> None:
         """Until something cannot be published: another client may, one that was opened with a newer token."""
-        for kind in self.kinds:
+        for kind in self._kinds:
             kind.begin(client)
         while not self._stop.is_set():
-            self.wake.clear()
-            failed = [kind.has_failed() for kind in self.kinds]
+            self._wake.clear()
+            failed = [kind.has_failed() for kind in self._kinds]
             if any(failed):
                 return
-            self.wake.wait(min([LOOK_S, *(kind.wait_s for kind in self.kinds if kind.problem)]))
-
-
-class AccessPublisher:
-    """Publishes in the background, again and again until the cluster has it."""
-
-    def __init__(
-        self,
-        settings: RegistrySettings,
-        region: str,
-        key: AccessKey,
-        displaced: Displaced | None = None,
-        held: Callable[[str], TopicMessage | None] = lambda _: None,
-    ) -> None:
-        """`displaced`: devices to be published again; `held`: the message that holds of one."""
-        self._displaced, self._held = displaced, held
-        self._settings, self._region, self._key = settings, region, key
-        self._list: RevocationList | None = None
-        self._confirmations: deque[tuple[bytes, Mapping[str, str]]] = deque()
-        self._refused = RefusedEntries()
-        self._not_confirmed = 0
-        self.list_bytes = 0
-        self._large = ""
-        newest = (
-            _Kind("confirmations", CONFIRMATIONS_TOPIC, self._send_confirmations),
-            _Kind("revocation lists", LISTS_TOPIC, self._send_list),
-        )
-        again = [
-            _Kind(f"displaced entries of {tenant}", devices_topic(tenant), partial(self._send_again, tenant))
-            for tenant in (settings.tenants if displaced is not None else ())
-        ]
-        self._newest, self._again = self._senders = _Sender(settings, newest), _Sender(settings, again)
-
-    def start(self) -> None:
-        """Begin."""
-        for sender in self._senders:
-            sender.thread.start()
-
-    def close(self) -> None:
-        """End; what was not published is published after the next start."""
-        for sender in self._senders:
-            sender.close()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its threads run."""
-        return all(sender.thread.is_alive() for sender in self._senders)
-
-    @property
-    def topics_held(self) -> Counter[str]:
-        """How often another producer had a topic for itself, by topic."""
-        return Counter({kind.topic: kind.held for sender in self._senders for kind in sender.kinds if kind.held})
-
-    def publish_list(self, newest: RevocationList) -> None:
-        """The region's own list, instead of an older one that still waits. One that is too large stays here."""
-        self.list_bytes = size = len(newest.message)
-        is_too_large, self._large = size > MAX_LIST_BYTES, ""
-        if size > LARGE_SHARE * MAX_LIST_BYTES:
-            now = "so they have an older one or none" if is_too_large else "a larger one is not sent"
-            self._large = (
-                f"the revocation list of {len(newest.serials)} certificates has {size} bytes, and {MAX_LIST_BYTES} are"
-                f" sent at most to other regions: {now}, and once that has ended they let nobody of this region in"
-            )
-        self._list = None if is_too_large else newest
-        self._newest.wake.set()
-
-    @property
-    def problem(self) -> str:
-        """What is not published, and why; "" if nothing is wrong."""
-        found = [problem for sender in self._senders for problem in sender.problems]
-        return "; ".join(dict.fromkeys([*found, *filter(None, [self._large])]))
-
-    @property
-    def dropped(self) -> int:
-        """Confirmations and refusals for which there was no room."""
-        return self._not_confirmed + self._refused.dropped
-
-    def confirm(self, confirmed: Sequence[Confirmation], at_s: float) -> None:
-        """These publications are in force at this region's broker."""
-        if len(self._confirmations) >= MAX_WAITING:
-            self._not_confirmed += 1
-            return
-        self._say(encode_confirmation(self._region, confirmed, at_s), at_s)
-
-    def _say(self, body: bytes, at_s: float) -> None:
-        self._confirmations.append((body, self._key.sign_confirmation(body, int(at_s * 1000))))
-        self._newest.wake.set()
-
-    def refuse(self, publication_id: str, reason: str, published_s: float) -> None:
-        """A publication of the registry does not count in this region: whoever made it hears of it, if it is new."""
-        is_new = abs(time.time() - published_s) < REFUSED_AGE_S
-        if is_new and is_publication_id(publication_id):
-            self._refused.add(publication_id, reason)
-            self._newest.wake.set()
+            self._wake.wait(min([LOOK_S, *(kind.wait_s for kind in self._kinds if kind.problem)]))
 
     def _send_confirmations(self, producer: Producer) -> None:
         # All at once: a flood of strangers' messages makes one of ours.
@@ -270,7 +250,7 @@ class AccessPublisher:
         names = self._displaced.take_due(tenant, AGAIN_AT_ONCE)
         # The rest after what is newer: nobody's revocation waits for a flood.
         if len(names) == AGAIN_AT_ONCE:
-            self._again.wake.set()
+            self._wake.set()
         unread = []
         try:
             while names:
