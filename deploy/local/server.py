@@ -180,20 +180,16 @@ class Server(ABC):
         except ServerFailed as error:
             if not revives:
                 raise
-            return self._revive(error)
-        return False
-
-    def _revive(self, error: ServerFailed) -> bool:
-        self._revivals += 1
-        if self._revivals > _MAX_REVIVALS + 1:
-            return False
-        became = f"was started again, {self._revivals} of {_MAX_REVIVALS} times"
-        if self._revivals > _MAX_REVIVALS:
+            self._revivals += 1
+            if self._revivals > _MAX_REVIVALS + 1:
+                return False
             became = f"is not started again; its log is {self.log}"
-        self.ended = f"{self.name} {error.reason} and {became}"
-        if self._revivals <= _MAX_REVIVALS:
-            self.start()
-        return True
+            if self._revivals <= _MAX_REVIVALS:
+                became = f"was started again, {self._revivals} of {_MAX_REVIVALS} times"
+                self.start()
+            self.ended = f"{self.name} {error.reason} and {became}"
+            return True
+        return False
 
     def check(self) -> bool:
         """Probe once; True when healthy. Raises ServerFailed when the process ended.
