@@ -101,8 +101,7 @@ class _BoundedServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._asking: dict[socket.socket, None] = {}
-        self._answering: set[socket.socket] = set()
+        self._open: dict[socket.socket, bool] = {}  # the oldest first; whether its request has come
         self._changing = threading.Lock()
         super().__init__(address, handler)
         self.is_loopback = ipaddress.ip_address(str(self.server_address[0])).is_loopback
@@ -110,23 +109,21 @@ class _BoundedServer(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class names them
         # Asked before a thread is made for the request.
         with self._changing:
-            if len(self._asking) + len(self._answering) >= MAX_CONNECTIONS:
-                if not self._asking:
+            if len(self._open) >= MAX_CONNECTIONS:
+                oldest = next((one for one, has_come in self._open.items() if not has_come), None)
+                if oldest is None:
                     return False
-                oldest = next(iter(self._asking))
-                del self._asking[oldest]
+                del self._open[oldest]
                 _hang_up(oldest)
-            self._asking[request] = None
+            self._open[request] = False
         return True
 
     def begin_answer(self, request: Any) -> bool:
         """The request of a connection has come; whether the connection still has its place."""
         with self._changing:
-            if request not in self._asking:
-                return False
-            del self._asking[request]
-            self._answering.add(request)
-        return True
+            if is_open := request in self._open:
+                self._open[request] = True
+        return is_open
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         timer = threading.Timer(MAX_REQUEST_S, _hang_up, (request,))
@@ -137,8 +134,7 @@ class _BoundedServer(ThreadingHTTPServer):
         finally:
             timer.cancel()
             with self._changing:
-                self._asking.pop(request, None)
-                self._answering.discard(request)
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         error = sys.exc_info()[1]
