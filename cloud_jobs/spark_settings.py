@@ -9,8 +9,9 @@ from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from runtime import read_secret
 from runtime.broker_settings import is_this_machine
-from settings import Settings
+from settings import Settings, file_fault
 
 _MASTER: Final = re.compile(
     r"local|local\[(?:\d+|\*)(?:,\d+)?\]|spark://[^\s,/:]+:\d+(?:,[^\s,/:]+:\d+)*|yarn|k8s://\S+", re.ASCII
@@ -19,6 +20,7 @@ _SIZE: Final = r"^\d+[mg]$"
 _PORT_FIELDS: Final = ("driver_port", "block_manager_port")
 _OF_EXECUTORS: Final = ("executor_memory", "executor_cores", "max_cores", "python", "secret_file", *_PORT_FIELDS)
 _LEAST_SECRET: Final = 16
+_MAX_SECRET_BYTES: Final = 4096
 
 SPARK_NAMES: Final[Mapping[str, str]] = {
     "master": "spark.master",
@@ -102,14 +104,9 @@ class SparkSettings(Settings):
         if self.secret_file is None:
             return None
         try:
-            mode = self.secret_file.stat().st_mode & 0o777
-            text = self.secret_file.read_text(encoding="ascii").strip()
-        except OSError as error:
-            raise ValueError(f"secret_file: {self.secret_file}: cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError:
-            raise ValueError(f"secret_file: {self.secret_file}: it is not ASCII text") from None
-        if mode & 0o077:
-            raise ValueError(f"secret_file: {self.secret_file}: others may use it, by its mode {mode:03o}: chmod 600")
+            text = read_secret(self.secret_file, _MAX_SECRET_BYTES).strip()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"secret_file: {self.secret_file}: {file_fault(error)}") from None
         if len(text) < _LEAST_SECRET:
             raise ValueError(f"secret_file: {self.secret_file}: it has fewer than {_LEAST_SECRET} characters")
         return text

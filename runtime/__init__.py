@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runtime.backoff import Backoff
-    from runtime.bounded_file import read_bounded
+    from runtime.bounded_file import read_bounded, read_secret
     from runtime.broker_settings import BrokerSettings
     from runtime.durable_file import create_durably, replace_durably, sync_folder, writing_durably
     from runtime.logs import LogSettings, start_logging
@@ -34,6 +34,7 @@ __all__ = [
     "load_key_pair",
     "raise_on_signals",
     "read_bounded",
+    "read_secret",
     "replace_durably",
     "start_logging",
     "stop_on_signals",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 _HOMES = {
     "runtime.backoff": ("Backoff",),
-    "runtime.bounded_file": ("read_bounded",),
+    "runtime.bounded_file": ("read_bounded", "read_secret"),
     "runtime.broker_settings": ("BrokerSettings",),
     "runtime.durable_file": ("create_durably", "replace_durably", "sync_folder", "writing_durably"),
     "runtime.logs": ("LogSettings", "start_logging"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from settings import open_file
 
-__all__ = ["read_bounded"]
+__all__ = ["read_bounded", "read_secret"]
 
 _READ_BYTES = 1 << 20
 
@@ -24,3 +24,13 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
             if len(content) > max_bytes:
                 raise ValueError(f"it has more than {max_bytes} bytes")
     return bytes(content)
+
+
+def read_secret(path: Path, max_bytes: int) -> str:
+    """The text of a file that nobody but its owner may use. Raises OSError; ValueError, which repeats nothing of it."""
+    if (mode := path.stat().st_mode & 0o777) & 0o077:
+        raise ValueError(f"others may use it, by its mode {mode:03o}: chmod 600")
+    try:
+        return read_bounded(path, max_bytes).decode("ascii")
+    except UnicodeDecodeError:
+        raise ValueError("it is not ASCII text") from None

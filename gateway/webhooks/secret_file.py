@@ -9,7 +9,7 @@ import structlog
 
 from gateway.webhooks.errors import SecretUnusable
 from gateway.webhooks.signature import secrets_of
-from runtime import read_bounded
+from runtime import read_secret
 from settings import file_fault
 
 __all__ = ["SecretFile"]
@@ -47,14 +47,9 @@ class SecretFile:
 
 def _read(path: Path) -> tuple[bytes, ...]:
     try:
-        mode = path.stat().st_mode & 0o777
-        if mode & 0o077:
-            raise SecretUnusable(f"{path}: others may use it, by its mode {mode:03o}: chmod 600")
-        return secrets_of(read_bounded(path, _MAX_BYTES).decode("ascii"))
+        return secrets_of(read_secret(path, _MAX_BYTES))
     except OSError as error:
         raise SecretUnusable(f"{path}: cannot be read: {file_fault(error)}") from error
-    except UnicodeDecodeError:
-        # what is in the file is not repeated, not even where it is wrong
-        raise SecretUnusable(f"{path}: it is not ASCII text") from None
     except ValueError as error:
+        # what is in the file is not repeated, not even where it is wrong
         raise SecretUnusable(f"{path}: {error}") from None
