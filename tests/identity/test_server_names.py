@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from typer.testing import CliRunner, Result
 
 from identity import Authority, KeyPair, issue_server, make_regional, read_certificates
@@ -54,25 +51,6 @@ def test_an_authority_signs_servers_of_its_names_alone(servers: Sequence[str], n
         return
     with pytest.raises(NameRefused, match="--servers"):
         issue_server(authority, KEY.public, "broker@eu", [name], now=NOW, serial=3, lifetime=MONTH)
-
-
-@pytest.mark.parametrize(("name", "may"), [("broker.eu.example", True), ("pulsar.hq.example", False)])
-def test_whoever_checks_the_chain_believes_no_other_name(name: str, may: bool) -> None:
-    # A thief's own program asks nobody: it signs by an authority of that key without constraints.
-    eu = regional(["eu.example"])
-    free = x509.CertificateBuilder().add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    free = free.subject_name(eu.certificate.subject).issuer_name(eu.certificate.subject).public_key(KEY.public)
-    free = free.serial_number(9).not_valid_before(NOW - MONTH).not_valid_after(NOW + YEAR)
-    signer = Authority(free.sign(KEY.private, hashes.SHA256()), KEY)
-    (leaf,) = read_certificates(
-        issue_server(signer, KEY.public, "pulsar@hq", [name], now=NOW, serial=3, lifetime=MONTH).chain_pem
-    )
-    verifier = PolicyBuilder().store(Store([ROOT.certificate])).time(NOW).build_server_verifier(x509.DNSName(name))
-    if may:
-        assert len(verifier.verify(leaf, [eu.certificate])) == 3
-        return
-    with pytest.raises(VerificationError):
-        verifier.verify(leaf, [eu.certificate])
 
 
 @pytest.mark.parametrize("servers", ["*.eu.example", "https://eu.example", ".eu.example", "10.0.0.1/8"])
