@@ -13,7 +13,6 @@ import pyarrow as pa
 from cloud_jobs.errors import CommitConflict, Fenced
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import write_data_files
-from cloud_jobs.lake.erasures import Erasures, read_erasures
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
@@ -60,12 +59,7 @@ def collect_alerts(lake: Lake, messages: Iterable[TopicAlert], now: datetime, ma
         return found
     table = OpenedTable(lake, TABLE, lake.open(TABLE))
     previous = newest_number(table.opened, TABLE)
-    declared = read_erasures(lake)
-    rows = [row for alert in alerts.values() if not _is_erased(row := _row(alert, now), declared)]
-    found.refused["erased"] += len(alerts) - len(rows)
-    found.refused += Counter()
-    if not rows:
-        return found
+    rows = [_row(alert, now) for alert in alerts.values()]
     days = {row["day"] for row in rows}
     there = {row["id"] for row in table.of_devices(days, {TenantDevice(row["tenant"], row["device"]) for row in rows})}
     new = [row for row in rows if row["id"] not in there]
@@ -91,14 +85,6 @@ def _judged(message: TopicAlert, now: datetime, max_age: timedelta) -> tuple[Ale
     if not is_identified_by(alert.id, alert.tenant, alert.device, alert.event):
         return None, f"wrong-id: {alert.id} does not follow from what it says"
     return alert, ""
-
-
-def _is_erased(row: dict[str, Any], declared: Erasures) -> bool:
-    """Whether a data subject asked to erase the time in which an alert, that comes again, happened."""
-    return any(
-        one.since is not None and one.since <= row["time"] < one.before
-        for one in declared.requests(row["tenant"], row["device"])
-    )
 
 
 def _refuse(found: CollectedAlerts, message: TopicAlert, why: str) -> None:
