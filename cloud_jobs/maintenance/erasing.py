@@ -209,20 +209,16 @@ def _count(files: FileSystem, file: TableFile, plan: Plan) -> int:
 
 
 def _may_hold(file: TableFile, row: dict[str, Any], since: Searched) -> bool:
-    since_moment, latest = row["since"], file.high.get("device_time")
-    if since_moment is None and file.nulls.get("latitude") == file.rows:
+    asked, newest = _erasure(row), file.high.get("ingest_number")
+    if asked.since is None and file.nulls.get("latitude") == file.rows:
         return False
-    if since_moment is not None and file.day is not None and latest is not None and latest < since_moment:
-        return False
-    newest = file.high.get("ingest_number")
     if row["number"] <= since.erasure and newest is not None and newest <= since.ingest_number:
         return False
-    device, tenant = row["device"], row["tenant"]
-    earliest = file.low.get("device_time")
+    tenant, earliest = asked.tenant, file.low.get("device_time")
     return (
-        (file.day is None or earliest is None or earliest < row["before"])
-        and (device is None or file.low.get("device", device) <= device <= file.high.get("device", device))
+        (file.day is None or earliest is None or earliest < asked.before)
         and (tenant is None or file.low.get("tenant", tenant) <= tenant <= file.high.get("tenant", tenant))
+        and may_hold("records", file, asked)
     )
 
 
