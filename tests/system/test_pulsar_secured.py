@@ -82,16 +82,6 @@ def test_nobody_and_an_expired_and_a_forged_token_are_refused_at_both_addresses_
     assert failures(stack) >= before + 3
 
 
-def test_a_role_does_what_it_may_in_its_region_and_nothing_else(stack: LocalStack) -> None:
-    eu, jobs = stack.access("gateway-eu"), stack.access("jobs")
-    assert may_produce(stack, eu)
-    assert not may_produce(stack, eu, "us", "persistent://fleet/telemetry-us/batches")
-    assert not may_produce(stack, eu, "hq"), "a region's gateway has nothing to do at the centre"
-    assert not may_produce(stack, jobs, "hq")
-    assert may_produce(stack, jobs, "hq", "persistent://fleet/events/geofence")
-    assert {status_of(stack, access) for access in (eu, jobs, stack.access("publisher"))} == {401}
-
-
 def test_another_authority_is_trusted_by_no_client_and_plain_text_is_answered_by_no_port(
     stack: LocalStack, tmp_path: Path
 ) -> None:

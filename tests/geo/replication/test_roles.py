@@ -200,37 +200,3 @@ def test_in_a_region_of_the_local_stack_each_role_writes_what_is_its_own_alone(
         "canary/registry/devices",
         "fleet/access/confirmations",
     ], "a tenant's own role has no topic of another tenant"
-
-
-def test_an_alert_process_reads_batches_and_fences_and_says_alerts_in_its_region_alone() -> None:
-    text = (LOCAL / "topology.toml").read_text() + "".join(
-        f'[clusters.{name}.address]\nservice_url = "pulsar://{name}"\nadmin_url = "http://{name}"\n'
-        for name in ("eu", "us", "hq")
-    )
-    known = Topology.model_validate(tomllib.loads(text))
-    produce, consume, both = frozenset({"produce"}), frozenset({"consume"}), frozenset({"consume", "produce"})
-
-    def of(role: str, cluster: str) -> dict[str, frozenset[str]]:
-        spaces = {name: spec for name, (spec, clusters) in known.placed().items() if cluster in clusters}
-        # the tenant of canaries has the same
-        grants = [known.grants(cluster, name) for name in spaces if name.startswith("fleet/")]
-        return {topic: roles[role] for one in grants for topic, roles in one.items() if role in roles}
-
-    assert of("alerts-eu", "eu") == {
-        "fleet/telemetry-eu/batches": consume,
-        "fleet/alerts-eu/alerts": produce,
-        "fleet/alerts-eu/processes": both,
-        "fleet/reference/fences": consume,
-    }
-    assert of("alerts-eu", "hq") == of("alerts-eu", "us") == {}
-    assert of("jobs", "hq")["fleet/alerts-eu/alerts"] == consume
-    assert of("notifier", "hq") == {
-        "fleet/alerts-eu/alerts": consume,
-        "fleet/alerts-us/alerts": consume,
-        "fleet/events/geofence": consume,
-        "fleet/events/encounters": consume,
-        "fleet/events/verdicts": consume,
-        "fleet/events/undelivered": both,
-        "fleet/reference/alert-rules": consume,
-        "fleet/reference/accounts": consume,
-    }
