@@ -26,7 +26,7 @@ NOBODY = "(no token)"
 
 _AT_ONCE = 8
 _OPERATION_S = 5
-_REFUSED = (401, 403, 405)  # 405: topic policies are switched off
+_REFUSED = (401, 403)
 _PAST_THE_RIGHT = (404, 409, 412)
 # Who lists tenants runs the cluster.
 _OPERATORS_ONLY = "tenants"
@@ -65,9 +65,9 @@ def try_rights(topology: Topology, clients: Mapping[str, AdminClient], tokens: P
     """What each role that has a file `ROLE.token` in the folder may do in these clusters, tried; and who has no token.
 
     On each topic of a namespace where the role has a right, on one where it has none, on the system topic and on a new
-    topic: a producer and a reader, which are opened and closed. Over HTTP: an operator's question, topic policies,
-    backlogs of the namespace, and each subscription of a topic that the role consumes. Nothing is sent, read or
-    changed. Where brokers ask for no right nothing is tried.
+    topic: a producer and a reader, which are opened and closed. Over HTTP: an operator's question, backlogs of the
+    namespace, and each subscription of a topic that the role consumes. Nothing is sent, read or changed. Where brokers
+    ask for no right nothing is tried.
     """
     roles: list[tuple[str, Path | None]] = [(NOBODY, None)]
     roles += [
@@ -138,11 +138,8 @@ def _commands(
     for namespace in _namespaces(topology, admin.cluster):
         clear = partial(admin.post, f"namespaces/{namespace}/clearBacklog/{_NEW}")
         yield "clear backlogs of", namespace, False, clear
-        grants = topology.grants(admin.cluster, namespace)
-        for topic in [*grants][:1]:
-            yield "remove policies of", topic, False, partial(admin.delete, f"{topic_path(topic)}/maxProducers")
         subscriptions = topology.subscription_roles(admin.cluster, namespace)
-        for topic, roles in grants.items():
+        for topic, roles in topology.grants(admin.cluster, namespace).items():
             if "consume" in roles.get(role, ()):
                 for name, users in subscriptions.items():
                     path = f"{topic_path(topic)}/subscription/{quote(name, safe='')}/expireMessages/{_NOTHING_S}"
