@@ -99,6 +99,7 @@ class _BoundedServer(ThreadingHTTPServer):
     """At most MAX_CONNECTIONS threads, each for MAX_REQUEST_S."""
 
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: dict[socket.socket, bool] = {}  # the oldest first; whether its request has come
