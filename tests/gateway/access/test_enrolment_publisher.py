@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import create_autospec
 
-import pulsar
 import pytest
 
 from gateway.access.enrolment import EnrolmentDesk, PublishEntry, SendAnswer
@@ -16,7 +15,7 @@ from gateway.access.enrolment_service import EnrolmentDoors, EnrolmentService
 from gateway.access.entry_book import EntryBook
 from gateway.errors import EntryNotTaken
 from identity.registry import DeviceEntry, enrol
-from identity.registry_publisher import RegistryPublisher, RegistryRefused, RegistryUnreachable
+from identity.registry_publisher import RegistryPublisher, RegistryRefused
 from runtime.broker_settings import BrokerSettings
 from tests.identity.registry_strategies import CERTIFICATE, CHANGE, expected
 from tests.waiting import wait_until
@@ -142,7 +141,7 @@ def test_a_tenant_whose_topic_takes_nothing_is_refused_and_keeps_nobody_else_wai
 
     def publish(entry: DeviceEntry, warrant: str) -> str:
         if entry is stuck:
-            raise RegistryRefused("held") from pulsar.ProducerBusy("held")
+            raise RegistryRefused("held")
         sent: str = sends(entry, warrant)
         registry.book.take(entry)
         return sent
@@ -156,11 +155,3 @@ def test_a_tenant_whose_topic_takes_nothing_is_refused_and_keeps_nobody_else_wai
     finally:
         service.close()
     assert [*ANSWERED] == [f"{stuck.name}: held", other.name]
-
-
-def test_a_cluster_that_is_away_is_waited_for() -> None:
-    registry = Registry()
-    registry.sender.publish.side_effect = RegistryUnreachable("away")
-    registry.sender.publish.side_effect.__cause__ = pulsar.ConnectError("away")
-    with pytest.raises(RegistryUnreachable, match="away"):
-        registry.publisher.publish(ENTRY)
