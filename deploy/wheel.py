@@ -9,6 +9,7 @@ import hashlib
 import re
 import shutil
 import tomllib
+from collections import defaultdict
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -56,9 +57,12 @@ def write_lists(folder: Path) -> None:
     (wheel,) = folder.glob("*.whl")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     blocks = re.split(r"\n(?=\S)", (ROOT / "requirements.txt").read_text(encoding="utf-8").rstrip())
-    locked: dict[str, str] = {canonicalize_name(block.partition("==")[0]): block for block in blocks}
+    locked = defaultdict[str, list[str]](list)
+    for block in blocks:  # a package has one for each range of versions of Python
+        locked[canonicalize_name(block.partition("==")[0])].append(block)
     for extra in PROJECT["optional-dependencies"].keys() - {"dev"}:
-        lines = [f"./{wheel.name}[{extra}] --hash=sha256:{digest}", *(locked[name] for name in sorted(brought(extra)))]
+        packages = [block for name in sorted(brought(extra)) for block in locked[name]]
+        lines = [f"./{wheel.name}[{extra}] --hash=sha256:{digest}", *packages]
         (folder / f"requirements-{extra}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     shutil.copy(ROOT / "requirements-build.txt", folder)
 
