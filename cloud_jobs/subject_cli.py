@@ -76,8 +76,9 @@ def erase(
     Example: cloud-jobs subject erase acme/van-0012 -c cloud.toml --from 2026-03-01 --until 2026-04-01 --dry-run
     """
     from cloud_jobs.errors import LakeError
+    from cloud_jobs.maintenance.config import RETENTIONS
     from cloud_jobs.maintenance.job import Maintenance
-    from cloud_jobs.maintenance.personal import NOT_COVERED, count_rows, remaining_files
+    from cloud_jobs.maintenance.personal import KEPT_FOR_BILLS, NOT_COVERED, count_rows, remaining_files
     from cloud_jobs.run_result import log_to_standard_error
 
     log_to_standard_error()
@@ -87,21 +88,24 @@ def erase(
         counts = count_rows(lake, asked)
         for table, count in counts.items():
             typer.echo(f"{table}: {count:,} rows{' stay, as bills rest on them' if table == 'usage' else ''}")
+        typer.echo(f"records of before {until:%Y-%m-%d} that {device} still holds will be on no bill")
         if dry_run:
             return
         if not yes:
-            # without a terminal there is nobody to ask
-            typed = typer.prompt(f"type {device} to erase them for good") if sys.stdin.isatty() else ""
-            if typed != device:
-                raise LakeError("nothing is erased: type the device's name, or give --yes")
-        run = Maintenance(lake, settings.upkeep).run([asked])
+            if not sys.stdin.isatty():
+                raise LakeError("nothing is erased: standard input is no terminal, so give --yes")
+            if typer.prompt(f"type {device} to erase them for good") != device:
+                raise LakeError("nothing is erased: that is not the device's name")
+        # what is too old is not erased here: nobody was told how much of other devices that is
+        upkeep = settings.upkeep.model_copy(update=dict.fromkeys(RETENTIONS))
+        run = Maintenance(lake, upkeep).run([asked])
         if not run.is_whole:
-            raise LakeError("; ".join(run.all_errors))
+            raise LakeError(f"{'; '.join(run.all_errors)}. Run this again, also if another run was at work")
         counts = count_rows(lake, asked)
         if left := sum(count for table, count in counts.items() if table != "usage"):
             raise LakeError(f"{left:,} rows are left: another run wrote meanwhile; run this again")
         remaining = remaining_files(lake, asked)
-    for one in NOT_COVERED:
+    for one in (KEPT_FOR_BILLS, *NOT_COVERED):
         typer.echo(f"not covered: {one}")
     if not remaining:
         typer.echo(f"{device}: erased")

@@ -30,7 +30,7 @@ def of_a_known_device(lake: Lake, erasure: Erasure) -> Erasure:
     tenants = sorted({one for one, name in names if name == device})
     if not tenants:
         whose = "" if tenant is None else f" of {tenant}"
-        raise LakeError(f"no record of a device {device}{whose} was ever taken in: nothing is erased")
+        raise LakeError(f"no record of a device {device}{whose} was ever received, so nothing was done")
     if len(tenants) > 1:
         raise LakeError(f"{', '.join(tenants)} each have a device {device}: say whose positions go, by --tenant")
     return erasure._replace(tenant=tenants[0])

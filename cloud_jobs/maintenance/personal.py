@@ -10,8 +10,9 @@ import json
 import os
 import pwd
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,8 +37,8 @@ DERIVED: Final = ("alerts", "verdicts", "geofence_events", "encounters")
 """The tables from which a request erases rows, beside `records` and `quarantine`. Alerts go before events: an alert
 without an event would be withdrawn, and its receivers notified."""
 EXPORTED: Final = ("records", *DERIVED, "usage", "quarantine")
+KEPT_FOR_BILLS: Final = "usage and the register of bills: quantities by hour and place stay, as invoices rest on them"
 NOT_COVERED: Final = (
-    "usage and the register of bills: quantities by hour and place stay, as invoices rest on them",
     "Pulsar's topics and the region's broker: until their retention ends",
     "the device's own buffer: until the centre acknowledged its records",
     "backups and snapshots of disks: until their operator deletes them",
@@ -51,6 +52,30 @@ _CONFLICT: Final = "conflict"
 _CONFLICT_COLUMNS: Final = ("cause", "detail", "tenant", "device", "quarantined_at")
 _AHEAD: Final = timedelta(days=1)
 """A device time so much after its conflict was quarantined is that of a wrong clock."""
+_TIME: Final = {
+    "records": "device_time",
+    "geofence_events": "time",
+    "encounters": "start",
+    "alerts": "time",
+    "verdicts": "time",
+    "usage": "hour",
+    "quarantine": "quarantined_at",
+}
+_README: Final = """What is stored about one device and one period. Times are UTC. A line of a .jsonl file is a row.
+
+track.geojson         the positions; any map program opens it
+records.jsonl         all records in order of time. device_time: when it was measured. latitude, longitude: degrees
+                      (WGS84). altitude_m, accuracy_m: metres. speed_mps: metres per second. heading_deg: degrees from
+                      north. epoch, seq: the number of the record. payload: Base64
+geofence_events.jsonl entering, leaving and speeding at places that were watched
+encounters.jsonl      periods in which another device was near. min_m: the smallest distance in metres
+alerts.jsonl          messages that were sent at the time; verdicts.jsonl: whether they were right
+usage.jsonl           quantities for the bill by hour and place (zone; empty: outside all places). Each quantity has
+                      four numbers, one for each quarter of the hour. distance_mm: millimetres. duration_ms:
+                      milliseconds. entries, crossings, events, content_bytes: counts
+quarantine.jsonl      records that contradicted earlier ones (detail: their content)
+manifest.json         how many rows each file has, and what is not in this export
+"""
 _POSITION: Final = ("device_time", "epoch", "seq", "speed_mps", "heading_deg", "accuracy_m")
 
 
@@ -94,8 +119,8 @@ def is_quarantined_of(row: dict[str, Any], erasure: Erasure) -> bool:
 
 def may_hold(table: str, file: TableFile, asked: Erasure) -> bool:
     """Whether a file may hold rows of an erasure, by its day and its bounds."""
-    device, since = asked.device, asked.since or datetime.min.replace(tzinfo=UTC) + _DAY
-    if file.day is not None and not since.date() - _DAY <= file.day <= asked.before.date() + _DAY:
+    device, since = asked.device, asked.since or datetime.min.replace(tzinfo=UTC)
+    if file.day is not None and not (since.date() <= file.day + _DAY and file.day - _DAY <= asked.before.date()):
         return False
     names = ("device_a", "device_b") if table == "encounters" else ("device",)
     # a file without bounds may hold any
@@ -151,6 +176,16 @@ def export_subject(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> d
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise LakeError(f"{folder} is not empty: an export needs a folder of its own")
+    try:
+        return _export(lake, asked, folder, now)
+    except BaseException:
+        # a part of an export would be taken for all of it
+        for path in folder.iterdir():
+            path.unlink()
+        raise
+
+
+def _export(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> dict[str, Any]:
     counts, versions = dict.fromkeys(("track", *EXPORTED), 0), dict[str, int]()
     with ExitStack() as stack:
         track = stack.enter_context(_private(folder / "track.geojson"))
@@ -160,7 +195,7 @@ def export_subject(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> d
             versions[table] = opened.version()
             out = stack.enter_context(_private(folder / f"{table}.jsonl"))
             for rows in _asked_rows(lake, table, opened, asked):
-                for row in rows.to_pylist():
+                for row in rows.sort_by(_TIME[table]).to_pylist():
                     out.write(_line(table, row, asked))
                     if row.get("latitude") is not None:
                         track.write(("," if counts["track"] else "") + _feature(row))
@@ -175,8 +210,10 @@ def export_subject(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> d
         "exported_at": stamp(now),
         "rows": counts,
         "table_versions": versions,
-        "not_covered": NOT_COVERED,
+        "not_covered": ("invoices and their lines: `waybill bill show`", *NOT_COVERED),
     }
+    with _private(folder / "README.txt") as file:
+        file.write(_README)
     with _private(folder / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return manifest
@@ -190,33 +227,46 @@ def count_rows(lake: Lake, asked: Erasure) -> dict[str, int]:
 
 
 def _asked_rows(lake: Lake, table: str, opened: DeltaTable, asked: Erasure) -> Iterator[pa.Table]:
-    """The rows of a request, day by day, of files that may hold any."""
+    """The rows of a request, those of one day together, of files that may hold any."""
     chosen = [file for file in table_files(opened, table) if may_hold(table, file, asked)]
     with lake.damage_as_error(table):
-        for file in sorted(chosen, key=lambda one: (str(one.day), one.path)):
-            for rows in file_rows(lake.files(table), table, file.path):
-                yield rows.filter(rows_of(table, rows, asked))
+        for _, files in groupby(sorted(chosen, key=_day), _day):
+            parts = (rows for file in files for rows in file_rows(lake.files(table), table, file.path))
+            if found := [rows.filter(rows_of(table, rows, asked)) for rows in parts]:
+                yield pa.concat_tables(found)
+
+
+def _day(file: TableFile) -> str:
+    return str(file.day)
 
 
 def access_log_of(location: Location) -> Path:
-    """Where readings of positions are logged, if no setting says it: beside the lake. Raises LakeError."""
+    """Where this user's readings of positions are logged, if no setting says it: beside the lake. Raises LakeError.
+
+    Each user has a file: nobody writes into another one's.
+    """
     if location.folder is None:
         raise LakeError(
             f"readings of positions must be logged, and {location} is no folder: name a file by --access-log, "
             "WAYBILL_ACCESS_LOG or privacy.access_log"
         )
-    return location.folder.absolute().parent / f"{location.folder.name}-access.jsonl"
+    return location.folder.absolute().parent / f"{location.folder.name}-access-{_user()}.jsonl"
+
+
+def _user() -> str:
+    # a user of a container may have no name; what the environment says of it, the user may have written
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def log_access(path: Path, command: str, whose: Iterable[TenantDevice], **what: object) -> None:
     """Appends one line to the log of readings of positions, before anything is shown: who, when, by which command, of
     which devices. Raises LakeError if it cannot be written: then nothing may be shown."""
-    user = str(os.getuid())
-    # a user of a container may have no name; what the environment says of it, the user may have written
-    with suppress(KeyError):
-        user = pwd.getpwuid(os.getuid()).pw_name
     devices = [f"{one.tenant}/{one.device}" for one in whose]
-    line = {"at": stamp(datetime.now(UTC)), "user": user, "command": command, "devices": devices, **what}
+    what = {name: stamp(value) if isinstance(value, datetime) else value for name, value in what.items()}
+    line = {"at": stamp(datetime.now(UTC)), "user": _user(), "command": command, "devices": devices, **what}
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with open(descriptor, "ab", buffering=0) as file:  # noqa: PTH123 - a descriptor, not a path
@@ -224,7 +274,10 @@ def log_access(path: Path, command: str, whose: Iterable[TenantDevice], **what: 
             file.write(json.dumps(line, default=str).encode() + b"\n")
             os.fsync(descriptor)
     except OSError as error:
-        raise LakeError(f"the reading of positions cannot be logged in {path}, so nothing is shown: {error}") from error
+        raise LakeError(
+            f"the reading of positions cannot be logged in {path}, so nothing is shown: {error}. Each user who reads"
+            " needs the right to append to it, or a log of its own"
+        ) from error
 
 
 def _private(path: Path) -> Any:

@@ -165,6 +165,20 @@ def test_nobody_writes_topic_policies(stack: LocalStack, role: str, cluster: str
             client.create_producer(f"persistent://{namespace}/new")
 
 
+def test_truncating_a_partitioned_topic_is_all_that_a_producer_gets_for_too_little(stack: LocalStack) -> None:
+    """What docs/limits.md says of Pulsar 4.0.8. Where a broker refuses it, that row may go."""
+    topic = "persistent/canary/telemetry-eu/limits"
+    assert asked(stack, "operator", "PUT", f"{topic}/partitions?createLocalTopicOnly=true", body=2) < 300
+    try:
+        asked(stack, "operator", "POST", f"{topic}/permissions/gateway-eu", body=["produce"])
+        tries = {role: asked(stack, role, "DELETE", f"{topic}/truncate") for role in ("gateway-eu", "access-eu")}
+        assert tries == {"gateway-eu": 204, "access-eu": 401}
+        assert asked(stack, "gateway-eu", "DELETE", f"{topic}-partition-0/truncate") == 401
+        assert asked(stack, "gateway-eu", "DELETE", f"{topic}/partitions?force=true") == 401
+    finally:
+        asked(stack, "operator", "DELETE", f"{topic}/partitions?force=true")
+
+
 def test_a_topic_policy_that_is_there_deletes_nothing_and_a_deleted_topic_is_restored(
     stack: LocalStack, clients: dict[str, AdminClient]
 ) -> None:

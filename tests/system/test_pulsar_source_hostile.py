@@ -138,6 +138,8 @@ def test_a_pattern_reads_every_topic_that_an_address_can_hold_and_is_not_stopped
 ) -> None:
     namespace = f"public/{tmp_path.name}"
     hq.call("PUT", f"namespaces/{namespace}")
+    new_topics = {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}
+    hq.call("POST", f"namespaces/{namespace}/autoTopicCreation", new_topics)
     names = ["b ", " c", "e\n", "tab\t", "d-partition-0", "x-partition-01"]
     for name in [*names, ".", "..", "a\0b", "x" * 5_000]:
         hq.send(f"persistent://{namespace}/{name}", [len(name)])

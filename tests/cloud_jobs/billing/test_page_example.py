@@ -33,7 +33,8 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
         else:
             assert_shown(line, expected)
     # each reading of positions is logged beside the lake
-    readings = [json.loads(one) for one in (tmp_path / "lake-access.jsonl").read_text(encoding="utf-8").splitlines()]
+    [log] = tmp_path.glob("lake-access-*.jsonl")
+    readings = [json.loads(one) for one in log.read_text(encoding="utf-8").splitlines()]
     explained = [line for line, _ in shown if line.startswith("$ waybill bill explain")]
     assert [one["command"] for one in readings] == ["waybill bill explain"] * len(explained)
     picture = DOCS / "pictures" / "explained-line.svg"

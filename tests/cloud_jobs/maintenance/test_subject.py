@@ -24,6 +24,7 @@ from cloud_jobs.explain.issued_line import explain_line
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance import personal
 from cloud_jobs.maintenance.config import MaintenanceSettings
 from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.maintenance.personal import access_log_of
@@ -144,6 +145,9 @@ def test_the_export_has_what_the_lake_has_of_the_device_and_the_days(lake: Lake,
         if row["device"] == "eu-1" and row["device_time"] < REQUEST.before
     ]
     assert sorted(one["seq"] for one in records) == sorted(row["seq"] for row in expected)
+    times = [one["device_time"] for one in records]
+    assert times == sorted(times)
+    assert all(name in out["README.txt"] for name in out if name != "README.txt")
     assert len(json.loads(out["track.geojson"])["features"]) == FIXES + 3
     manifest = json.loads(out["manifest.json"])
     lines = {name: len(text.splitlines()) for name, text in out.items() if name.endswith(".jsonl")}
@@ -156,6 +160,27 @@ def test_the_export_has_what_the_lake_has_of_the_device_and_the_days(lake: Lake,
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()} == {0o600}
     again = subject(lake, "export", "--to", str(tmp_path / "out"))
     assert (again.exit_code, "is not empty" in again.output) == (1, True)
+
+
+def test_an_export_of_all_times_succeeds_and_one_that_fails_leaves_nothing(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ever = ("--from", "0001-01-01")
+    monkeypatch.setattr(personal, "EXPORTED", (*personal.EXPORTED, "no table"))
+    assert subject(lake, "export", "--to", str(tmp_path / "out"), *ever).exit_code == 1
+    assert [*(tmp_path / "out").iterdir()] == []
+    monkeypatch.undo()
+    assert subject(lake, "export", "--to", str(tmp_path / "out"), *ever).exit_code == 0
+    assert len((tmp_path / "out" / "records.jsonl").read_text().splitlines()) == FIXES + 4
+
+
+def test_an_erasure_takes_nothing_of_other_devices_however_old_it_is(lake: Lake) -> None:
+    others = rows_but(lake, "eu-1")
+    retention = {"erase_positions_after_days": 2, "erase_quarantine_after_days": 2}
+    assert subject(lake, "erase", "--yes", **retention).exit_code in {0, 3}
+    left = rows_but(lake, "eu-1")
+    assert left == others
+    assert left["records"]
 
 
 def test_after_an_erasure_nothing_of_the_device_is_on_the_disk_and_the_bills_are_the_same(lake: Lake) -> None:
@@ -263,6 +288,7 @@ def test_whoever_reads_positions_is_logged_first_or_reads_nothing(lake: Lake, tm
     assert subject(lake, "export", "--to", str(tmp_path / "one")).exit_code == 0
     [line] = [json.loads(one) for one in log.read_text().splitlines()]
     assert (line["command"], line["devices"], bool(line["user"])) == ("cloud-jobs subject export", ["acme/eu-1"], True)
+    assert (line["since"], line["until"]) == ("2026-01-05T00:00:00Z", "2026-01-06T00:00:00Z")
     log.unlink()
     log.mkdir()
     refused = subject(lake, "export", "--to", str(tmp_path / "two"))

@@ -81,15 +81,19 @@ class LiveCluster:
     def new_topic(self, partitions: int = 0, prefix: str = "topic", also_in: Iterable["LiveCluster"] = ()) -> str:
         """Creates a topic with a name of its own; returns its full name.
 
-        `also_in`: the clusters that it replicates to. Brokers have no right to create a partitioned topic in another.
+        `also_in`: the clusters that it replicates to. Brokers have no right to create a partitioned topic in another,
+        nor to write into one without a grant.
         """
         name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
-        for place in (self, *also_in):
-            path = f"persistent/{self.namespace}/{name}"
+        path, places = f"persistent/{self.namespace}/{name}", (self, *also_in)
+        for place in places:
             if partitions:
                 place.call("PUT", f"{path}/partitions?createLocalTopicOnly=true", partitions)
             else:
                 place.call("PUT", path)
+            for other in places:
+                if other is not place:
+                    place.call("POST", f"{path}/permissions/replication-{other.name}", ["produce"])
         return f"persistent://{self.namespace}/{name}"
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
