@@ -96,7 +96,7 @@ def erase(
                 raise LakeError("nothing is erased: standard input is no terminal, so give --yes")
             if typer.prompt(f"type {device} to erase them for good") != device:
                 raise LakeError("nothing is erased: that is not the device's name")
-        # what is too old is not erased here: nobody was told how much of other devices that is
+        # what is too old of other devices waits for `cloud-jobs maintain`: the counts above do not have it
         upkeep = settings.upkeep.model_copy(update=dict.fromkeys(RETENTIONS))
         run = Maintenance(lake, upkeep).run([asked])
         if not run.is_whole:

@@ -174,7 +174,7 @@ def test_truncating_a_partitioned_topic_is_all_that_a_producer_gets_for_too_litt
         tries = {role: asked(stack, role, "DELETE", f"{topic}/truncate") for role in ("gateway-eu", "access-eu")}
         assert tries == {"gateway-eu": 204, "access-eu": 401}
         assert asked(stack, "gateway-eu", "DELETE", f"{topic}-partition-0/truncate") == 401
-        assert asked(stack, "gateway-eu", "DELETE", f"{topic}/partitions?force=true") == 401
+        assert asked(stack, "gateway-eu", "DELETE", f"{topic}/partitions?force=true") == 403
     finally:
         asked(stack, "operator", "DELETE", f"{topic}/partitions?force=true")
 
