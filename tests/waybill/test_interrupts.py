@@ -21,8 +21,8 @@ from waybill.interrupts import says_interrupt
 never = threading.Event()
 with says_interrupt("waybill device"):
     threading.Thread(target=never.wait, daemon=True).start()
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         time.sleep(float(sys.argv[1]))
