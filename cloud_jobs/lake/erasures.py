@@ -40,16 +40,16 @@ class Erasures:
     """All that were declared."""
 
     def __init__(self, declared: Iterable[Erasure]) -> None:
-        self._before: dict[tuple[str | None, str | None, datetime | None], datetime] = {}
+        self._of: dict[tuple[str | None, str | None], dict[datetime | None, datetime]] = {}
         for tenant, device, before, since in declared:
-            key = (tenant, device, since)
-            self._before[key] = max(before, self._before.get(key, before))
+            known = self._of.setdefault((tenant, device), {})
+            known[since] = max(before, known.get(since, before))
 
     def __bool__(self) -> bool:
-        return bool(self._before)
+        return bool(self._of)
 
     def __iter__(self) -> Iterator[Erasure]:
-        return (Erasure(tenant, device, before, since) for (tenant, device, since), before in self._before.items())
+        return (one for key in self._of for one in self._declared(*key))
 
     def before(self, tenant: str | None, device: str) -> datetime | None:
         """Positions of this device with an earlier device time may be erased, now or soon; None: none are.
@@ -71,7 +71,13 @@ class Erasures:
         )
 
     def _concerning(self, tenant: str | None, device: str | None) -> list[Erasure]:
-        return [one for one in self if one.tenant in (tenant, None) and one.device in (device, None)]
+        # four look-ups: it is asked for each device of a file, however many erasures there are
+        keys = dict.fromkeys((one, other) for one in (tenant, None) for other in (device, None))
+        return [one for key in keys for one in self._declared(*key)]
+
+    def _declared(self, tenant: str | None, device: str | None) -> Iterator[Erasure]:
+        known = self._of.get((tenant, device), {})
+        return (Erasure(tenant, device, before, since) for since, before in known.items())
 
 
 def is_erased(rows: pa.Table, erasures: Iterable[Erasure]) -> pa.ChunkedArray:
