@@ -184,10 +184,12 @@ class Server(ABC):
             if self._revivals > _MAX_REVIVALS + 1:
                 return False
             became = f"is not started again; its log is {self.log}"
-            if self._revivals <= _MAX_REVIVALS:
+            if again := self._revivals <= _MAX_REVIVALS:
                 became = f"was started again, {self._revivals} of {_MAX_REVIVALS} times"
-                self.start()
+            # before the start, which may fail
             self.ended = f"{self.name} {error.reason} and {became}"
+            if again:
+                self.start()
             return True
         return False
 
