@@ -55,7 +55,7 @@ def explain(
     from cloud_jobs.explain.records_of import records_of_hour
     from cloud_jobs.lake.location import Location
     from cloud_jobs.lake.tables import Lake
-    from cloud_jobs.maintenance.personal import access_log_of, log_access
+    from cloud_jobs.maintenance.personal import log_access
     from cloud_jobs.result_file import writing_result
 
     opened, wanted = Lake(Location.of(lake)), None if device is None else device_of(device)
@@ -69,7 +69,7 @@ def explain(
         raise typer.BadParameter(f"the line counts nothing of the hour {hour}; without --hour all its hours are listed")
     of_device = TenantDevice(key.tenant, key.device)
     what = {"document": number, "line": line, "hour": asked}
-    log_access(access_log or access_log_of(opened.location), "waybill bill explain", [of_device], **what)
+    log_access(opened.location, access_log, "waybill bill explain", of_device, **what)
     records = [row for one in hours for row in records_of_hour(opened, of_device, one, limit)]
     count = sum(one.seq_ranges.count for one in hours)
     if picture is not None:

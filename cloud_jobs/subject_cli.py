@@ -145,8 +145,8 @@ def _request(settings: CloudSettings, device: str, first: datetime, until: datet
 
 def _log_access(settings: CloudSettings, command: str, asked: Erasure) -> None:
     from cloud_jobs.lake.coverage import TenantDevice
-    from cloud_jobs.maintenance.personal import access_log_of, log_access
+    from cloud_jobs.maintenance.personal import log_access
 
-    path = settings.privacy.access_log or access_log_of(settings.location)
     whose = TenantDevice(str(asked.tenant), str(asked.device))
-    log_access(path, command, [whose], since=asked.since, until=asked.before)
+    log = settings.privacy.access_log
+    log_access(settings.location, log, command, whose, since=asked.since, until=asked.before)

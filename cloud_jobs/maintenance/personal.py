@@ -9,7 +9,7 @@ import base64
 import json
 import os
 import pwd
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -261,12 +261,19 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def log_access(path: Path, command: str, whose: Iterable[TenantDevice], **what: object) -> None:
+def log_access(lake: Location, log: Path | None, command: str, whose: TenantDevice, **what: object) -> None:
     """Appends one line to the log of readings of positions, before anything is shown: who, when, by which command, of
-    which devices. Raises LakeError if it cannot be written: then nothing may be shown."""
-    devices = [f"{one.tenant}/{one.device}" for one in whose]
+    which device. `log`: a file of the settings; None: `access_log_of` the lake. Raises LakeError if it cannot be
+    written: then nothing may be shown."""
+    path = log or access_log_of(lake)
     what = {name: stamp(value) if isinstance(value, datetime) else value for name, value in what.items()}
-    line = {"at": stamp(datetime.now(UTC)), "user": _user(), "command": command, "devices": devices, **what}
+    line = {
+        "at": stamp(datetime.now(UTC)),
+        "user": _user(),
+        "command": command,
+        "devices": [f"{whose.tenant}/{whose.device}"],
+        **what,
+    }
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with open(descriptor, "ab", buffering=0) as file:  # noqa: PTH123 - a descriptor, not a path
