@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +25,7 @@ from runtime.broker_settings import BrokerSettings
 from runtime.mqtt_client import MqttClient, MqttSessionOptions
 from runtime.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
 from runtime.tls import TlsSettings
+from tests.page_commands import run_line
 
 pytestmark = pytest.mark.system
 
@@ -199,7 +197,6 @@ def commands(section: str) -> list[str]:
 
 
 def run_at(folder: Path, *lines: str) -> None:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for line in lines:
         here = line.replace("/media/safe", "safe").replace("/var/lib/fleet-access", "machine")
         # The region's machine is in folders beside the office's.
@@ -208,7 +205,5 @@ def run_at(folder: Path, *lines: str) -> None:
             .replace("/var/lib/stolen-", "home/stolen-")
             .replace("/etc/waybill", "waybill")
         )
-        ran = subprocess.run(
-            ["/bin/sh", "-c", here], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        ran = run_line(here, folder)
         assert ran.returncode == 0, (line, ran.stdout, ran.stderr)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +17,7 @@ from deploy.local import LocalStack
 from geo.replication import AdminClient, admins, apply, inspect_clusters
 from geo.replication.grant_probe import TriedRight, try_rights
 from runtime.pulsar_client import PulsarAccess
+from tests.page_commands import run_line
 from tests.pulsar_clients import http_access, open_client
 from tests.system.topology_parts import known, look
 from tests.waiting import wait_until
@@ -342,12 +340,8 @@ def test_the_runbook_of_a_stolen_token_ends_it(stack: LocalStack, clients: dict[
     assert [" ".join(one.split()[:4]) for one in commands if "token-key" in one] == [
         f"waybill pki token-key {step}" for step in ("publish", "sign", "retire")
     ]
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "200"}
     for command in commands:
-        here = command.replace("/var/lib/fleet-tokens", str(stack.folder / "access"))
-        ran = subprocess.run(
-            ["/bin/sh", "-c", here], cwd=stack.folder, env=environment, capture_output=True, text=True, check=False
-        )
+        ran = run_line(command.replace("/var/lib/fleet-tokens", str(stack.folder / "access")), stack.folder)
         # A shared stack has topics that other tests left: `plan` names them.
         assert ran.returncode in ((0, 2) if "topology" in command else (0,)), (command, ran.stdout, ran.stderr)
         if "publish" in command:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from identity.broker_conf import broker_command
 from runtime import TlsSettings, tls_context
 from runtime.pulsar_tls import access_tls_context
 from settings import load
+from tests.page_commands import run_line
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -76,19 +75,9 @@ class Machine:
         return ran.stdout + ran.stderr
 
     def tried(self, command: str) -> subprocess.CompletedProcess[str]:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        issuer = {
-            "WAYBILL_TOKEN_ISSUER": "https://keys.example",
-            "WAYBILL_TOKENS": f"{self.folder}/var/lib/fleet-tokens",
-        }
-        return subprocess.run(
-            ["/bin/sh", "-c", self.here(command)],
-            cwd=self.folder,
-            env=os.environ | {"PATH": path, "COLUMNS": "200"} | issuer,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        tokens = f"{self.folder}/var/lib/fleet-tokens"
+        issuer = {"WAYBILL_TOKEN_ISSUER": "https://keys.example", "WAYBILL_TOKENS": tokens}
+        return run_line(self.here(command), self.folder, **issuer)
 
 
 def lines() -> Iterator[tuple[str, str, str]]:
