@@ -19,8 +19,8 @@ from cloud_jobs.billing.rating import (
     PriceBooks,
     RatingContract,
     cells_of_usage,
-    rate,
 )
+from cloud_jobs.billing.rating.account_rating import AccountRating
 from cloud_jobs.billing.rating.calendars import QUARTER
 from cloud_jobs.billing.rating.cells import MeteredKey, metered_key
 from cloud_jobs.explain.pool_arithmetic import PoolArithmetic, arithmetic_of
@@ -52,13 +52,13 @@ class ExplainedHour:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What a charge is made of. `amount_minor`: as rated once more; None: it was not, as its price is of a pool of more
-    devices than are read again. `arithmetic`: how it arises; None also where nothing is charged."""
+    devices than are read again. `arithmetic`: how it arises, by the pools that it has a part of."""
 
     charge: Charge
     hours: tuple[ExplainedHour, ...]
     digest: str
     amount_minor: int | None
-    arithmetic: PoolArithmetic | None = None
+    arithmetic: tuple[PoolArithmetic, ...] = ()
 
     @property
     def quantity(self) -> int:
@@ -108,13 +108,16 @@ def explain(contract: RatingContract, usage: pa.Table, charge: Charge, *, is_who
     rows = rows.filter(pc.equal(rows["zone"], whose.zone)).sort_by("hour")
     [found] = cells_of_usage([of_device], rows)
     metered = found.metered.get(whose)
-    charges = _rated(contract, usage) if is_whole else None
+    rating = _rated(contract, usage) if is_whole else None
+    charges = None if rating is None else rating.usage_charges()
     return Explanation(
         charge=charge,
         hours=tuple(_hours(of_device, rows, key)),
         digest="" if metered is None else metered.digest,
         amount_minor=None if charges is None else next((one.amount_minor for one in charges if one.key == key), 0),
-        arithmetic=None if charges is None else arithmetic_of(contract, charges, key),
+        arithmetic=tuple(arithmetic_of(contract, uses, key) for uses in rating.pools_of(key))
+        if rating is not None
+        else (),
     )
 
 
@@ -204,6 +207,10 @@ class _Prices:
         return price is not None and (price.text, price.price.window) == (key.price, key.window)
 
 
-def _rated(contract: RatingContract, usage: pa.Table) -> Sequence[Charge]:
-    [found] = cells_of_usage([contract], usage)
-    return rate(contract, found.cells, found.metered).charges
+def _rated(contract: RatingContract, usage: pa.Table) -> AccountRating:
+    """The one account of the contract, with all of its usage."""
+    [found], [terms] = cells_of_usage([contract], usage), contract.accounts
+    rating = AccountRating(terms, PriceBooks().book(terms.tariffs, contract), contract, found.metered)
+    for cell in found.cells:
+        rating.add(cell)
+    return rating

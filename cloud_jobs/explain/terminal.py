@@ -106,8 +106,7 @@ def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
 
 
 def _steps(line: ExplainedLine) -> list[tuple[str, str]]:
-    made = line.explanation.arithmetic
-    return [] if made is None else [*steps(made, line.currency)]
+    return [step for made in line.explanation.arithmetic for step in steps(made, line.currency)]
 
 
 def _arithmetic_table(line: ExplainedLine) -> FittedTable | None:

@@ -129,7 +129,7 @@ def _mile_tariff() -> dict[str, Any]:
         {"unit_amount": Decimal("0.3")},
     ]
     prices: list[dict[str, Any]] = [
-        {"meter": "distance", "zone": zone, "unit": "km", "tiers": tiers} for zone in ("", "*")
+        {"meter": "distance", "zone": zone, "unit": "km", "tiers": tiers, "pool_id": "km"} for zone in ("", "*")
     ]
     prices += [
         {"meter": "entry", "zone": "*", "unit": "each", "unit_amount": Decimal("1.10")},

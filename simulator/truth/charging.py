@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import date
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import NamedTuple
 
 from simulator.truth.contracts import AgreedCap, AgreedPrice, AgreedTariff, TrueContracts
@@ -121,26 +121,64 @@ def _usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
     for one in used:
         price = one.price
         device = (one.tenant, one.device) if price.pool == "device" else ("", "")
-        content = (price.meter, price.unit, price.tiers, price.tier_mode, price.allowance, price.pool)
-        pools.setdefault((one.account, *device, one.tariff.currency, *content), []).append(one)
-    charges = []
+        pools.setdefault((one.account, *device, price.meter, *_purpose(price)), []).append(one)
+    charges: dict[TrueKey, list[int]] = {}
     for pool in pools.values():
-        price, currency = pool[0].price, pool[0].tariff.currency
-        text = price_text(price, currency)
-        quantities: dict[TrueKey, int] = {}
-        for one in pool:
-            place = (price.meter, one.zone, one.price.window)
+        for about, numbers in _pool_charges(pool, worth).items():
+            charges[about] = [sum(pair) for pair in zip(charges.get(about, [0, 0, 0]), numbers, strict=True)]
+    return [TrueCharge(about, *numbers) for about, numbers in charges.items()]
+
+
+def _purpose(price: AgreedPrice) -> tuple[str, ...]:
+    """What a pool is for, besides its meter and whose it is: prices that name one pool have it together."""
+    return (price.pool, price.pool_id) if price.pool_id else (price.pool, price.zone, price.window)
+
+
+def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, int, int]]:
+    """Quantity, what of it is free, and amount of all charges of a pool. What was used before a price changed comes
+    first; what is used at the same prices is one mixture of which each part is like the whole."""
+
+    def prices(one: Used) -> tuple[str, ...]:
+        same = [other for other in one.tariff.prices if other.meter == one.price.meter]
+        return one.tariff.currency, *sorted(map(str, (of for of in same if _purpose(of) == _purpose(one.price))))
+
+    times = [list(group) for _, group in groupby(sorted(pool, key=lambda one: one.moment), key=prices)]
+    quantity_of = [Fraction(sum(one.quantity for one in time)) for time in times]
+    free_of: list[Fraction] = []
+    for time, quantity in zip(times, quantity_of, strict=True):
+        granted = time[0].price.allowance * BASE_IN_UNIT[time[0].price.unit]
+        free_of.append(min(quantity, max(Fraction(0), granted - sum(free_of))))
+    everything = sum(quantity_of) - sum(free_of)
+    quantities: dict[TrueKey, int] = {}
+    frees: dict[TrueKey, Fraction] = {}
+    costs: dict[TrueKey, Fraction] = {}
+    paid = Fraction(0)
+    for time, quantity, free in zip(times, quantity_of, free_of, strict=True):
+        reached = paid + quantity - free
+        for one in time:
+            place = (one.price.meter, one.zone, one.price.window)
+            text = price_text(one.price, one.tariff.currency)
             about = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *place, text)
+            unit = Fraction(BASE_IN_UNIT[one.price.unit])
+            cost = between(one.price, paid / unit, reached / unit, everything / unit)
+            part = one.quantity / quantity
             quantities[about] = quantities.get(about, 0) + one.quantity
-        whole = sum(quantities.values())
-        per_unit = BASE_IN_UNIT[price.unit]
-        free = min(Fraction(whole), price.allowance * per_unit)
-        cost = tiered(price, (whole - free) / per_unit) * worth(currency)
-        abouts = sorted(quantities)
-        parts = [quantities[about] for about in abouts]
-        amounts, frees = shared(half_up(cost), cost, parts), shared(int(free), Fraction(int(free)), parts)
-        charges += [TrueCharge(*of) for of in zip(abouts, parts, frees, amounts, strict=True)]
-    return charges
+            frees[about] = frees.get(about, Fraction(0)) + free * part
+            costs[about] = costs.get(about, Fraction(0)) + cost * part * worth(one.tariff.currency)
+        paid = reached
+    abouts = sorted(quantities)
+    exact = [costs[about] for about in abouts], [frees[about] for about in abouts]
+    amounts = shared(half_up(sum(exact[0], Fraction(0))), exact[0])
+    free_parts = shared(int(sum(exact[1], Fraction(0))), exact[1])
+    rows = zip(abouts, free_parts, amounts, strict=True)
+    return {about: (quantities[about], free, amount) for about, free, amount in rows}
+
+
+def between(price: AgreedPrice, first: Fraction, last: Fraction, everything: Fraction) -> Fraction:
+    """What the units of a pool from one place to another cost, of all that is paid for."""
+    if price.tier_mode == "volume":
+        return tiered(price, everything) / everything * (last - first) if everything else Fraction(0)
+    return tiered(price, last) - tiered(price, first)
 
 
 def tiered(price: AgreedPrice, units: Fraction) -> Fraction:
@@ -165,29 +203,68 @@ def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> li
 
     If the cap held all the time, what remains is never more than the caps of the days together, whatever was rounded.
     """
+    found = []
+    for whole, days in _days_under_caps(used, worth).items():
+        cap = AgreedCap("account" if not whole.device else "device", "day", Fraction(0), _meters(whole.price))
+        charged = sum(charge.amount_minor for charge in charges if _is_under(cap, whole, charge.about))
+        above: dict[str, Fraction] = {}
+        for day in days.values():
+            above |= {text: above.get(text, Fraction(0)) + amount for text, amount in day.above.items()}
+        over = sum(above.values(), Fraction(0))
+        taken = half_up(over)
+        if all(_has(cap, one.tariff) for one in used if one.account == whole.account):
+            taken = max(taken, charged - half_up(sum((day.most for day in days.values()), Fraction(0))))
+        taken = min(taken, charged)
+        if taken:
+            texts = sorted(above)
+            weights = [above[text] / over if over else Fraction(text == texts[-1]) for text in texts]
+            parts = shared(taken, [taken * weight for weight in weights])
+            pairs = zip(texts, parts, strict=True)
+            found += [TrueCharge(whole._replace(price=text), 0, 0, -part) for text, part in pairs if part]
+    return found
+
+
+def _days_under_caps(used: list[Used], worth: Worth) -> dict[TrueKey, dict[date, "_CappedDay"]]:
+    """The days of each cap, which is one cap whatever its amount; instead of a price the key has the cap's meters."""
     regions = _first_regions(used)
-    days: dict[tuple[TrueKey, AgreedCap, Fraction], dict[date, Fraction]] = {}
-    for one in used:
+    found: dict[TrueKey, dict[date, _CappedDay]] = {}
+    for one in sorted(used, key=lambda one: one.moment):
         for cap in _caps_of(one.tariff, "day"):
             if not cap.meters or one.price.meter in cap.meters:
                 if len(one.price.tiers) > 1 or one.price.allowance:
                     raise TruthError(f"tariff {one.tariff.id}: a daily cap on a price with tiers or an allowance")
                 region = regions[one.account, one.tenant, one.device]
                 about = _capped(cap, TrueKey(one.account, region, one.tenant, one.device), one.tariff.currency)
-                of_day = days.setdefault((about, cap, worth(one.tariff.currency)), {})
+                days = found.setdefault(about._replace(price=", ".join(sorted(cap.meters))), {})
                 amount = one.price.tiers[0].unit_amount * one.quantity / BASE_IN_UNIT[one.price.unit]
-                of_day[one.day] = of_day.get(one.day, Fraction(0)) + amount
-    found = []
-    for (about, cap, minor), of_day in days.items():
-        above = sum((max(Fraction(0), amount - cap.amount) for amount in of_day.values()), Fraction(0))
-        charged = sum(charge.amount_minor for charge in charges if _is_under(cap, about, charge.about))
-        taken = half_up(above * minor)
-        if all(cap in one.tariff.caps for one in used if one.account == about.account):
-            taken = max(taken, charged - half_up(len(of_day) * cap.amount * minor))
-        taken = min(taken, charged)
-        if taken:
-            found.append(TrueCharge(about, 0, 0, -taken))
+                minor = worth(one.tariff.currency)
+                days.setdefault(one.day, _CappedDay()).add(about.price, amount * minor, cap.amount * minor)
     return found
+
+
+class _CappedDay:
+    """What is charged of a day under a cap, use by use in the order of time, and what is above it, by its words."""
+
+    def __init__(self) -> None:
+        self.charged, self.most = Fraction(0), Fraction(0)
+        self.above: dict[str, Fraction] = {}
+
+    def add(self, text: str, amount: Fraction, most: Fraction) -> None:
+        self.most = max(self.most, most)
+        kept = min(amount, max(Fraction(0), most - self.charged))
+        self.charged += kept
+        self.above[text] = self.above.get(text, Fraction(0)) + amount - kept
+
+
+def _meters(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", ")) if text else ()
+
+
+def _has(cap: AgreedCap, tariff: AgreedTariff) -> bool:
+    """Whether a tariff has a cap, of whatever amount."""
+    return any(
+        (one.pool, one.per, sorted(one.meters)) == (cap.pool, cap.per, sorted(cap.meters)) for one in tariff.caps
+    )
 
 
 def _caps_of(tariff: AgreedTariff, span: str) -> list[AgreedCap]:

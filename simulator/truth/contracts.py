@@ -36,6 +36,7 @@ class AgreedPrice(NamedTuple):
     tier_mode: str
     allowance: Fraction
     pool: str
+    pool_id: str
 
 
 class AgreedWindow(NamedTuple):
@@ -238,6 +239,7 @@ def _price(body: dict[str, Any]) -> AgreedPrice:
         body.get("tier_mode", "graduated") if tiers else "",
         _number(body.get("allowance", 0)),
         body.get("pool", "device"),
+        body.get("pool_id") or "",
     )
 
 

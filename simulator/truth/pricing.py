@@ -9,8 +9,9 @@ from simulator.truth.quarters import WHOLE_DEVICE, TrueDays, TrueQuarter, quarte
 
 
 class Used(NamedTuple):
-    """A quantity with the price that it has."""
+    """A quantity with the price that it has, used from `moment` on."""
 
+    moment: datetime
     account: str
     region: str
     tenant: str
@@ -49,7 +50,7 @@ def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage
                 price = price_of(tariff, meter, zone, window) if quantity else None
                 if price is not None:
                     of = (account.id, region, row.tenant, row.device)
-                    used.append(Used(*of, local.date(), zone, quantity, price, tariff))
+                    used.append(Used(moment, *of, local.date(), zone, quantity, price, tariff))
     return used
 
 

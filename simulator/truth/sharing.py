@@ -3,19 +3,13 @@
 from fractions import Fraction
 
 
-def shared(rounded: int, exact: Fraction, parts: list[int]) -> list[int]:
-    """`rounded`, divided in the ratio of `parts`; of equal remainders the earlier part gets the unit.
-
-    `exact` is what was rounded: the remainders are those of the exact shares. Raises AssertionError if it is too far.
-    """
-    whole = sum(parts)
-    if not whole:
-        return [0 for _ in parts]
-    shares = [exact * part / whole for part in parts]
+def shared(rounded: int, shares: list[Fraction]) -> list[int]:
+    """`rounded`, divided near to the exact shares, whose sum it is after rounding; of equal remainders the earlier part
+    gets the unit. Raises AssertionError if it is too far."""
     given = [int(share) for share in shares]
-    order = sorted(range(len(parts)), key=lambda index: (given[index] - shares[index], index))
+    order = sorted(range(len(shares)), key=lambda index: (given[index] - shares[index], index))
     left = rounded - sum(given)
-    assert 0 <= left <= len(parts), f"{rounded} is not the rounded {exact}"
+    assert 0 <= left <= len(shares), f"{rounded} is not the rounded sum of {shares}"
     for index in order[:left]:
         given[index] += 1
     return given

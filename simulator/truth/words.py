@@ -19,6 +19,8 @@ def price_text(price: AgreedPrice, currency: str) -> str:
         words += f", the first {number_text(price.allowance)} {price.unit} free"
     if price.pool == "account":
         words += ", pooled by account"
+    if price.pool_id:
+        words += f", pool {price.pool_id}"
     return words
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract, UnitAmount, Zone
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Zone
 from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones
 
 ANY_ZONE: Final = "*"
@@ -39,7 +39,10 @@ class Tier(Contract):
 
 
 class Price(Contract):
-    """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price)."""
+    """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price).
+
+    Each price has an allowance, tiers and one rounding of its own; prices with the same `pool_id` have them together.
+    """
 
     meter: Meter
     zone: Zone = ""
@@ -50,6 +53,7 @@ class Price(Contract):
     tier_mode: TierMode = TierMode.GRADUATED
     allowance: Amount = Decimal(0)
     pool: Pool = Pool.DEVICE
+    pool_id: Id | None = None
 
     @property
     def base_per_unit(self) -> int:

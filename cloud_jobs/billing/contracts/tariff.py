@@ -95,11 +95,26 @@ class Tariff(Contract):
                 yield f"prices.{number} is for window {price.window!r}, which the tariff does not have"
             if price.meter in self.not_sold:
                 yield f"prices.{number} is for {price.meter}, which is in not_sold"
+        yield from self._pool_faults()
         for meter, zone, window in placed:
             # "*" is no price of what is outside all zones
             default = ANY_ZONE if zone and MEASURE_OF[meter].zones is not MeterZones.NONE else zone
             if window and not {(meter, zone, ""), (meter, default, "")} & placed.keys():
                 yield f"{self.prices[placed[meter, zone, window]]} has a price, and none outside its windows"
+
+    def _pool_faults(self) -> Iterator[str]:
+        """Prices of one pool may differ in amounts; of two allowances nobody could say which the pool has."""
+        first: dict[str, int] = {}
+        for number, price in enumerate(self.prices):
+            if price.pool_id is not None:
+                at = first.setdefault(price.pool_id, number)
+                one, other = (
+                    {"meter": each.meter, "pool": each.pool, "allowance": each.allowance * each.base_per_unit}
+                    for each in (self.prices[at], price)
+                )
+                for what in one:
+                    if one[what] != other[what]:
+                        yield f"prices.{at} and prices.{number} have one pool_id, {price.pool_id!r}, and two {what}s"
 
     def _cap_faults(self) -> Iterator[str]:
         sold = {price.meter for price in self.prices}

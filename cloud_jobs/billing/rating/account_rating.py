@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime
 from fractions import Fraction
 from typing import NamedTuple
 
-from cloud_jobs.billing.contracts import CapSpan, Pool
+from cloud_jobs.billing.contracts import CapSpan
 from cloud_jobs.billing.errors import BadReference, NoTermsInForce, UnpricedZone
-from cloud_jobs.billing.meters import Meter, round_ratio
+from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows, metered_key
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
-from cloud_jobs.billing.rating.price_book import PriceBook, RatedPrice
-from cloud_jobs.billing.rating.split import Exact, split
+from cloud_jobs.billing.rating.pools import Place, PoolKey, RatedPrice, Uses, pool_shares
+from cloud_jobs.billing.rating.price_book import PriceBook
 
 Metered = Mapping[MeteredKey, MeteredRows]
-
-
-class Place(NamedTuple):
-    """What a charge of a pool is about, in the order of the keys: equal remainders are settled in it."""
-
-    region: str
-    tenant: str
-    device: str
-    zone: str
-    window: str
 
 
 class DayUse(NamedTuple):
@@ -50,7 +40,7 @@ class AccountRating:
         self.days: defaultdict[DayUse, int | Fraction] = defaultdict(int)
         self._contract = contract
         self._metered = metered
-        self._pools: dict[tuple[str, str, Meter, str], tuple[RatedPrice, dict[Place, int]]] = {}
+        self._pools: dict[tuple[str, str, PoolKey], dict[tuple[RatedPrice, Place], int]] = {}
 
     def add(self, cell: Cell) -> None:
         """Count a cell in. Raises UnpricedZone, NoTermsInForce, BadReference."""
@@ -71,25 +61,33 @@ class AccountRating:
                 )
             return
         self.versions.add(version)
-        agreed = price.price
-        of_pool = (tenant, device, meter, price.text) if agreed.pool is Pool.DEVICE else ("", "", meter, price.text)
-        pool = self._pools.get(of_pool)
-        if pool is None:
-            pool = self._pools[of_pool] = price, {}
-        place = Place(region, tenant, device, zone, agreed.window)
-        pool[1][place] = pool[1].get(place, 0) + quantity
+        of_pool = ("", "", price.pool) if price.pool.is_of_account else (tenant, device, price.pool)
+        uses = self._pools.setdefault(of_pool, {})
+        use = price, Place(region, tenant, device, zone, price.price.window)
+        uses[use] = uses.get(use, 0) + quantity
         if book.capped_by_day[version]:
             self._count_day(price, cell, day)
 
     def usage_charges(self) -> list[Charge]:
         """One for each place and price, in no order. Raises BadReference for what is above the last tier."""
         charges: list[Charge] = []
-        for (_, _, meter, text), (price, quantities) in self._pools.items():
-            for (region, tenant, device, zone, window), quantity, free, amount in _shares(price, quantities):
+        for of_pool, uses in self._pools.items():
+            meter = of_pool[2].meter
+            for (region, tenant, device, zone, window), text, quantity, free, amount in pool_shares(uses):
                 key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
                 rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
                 charges.append(Charge(key, quantity, free, amount, rows))
-        return charges
+        # in one version each place has one price
+        return charges if len(self.versions) < 2 else _one_of_each_key(charges)
+
+    def pools_of(self, key: ChargeKey) -> list[Uses]:
+        """The pools that a usage charge has a part of: one, or two where another price of the same words took over."""
+        place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+        return [
+            uses
+            for of_pool, uses in self._pools.items()
+            if of_pool[2].meter is key.meter and any((price.text, at) == (key.price, place) for price, at in uses)
+        ]
 
     def _count_day(self, price: RatedPrice, cell: Cell, day: date | None) -> None:
         tariff = self.book.tariffs[cell.version]
@@ -111,16 +109,14 @@ class AccountRating:
         return rows.first_hour if rows else self._contract.start
 
 
-def _shares(price: RatedPrice, quantities: Mapping[Place, int]) -> Iterable[tuple[Place, int, int, int]]:
-    """For each place of a pool, in their order, the quantity, what of it is free, and the amount."""
-    if len(quantities) == 1:
-        # as most are
-        ((place, whole),) = quantities.items()
-        return [(place, whole, price.free_of(whole), round_ratio(*price.exact_minor(whole)))]
-    places = sorted(quantities)
-    weights = [quantities[place] for place in places]
-    whole = sum(weights)
-    exact, free = price.exact_minor(whole), price.free_of(whole)
-    amounts = split(round_ratio(*exact), exact, weights)
-    frees = split(free, Exact(free), weights) if free else [0] * len(weights)
-    return zip(places, weights, frees, amounts, strict=True)
+def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
+    """Where a zone loses a price of its own, the price of any zone may say the same: two pools, and one charge."""
+    found: dict[ChargeKey, Charge] = {}
+    for one in charges:
+        other = found.get(one.key, one._replace(quantity=0, free=0, amount_minor=0))
+        found[one.key] = one._replace(
+            quantity=other.quantity + one.quantity,
+            free=other.free + one.free,
+            amount_minor=other.amount_minor + one.amount_minor,
+        )
+    return list(found.values())

@@ -7,35 +7,35 @@ of some meters before caps of all; each looks at what the ones before it left.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from cloud_jobs.billing.contracts import Cap, CapSpan, Pool
+from cloud_jobs.billing.contracts import CapSpan, Pool
 from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating.account_rating import AccountRating, DayUse
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.price_book import PriceBook
 from cloud_jobs.billing.rating.price_text import cap_text, minimum_text
-from cloud_jobs.billing.rating.split import Exact, split
+from cloud_jobs.billing.rating.split import Exact, split, split_exact
 
 Scope = tuple[str, str]
 """Tenant and device of what a cap adds up; two empty texts: the account."""
 
 
 class CapInForce(NamedTuple):
-    """A cap, its words, what it is in the payer's minor unit, and the versions of the tariff that have it."""
+    """A cap: whose it is, of which meters (none: all), and for each version of the tariff that has it what it is in the
+    payer's minor unit, and its words. It is one cap whatever its amount."""
 
-    cap: Cap
-    text: str
-    most: Fraction
-    versions: frozenset[int]
+    pool: Pool
+    meters: tuple[Meter, ...]
+    of: Mapping[int, tuple[Fraction, str]]
 
-    def of(self, tenant: str, device: str, meter: Meter) -> Scope | None:
+    def scope(self, tenant: str, device: str, meter: Meter) -> Scope | None:
         """Where an amount is added; None: the cap does not look at it."""
-        if self.cap.meters and meter not in self.cap.meters:
+        if self.meters and meter not in self.meters:
             return None
-        return (tenant, device) if self.cap.pool is Pool.DEVICE else ("", "")
+        return (tenant, device) if self.pool is Pool.DEVICE else ("", "")
 
 
 class Left:
@@ -57,7 +57,7 @@ class Left:
         """The keys of what a cap looks at, by what it adds up, all in order."""
         found: defaultdict[Scope, list[tuple[str, str, Meter]]] = defaultdict(list)
         for of in sorted(self._amounts):
-            scope = cap.of(*of)
+            scope = cap.scope(*of)
             if scope is not None:
                 found[scope].append(of)
         return found
@@ -66,36 +66,41 @@ class Left:
         """The sum of these."""
         return sum(self._amounts[of] for of in keys)
 
-    def take(self, cap: CapInForce, kind: ChargeKind, keys: list[tuple[str, str, Meter]], minor: int) -> Charge:
-        """The charge that takes so much off; each key loses its share, so that the next cap sees what is left."""
-        amounts = [self._amounts[of] for of in keys]
-        for of, part in zip(keys, split(minor, Exact(minor), amounts), strict=True):
+    def take(
+        self, cap: CapInForce, kind: ChargeKind, keys: list[tuple[str, str, Meter]], minor: Mapping[str, int]
+    ) -> Iterator[Charge]:
+        """The charges that take so much off, by the words of the cap; each key loses its share, so that the next cap
+        sees what is left."""
+        whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
+        for of, part in zip(keys, split(whole, Exact(whole), amounts), strict=True):
             self._amounts[of] -= part
             assert self._amounts[of] >= 0
-        tenant, device = cap.of(*keys[0]) or ("", "")
-        key = ChargeKey(
-            account=self._account,
-            region=self._region_of[tenant, device],
-            tenant=tenant,
-            device=device,
-            kind=kind,
-            meter=cap.cap.meters[0] if len(cap.cap.meters) == 1 else None,
-            price=cap.text,
-        )
-        return Charge(key=key, quantity=0, free=0, amount_minor=-minor, metered=None)
+        tenant, device = cap.scope(*keys[0]) or ("", "")
+        for text, part in minor.items():
+            key = ChargeKey(
+                account=self._account,
+                region=self._region_of[tenant, device],
+                tenant=tenant,
+                device=device,
+                kind=kind,
+                meter=cap.meters[0] if len(cap.meters) == 1 else None,
+                price=text,
+            )
+            if part:
+                yield Charge(key=key, quantity=0, free=0, amount_minor=-part, metered=None)
 
 
 def caps_in_force(book: PriceBook, span: CapSpan, versions: Iterable[int]) -> list[CapInForce]:
-    """The caps of these versions of a tariff in the order in which they apply. Those that say the same are one."""
-    found: dict[str, tuple[Cap, Fraction, set[int]]] = {}
+    """The caps of these versions of a tariff in the order in which they apply."""
+    found: defaultdict[tuple[Pool, tuple[Meter, ...]], dict[int, tuple[Fraction, str]]] = defaultdict(dict)
     for version in versions:
         tariff = book.tariffs[version]
         for cap in tariff.caps:
             if cap.per is span:
                 most = Fraction(cap.amount) * book.worths[version]
-                found.setdefault(cap_text(cap, tariff.currency), (cap, most, set()))[2].add(version)
-    caps = [CapInForce(cap, text, most, frozenset(of)) for text, (cap, most, of) in found.items()]
-    return sorted(caps, key=lambda one: (one.cap.pool is Pool.ACCOUNT, not one.cap.meters, one.text))
+                found[cap.pool, tuple(sorted(cap.meters))][version] = most, cap_text(cap, tariff.currency)
+    caps = [CapInForce(*of, amounts) for of, amounts in found.items()]
+    return sorted(caps, key=lambda one: (one.pool is Pool.ACCOUNT, not one.meters, one.meters))
 
 
 def daily_caps(rating: AccountRating, left: Left) -> list[Charge]:
@@ -103,34 +108,41 @@ def daily_caps(rating: AccountRating, left: Left) -> list[Charge]:
 
     Where every use was under the cap, the rest is never above the caps of the days together, whatever was rounded.
     """
-    charges = []
+    charges: list[Charge] = []
     days = dict(rating.days)
     for cap in caps_in_force(rating.book, CapSpan.DAY, range(len(rating.book.tariffs))):
-        above, together = _above_by_day(cap, days, rating.book.parts)
+        capped = _above_by_day(cap, days, rating.book.parts)
         for scope, keys in left.by_scope(cap).items():
-            if scope not in together:
+            if scope not in capped:
                 continue
-            total = left.total(keys)
-            over = above.get(scope, Fraction(0))
+            above, most = capped[scope]
+            total, over = left.total(keys), sum(above.values(), Fraction(0))
             rest = total - round_ratio(over.numerator, over.denominator)
-            if cap.versions >= rating.versions:
-                most = together[scope]
+            if cap.of.keys() >= rating.versions:
                 rest = min(rest, round_ratio(most.numerator, most.denominator))
             minor = total - max(rest, 0)
             if minor > 0:
-                charges.append(left.take(cap, ChargeKind.DAILY_CAP, keys, minor))
+                charges += left.take(cap, ChargeKind.DAILY_CAP, keys, _by_text(minor, above))
     return charges
+
+
+def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
+    """What is taken off, by the words of the cap in the ratio of what was above it; of a rounding by the last words."""
+    texts, over = sorted(above), sum(above.values(), Fraction(0))
+    shares = [minor * above[text] / over if over else Fraction(minor * (text == texts[-1])) for text in texts]
+    return dict(zip(texts, split_exact(minor, shares), strict=True))
 
 
 def period_caps(book: PriceBook, left: Left) -> list[Charge]:
     """What is above the caps that the last version has for a period, of amounts that are rounded."""
-    charges = []
+    charges: list[Charge] = []
     for cap in caps_in_force(book, CapSpan.PERIOD, range(len(book.tariffs))[-1:]):
-        most = round_ratio(cap.most.numerator, cap.most.denominator)
+        ((exact, text),) = cap.of.values()
+        most = round_ratio(exact.numerator, exact.denominator)
         for keys in left.by_scope(cap).values():
             minor = left.total(keys) - most
             if minor > 0:
-                charges.append(left.take(cap, ChargeKind.PERIOD_CAP, keys, minor))
+                charges += left.take(cap, ChargeKind.PERIOD_CAP, keys, {text: minor})
     return charges
 
 
@@ -151,22 +163,29 @@ def minimum_fee(account: str, book: PriceBook, total_minor: int) -> list[Charge]
 
 def _above_by_day(
     cap: CapInForce, days: dict[DayUse, int | Fraction], parts: int
-) -> tuple[dict[Scope, Fraction], dict[Scope, Fraction]]:
-    """For each scope what is above the cap on its days, and the caps of these days together. What is above is taken off
-    `days`, from each of the day's amounts in proportion."""
-    most = cap.most * parts
-    of_day: defaultdict[tuple[Scope, object], list[DayUse]] = defaultdict(list)
+) -> dict[Scope, tuple[dict[str, Fraction], Fraction]]:
+    """For each scope what is above the cap on its days, by the words of the cap, and the most of these days together.
+
+    Where the amount of the cap changes within a day, what was charged before counts for the new one. What is above is
+    taken off `days`, from each of the version's amounts in proportion.
+    """
+    of_day: defaultdict[tuple[Scope, object], defaultdict[int, list[DayUse]]] = defaultdict(lambda: defaultdict(list))
     for use in days:
-        scope = cap.of(use.tenant, use.device, use.meter) if use.version in cap.versions else None
+        scope = cap.scope(use.tenant, use.device, use.meter) if use.version in cap.of else None
         if scope is not None:
-            of_day[scope, use.day].append(use)
-    above: defaultdict[Scope, Fraction] = defaultdict(Fraction)
-    together: defaultdict[Scope, Fraction] = defaultdict(Fraction)
-    for (scope, _), uses in of_day.items():
-        total = sum(days[use] for use in uses)
-        together[scope] += cap.most
-        if total > most:
-            above[scope] += (total - most) / parts
+            of_day[scope, use.day][use.version].append(use)
+    found: dict[Scope, tuple[dict[str, Fraction], Fraction]] = {}
+    for (scope, _), by_version in of_day.items():
+        above, together = found.get(scope, (dict[str, Fraction](), Fraction(0)))
+        charged = Fraction(0)
+        for version, uses in sorted(by_version.items()):
+            most, text = cap.of[version]
+            total = sum(days[use] for use in uses)
+            kept = max(Fraction(0), min(Fraction(total), most * parts - charged))
+            charged += kept
+            above[text] = above.get(text, Fraction(0)) + (total - kept) / parts
             for use in uses:
-                days[use] *= most / total
-    return above, together
+                if kept < total:
+                    days[use] *= kept / total
+        found[scope] = above, together + max(cap.of[version][0] for version in by_version)
+    return found

@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
 from fractions import Fraction
 from math import lcm
 from typing import Final
 
-from cloud_jobs.billing.contracts import ANY_ZONE, Price, Tariff
+from cloud_jobs.billing.contracts import ANY_ZONE, Pool, Price, Tariff
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import MissingRate
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating.cells import WITHOUT_ZONE
 from cloud_jobs.billing.rating.contract import RatingContract, TariffInForce
+from cloud_jobs.billing.rating.pools import PoolKey, RatedPrice
 from cloud_jobs.billing.rating.price_text import price_text
 from cloud_jobs.billing.rating.split import Exact
-from cloud_jobs.billing.rating.tiers import cost, units_to_pay
 
 MAX_BOOKS: Final = 4096
 """Of how many different tariffs the prices are kept ready for the next account."""
 MAX_FOUND: Final = 65_536
 """Of how many meters in zones and windows a book remembers which price holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class RatedPrice:
-    """A price as rating uses it. Two of equal `text` and meter are one price, whatever version or zone they are of.
-
-    `worth`: minor units of the payer's currency for one unit of the tariff's. `flat`: of a price without tiers, minor
-    units for one base unit of the meter. `allowance`: in base units.
-    """
-
-    price: Price
-    text: str
-    worth: Fraction
-    flat: Exact | None
-    allowance: Exact
-
-    def exact_minor(self, quantity: int) -> Exact:
-        """What a pool of so many base units costs, before it is rounded. Raises BadReference above the last tier."""
-        if self.flat is not None:
-            # the integers of the fraction, without the work of reducing it
-            paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
-            return Exact(paid * self.flat.numerator, self.allowance.denominator * self.flat.denominator)
-        units = Fraction(quantity, self.price.base_per_unit)
-        amount: Fraction = cost(self.price, units_to_pay(self.price, units)) * self.worth
-        return Exact(amount.numerator, amount.denominator)
-
-    def free_of(self, quantity: int) -> int:
-        """How many base units of a pool the allowance takes whole."""
-        return min(quantity, self.allowance.numerator // self.allowance.denominator)
-
-    @property
-    def by_day(self) -> Exact | None:
-        """What one base unit costs on any day; None: that cannot be said, for tiers or an allowance look at more."""
-        return self.flat if not self.allowance.numerator else None
 
 
 class PriceBook:
@@ -63,9 +29,10 @@ class PriceBook:
     def __init__(self, tariffs: tuple[TariffInForce, ...], contract: RatingContract) -> None:
         self.tariffs = tuple(one.tariff for one in tariffs)
         self.worths = tuple(worth_of(tariff.currency, contract) for tariff in self.tariffs)
+        terms: dict[object, int] = {}
         self._listed = [
-            {(price.meter, price.zone, price.window): _rated(price, tariff, worth) for price in tariff.prices}
-            for tariff, worth in zip(self.tariffs, self.worths, strict=True)
+            {(one.price.meter, one.price.zone, one.price.window): one for one in _rated(version, tariff, worth, terms)}
+            for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True))
         ]
         self._sold = [{price.meter for price in tariff.prices} for tariff in self.tariffs]
         # all amounts of days are integers in this part of a minor unit
@@ -129,12 +96,25 @@ def worth_of(currency: str, contract: RatingContract) -> Fraction:
     return Fraction(rate) * minor
 
 
-def _rated(price: Price, tariff: Tariff, worth: Fraction) -> RatedPrice:
-    flat = None
-    if price.unit_amount is not None:
-        amount = Fraction(price.unit_amount) * worth / price.base_per_unit
-        flat = Exact(amount.numerator, amount.denominator)
-    allowance = Fraction(price.allowance) * price.base_per_unit
-    return RatedPrice(
-        price, price_text(price, tariff.currency), worth, flat, Exact(allowance.numerator, allowance.denominator)
-    )
+def _rated(version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int]) -> list[RatedPrice]:
+    """The prices of a version. `terms` numbers what the prices of a pool say together."""
+    of_pool: defaultdict[PoolKey, list[tuple[str, str, str]]] = defaultdict(list)
+    stated = [(price, _pool_of(price), price_text(price, tariff.currency)) for price in tariff.prices]
+    for price, pool, text in stated:
+        of_pool[pool].append((price.zone, price.window, text))
+    number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
+    found = []
+    for price, pool, text in stated:
+        flat = None
+        if price.unit_amount is not None:
+            flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
+        allowance = Exact(*(Fraction(price.allowance) * price.base_per_unit).as_integer_ratio())
+        found.append(RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance))
+    return found
+
+
+def _pool_of(price: Price) -> PoolKey:
+    is_of_account = price.pool is Pool.ACCOUNT
+    if price.pool_id is not None:
+        return PoolKey(is_of_account, price.meter, price.pool_id)
+    return PoolKey(is_of_account, price.meter, "", price.zone, price.window)

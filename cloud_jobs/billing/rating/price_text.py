@@ -16,7 +16,7 @@ def number_text(value: Decimal, digits: int = 0) -> str:
 
 
 def price_text(price: Price, currency: str) -> str:
-    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account`."""
+    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km`."""
     digits = exponent(currency)
     if price.unit_amount is not None:
         amounts = number_text(price.unit_amount, digits)
@@ -28,7 +28,8 @@ def price_text(price: Price, currency: str) -> str:
         amounts = f"{price.tier_mode.value} {tiers}"
     free = f", the first {number_text(price.allowance)} {price.unit} free" if price.allowance else ""
     pooled = ", pooled by account" if price.pool is Pool.ACCOUNT else ""
-    return f"{amounts} {currency}/{price.unit}{free}{pooled}"
+    shared = f", pool {price.pool_id}" if price.pool_id else ""
+    return f"{amounts} {currency}/{price.unit}{free}{pooled}{shared}"
 
 
 def cap_text(cap: Cap, currency: str) -> str:

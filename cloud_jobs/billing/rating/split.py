@@ -26,15 +26,26 @@ def split(whole: int, exact: Exact | Fraction, weights: Sequence[int]) -> list[i
     if len(weights) == 1:
         return [whole]
     denominator *= total
-    parts, remainders = [], []
-    for weight in weights:
-        part, remainder = divmod(weight * numerator, denominator)
-        parts.append(part)
-        remainders.append(remainder)
+    return _whole_units(whole, [divmod(weight * numerator, denominator) for weight in weights])
+
+
+def split_exact(whole: int, shares: Sequence[Fraction]) -> list[int]:
+    """`whole`, which is the sum of exact shares after rounding it up or down, in units near to each share.
+
+    As `split`, for shares in no ratio of integers. Raises ValueError for a whole that is another one.
+    """
+    if abs(whole - sum(shares, Fraction(0))) >= 1 or min(shares) < 0:
+        raise ValueError(f"{whole} cannot be split into {[str(share) for share in shares]}")
+    return _whole_units(whole, [divmod(share, 1) for share in shares])
+
+
+def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> list[int]:
+    """The whole units of each share, and one more for the largest remainders."""
+    parts = [part for part, _ in shares]
     left = whole - sum(parts)
     if left:
         # never more units than remainders above 0; the sort keeps the order of equal ones
-        for index in sorted(range(len(parts)), key=lambda index: -remainders[index])[:left]:
+        for index in sorted(range(len(parts)), key=lambda index: -shares[index][1])[:left]:
             parts[index] += 1
-    assert sum(parts) == whole, (whole, exact, weights)
+    assert sum(parts) == whole, (whole, shares)
     return parts

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKind
 from cloud_jobs.explain import explain, with_hours_again
-from cloud_jobs.explain.pool_arithmetic import PoolArithmetic, steps
+from cloud_jobs.explain.pool_arithmetic import steps
 from simulator.truth import TrueDays
 from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, rated, row, table, tariff, used_worlds
 from tests.examples import examples
@@ -45,38 +45,56 @@ def test_hours_digest_and_amount_of_every_charge_come_out_once_more(used: tuple[
         assert explanation.digest_agrees
         assert explanation.amount_agrees
         made = explanation.arithmetic
-        assert made is not None
-        assert [*steps(made, world.currency)]
-        assert (made.share, made.share_minor) == (charge.quantity, charge.amount_minor)
-        assert made.rounded_minor == sum(one.amount_minor for one in pool_of(charges, charge, made))
+        assert (sum(one.share for one in made), sum(one.share_minor for one in made)) == (
+            charge.quantity,
+            charge.amount_minor,
+        )
+        for one in made:
+            assert [*steps(one, world.currency)]
+            assert sum(step.units for step in one.steps) == one.units
         # nobody has looked at the records yet
         assert explanation.agrees is None
-
-
-def pool_of(charges: list[Charge], charge: Charge, made: PoolArithmetic) -> list[Charge]:
-    """The charges that share in what is rounded once."""
-    names = ("account", "meter", "price") + (() if made.price.pool == "account" else ("tenant", "device"))
-    return [one for one in charges if all(getattr(one.key, name) == getattr(charge.key, name) for name in names)]
 
 
 def test_the_arithmetic_of_a_pool_names_each_step() -> None:
     names, way = ("bus", "truck", "van"), (KM, 0, 0, 0)
     rows = [row(NOON, zone, device=name, distance_mm=way) for name in names for zone in ("", "a")]
     tiers = [{"up_to": "2", "unit_amount": "0.333"}, {"unit_amount": "0.10"}]
-    agreed: dict[str, Any] = {"tiers": tiers, "allowance": "1", "pool": "account"}
+    agreed: dict[str, Any] = {"tiers": tiers, "allowance": "1", "pool": "account", "pool_id": "km"}
     prices = price("distance", **agreed), price("distance", zone="*", **agreed)
     world = World(days=MARCH, tariffs=(tariff(*prices),), devices=tuple(map(assigned, names)))
     charge = usage_charges(world, rows)[0]
-    made = explain(world.contract, usage(rows), charge, is_whole=True).arithmetic
-    assert made is not None
+    [made] = explain(world.contract, usage(rows), charge, is_whole=True).arithmetic
     assert [*steps(made, "EUR")] == [
-        ("the pool: 6 charges of 3 vehicles of the account at this price", "6.00 km"),
+        ("the pool: 6 charges of 3 vehicles of the account", "6.00 km"),
         ("less the allowance of 1 km", "5.00 km"),
         ("2.00 km × 0.333 EUR", "0.666 EUR"),
         ("3.00 km × 0.10 EUR", "0.30 EUR"),
         ("together", "0.966 EUR"),
         ("rounded, a half up", "0.97 EUR"),
         ("the part of 1.00 of 6.00 km, by largest remainder", "0.17 EUR"),
+    ]
+
+
+def test_the_arithmetic_of_a_pool_whose_price_changes_has_both_prices() -> None:
+    rows = [row(NOON.replace(day=day), distance_mm=(60 * KM, 0, 0, 0)) for day in (4, 6)]
+    versions = (
+        tariff(price("distance", "0.45", allowance="50")),
+        tariff(price("distance", "0.46", allowance="50"), begin=NOON),
+    )
+    world = World(days=MARCH, tariffs=versions)
+    _, charge = usage_charges(world, rows)
+    [made] = explain(world.contract, usage(rows), charge, is_whole=True).arithmetic
+    assert [*steps(made, "EUR")] == [
+        ("the pool: 2 charges of this vehicle", "120.00 km"),
+        ("until the price changed", "60.00 km"),
+        ("less what is free", "10.00 km"),
+        ("10.00 km × 0.45 EUR", "4.50 EUR"),
+        ("after it changed", "60.00 km"),
+        ("60.00 km × 0.46 EUR", "27.60 EUR"),
+        ("together", "32.10 EUR"),
+        ("rounded, a half up", "32.10 EUR"),
+        ("the part of 60.00 of 120.00 km, exactly 27.60 EUR, by largest remainder", "27.60 EUR"),
     ]
 
 

@@ -148,6 +148,20 @@ def test_the_same_cap_of_two_versions_is_one_cap_of_the_day() -> None:
     assert found.net_minor == 500
 
 
+def test_a_cap_that_changes_within_a_day_counts_what_was_charged_before() -> None:
+    """It was 5 and 6 for one day."""
+    caps = [{"pool": "device", "per": "day", "amount": amount} for amount in ("5", "6")]
+    changed = FIRST + timedelta(hours=1)
+    tariffs = (tariff(price("distance"), caps=caps[:1]), tariff(price("distance"), begin=changed, caps=caps[1:]))
+    rows = [row(FIRST + timedelta(hours=number), distance_mm=(8 * KM, 0, 0, 0)) for number in (0, 1)]
+    found = rated(World(days=TWO_DAYS, tariffs=tariffs), rows)
+    assert negative(found) == [
+        ("daily cap", "at most 5.00 EUR a day for each device (all meters)", -300),
+        ("daily cap", "at most 6.00 EUR a day for each device (all meters)", -700),
+    ]
+    assert found.net_minor == 600
+
+
 def test_the_minimum_and_the_cap_of_the_period_are_those_of_the_last_version() -> None:
     tariffs = (
         tariff(price("distance"), minimum_amount="90"),

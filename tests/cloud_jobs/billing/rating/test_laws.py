@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -132,6 +134,81 @@ def test_the_same_price_from_an_earlier_date_changes_no_charge(
     rewritten = ({**one, "effective_from": min(moments), "prices": written + others},)
     assert rated(replace(world, tariffs=(one, *repeated)), rows) == rated(replace(world, tariffs=(one,)), rows)
     assert rated(replace(world, tariffs=(one, *rewritten)), rows) == rated(replace(world, tariffs=(one,)), rows)
+
+
+@few
+@given(used, st.data())
+def test_a_period_that_is_split_by_a_change_to_identical_prices_is_billed_as_the_whole(
+    drawn: tuple[World, list[Row]], data: st.DataObject
+) -> None:
+    world, rows = drawn
+    moments = [moment for moment, _ in quarters_of(world.days)]
+    version = data.draw(st.sampled_from(world.tariffs))
+    later = [one["effective_from"] for one in world.tariffs if one["effective_from"] > version["effective_from"]]
+    within = [one for one in moments if version["effective_from"] < one < min(later, default=moments[-1])]
+    again = data.draw(st.sets(st.sampled_from(within), max_size=3)) if within else set()
+    repeated = tuple({**version, "effective_from": begin} for begin in again)
+    assert rated(replace(world, tariffs=(*world.tariffs, *repeated)), rows) == rated(world, rows)
+
+
+def dearer(one: dict[str, Any], by: Decimal, which: int = -1) -> dict[str, Any]:
+    """A price with one of its tiers (-1: each) at another amount."""
+    if "unit_amount" in one:
+        return {**one, "unit_amount": str(Decimal(one["unit_amount"]) + by)}
+    tiers = [
+        {**tier, "unit_amount": str(Decimal(tier["unit_amount"]) + by)} if which in {-1, number} else tier
+        for number, tier in enumerate(one["tiers"])
+    ]
+    return {**one, "tiers": tiers}
+
+
+CAPS: tuple[list[dict[str, Any]], ...] = (
+    [],
+    [{"pool": "account", "per": "period", "amount": "40"}],
+    [{"pool": "device", "per": "period", "amount": "9"}],
+)
+
+
+@few
+@given(used, st.sampled_from(CAPS), st.decimals("0.0001", 2, places=4), st.data())
+def test_a_price_that_rises_never_lowers_a_bill(
+    drawn: tuple[World, list[Row]], caps: list[dict[str, Any]], by: Decimal, data: st.DataObject
+) -> None:
+    """Of any version, in any tier, from its beginning or from a moment on."""
+    world, rows = drawn
+    tariffs = tuple({**one, "caps": caps} for one in world.tariffs)
+    changed = data.draw(st.integers(0, len(tariffs) - 1))
+    number = data.draw(st.integers(0, len(tariffs[changed]["prices"]) - 1))
+    which = data.draw(st.integers(-1, 3))
+    prices = list(tariffs[changed]["prices"])
+    prices[number] = dearer(prices[number], by, which)
+    raised = (*tariffs[:changed], {**tariffs[changed], "prices": prices}, *tariffs[changed + 1 :])
+    assert (
+        rated(replace(world, tariffs=raised), rows).net_minor >= rated(replace(world, tariffs=tariffs), rows).net_minor
+    )
+
+
+BASE = {"distance": 10**6, "duration": 3_600_000, "transmitted": 10**6}
+
+
+@few
+@given(used_worlds(), st.sampled_from(["0.01", "-0.01"]), st.data())
+def test_a_change_of_one_cent_changes_a_bill_by_one_cent_a_unit_at_most(
+    drawn: tuple[World, list[Row]], by: str, data: st.DataObject
+) -> None:
+    """In the middle of the period, of all prices of a meter. It gave allowances and tiers once more."""
+    world, rows = drawn
+    one = {key: value for key, value in world.tariffs[0].items() if key != "minimum_amount"}
+    one = {**one, "currency": "EUR", "prices": [dearer(price, Decimal("0.01")) for price in one["prices"]]}
+    meter = data.draw(st.sampled_from([price["meter"] for price in one["prices"]]))
+    prices = [dearer(price, Decimal(by)) if price["meter"] == meter else price for price in one["prices"]]
+    middle = data.draw(st.sampled_from([moment for moment, _ in quarters_of(world.days)]))
+    world = replace(world, currency="EUR", tariffs=(one,))
+    before = rated(world, rows)
+    after = rated(replace(world, tariffs=(one, {**one, "prices": prices, "effective_from": middle})), rows)
+    # each pool is rounded once, and has no more units than its charges
+    units = [-(-charge.quantity // BASE.get(meter, 1)) for charge in before.charges if charge.key.meter == meter]
+    assert abs(after.net_minor - before.net_minor) <= sum(units)
 
 
 @few

@@ -88,16 +88,28 @@ def test_what_has_no_price_anywhere_is_not_sold_and_what_costs_nothing_has_a_cha
     ]
 
 
-def test_prices_that_say_the_same_are_one_price_with_one_allowance() -> None:
-    def free(zone: str) -> dict[str, object]:
-        return price("distance", "1", zone=zone, allowance="3")
+def test_prices_that_name_one_pool_have_one_allowance_and_others_each_its_own() -> None:
+    def free(zone: str, amount: str = "1", **more: object) -> dict[str, object]:
+        return price("distance", amount, zone=zone, allowance="3", **more)
 
-    found = rated(world(free(""), free("a"), free("*")), [driven(""), driven("a")])
-    assert [(charge.quantity, charge.free, charge.amount_minor) for charge in found.charges] == [
-        (4 * KM, 1_500_000, 250),
-        (4 * KM, 1_500_000, 250),
-    ]
-    assert {charge.key.price for charge in found.charges} == {"1.00 EUR/km, the first 3 km free"}
+    def shares(*prices: dict[str, object]) -> list[tuple[int, int, int]]:
+        found = rated(world(*prices), [driven(""), driven("a")])
+        return [(charge.quantity, charge.free, charge.amount_minor) for charge in found.charges]
+
+    assert shares(free(""), free("a"), free("*")) == [(4 * KM, 3_000_000, 100)] * 2
+    km = {"pool_id": "km"}
+    assert shares(free("", **km), free("*", **km)) == [(4 * KM, 1_500_000, 250)] * 2
+    # each at its own amount
+    assert shares(free("", **km), free("*", "2", **km)) == [(4 * KM, 1_500_000, 250), (4 * KM, 1_500_000, 500)]
+
+
+def test_where_a_zone_loses_its_own_price_its_charge_is_one_of_two_pools() -> None:
+    """Usage of the zone counts in the pool of the other price from then on."""
+    prices = price("distance", "1", zone="*", allowance="3")
+    first = tariff(prices, price("distance", "1", zone="a", allowance="3"))
+    later = tariff(prices, begin=NOON + timedelta(hours=1))
+    found = rated(World(days=DAY, tariffs=(first, later)), [driven("a"), driven("a", NOON + timedelta(hours=1))])
+    assert [(charge.quantity, charge.free, charge.amount_minor) for charge in found.charges] == [(8 * KM, 6 * KM, 200)]
 
 
 def test_a_pool_of_the_account_adds_its_devices_up_before_tiers_look() -> None:

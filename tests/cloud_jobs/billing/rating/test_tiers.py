@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import Price
 from cloud_jobs.billing.errors import BadReference
-from cloud_jobs.billing.rating.tiers import cost, units_to_pay
-from tests.cloud_jobs.billing.rating.worlds import price, some_units, tiers
+from cloud_jobs.billing.rating.pools import Paid
+from cloud_jobs.billing.rating.pools import cost as cost_of
+from tests.cloud_jobs.billing.rating.worlds import price, tiers
 
 TO_100 = [{"up_to": "100", "unit_amount": "0.50"}, {"unit_amount": "0.30"}]
 units = st.fractions(0, 200, max_denominator=1000)
+
+
+def cost(agreed: Price, some: Fraction) -> Fraction:
+    """Of all units of a pool."""
+    return cost_of(agreed, Paid(Fraction(0), some, some))
 
 
 def tiered(listed: list[dict[str, str]], mode: str = "graduated") -> Price:
@@ -54,11 +60,13 @@ def test_graduated_prices_each_unit_by_its_own_tier_and_volume_all_by_the_last_o
     assert cost(tiered(TO_100, "volume"), Fraction(100)) == 50
 
 
-@given(some_units, units)
-def test_what_is_to_be_paid_is_never_negative_and_never_more_than_was_used(allowance: str, some: Fraction) -> None:
-    left = units_to_pay(Price.model_validate(price("distance", allowance=allowance)), some)
-    assert 0 <= left <= some
-    assert left == 0 or left + Fraction(Decimal(allowance)) == some
+@given(tiers(), st.sampled_from(["graduated", "volume"]), units, units)
+def test_the_parts_of_a_pool_cost_together_what_the_whole_costs(
+    listed: list[dict[str, str]], mode: str, some: Fraction, more: Fraction
+) -> None:
+    agreed, whole = tiered(listed, mode), some + more
+    first, second = Paid(Fraction(0), some, whole), Paid(some, whole, whole)
+    assert cost_of(agreed, first) + cost_of(agreed, second) == cost(agreed, whole)
 
 
 def test_a_quantity_above_the_last_tier_is_an_error() -> None:

@@ -178,9 +178,17 @@ def prices(draw: st.DrawFn, windows: Sequence[str], *, flat: bool, complete: boo
         else:
             zones, all_zones = [""], {""}
         chosen = draw(st.sets(st.sampled_from(zones), min_size=1)) | (all_zones if complete else set())
+        listed = []
         for zone in sorted(chosen):
             within = draw(st.sets(st.sampled_from(windows))) if windows and meter != "active day" else set()
-            found += [draw(one_price(meter, zone, window, flat=flat)) for window in ("", *sorted(within))]
+            listed += [draw(one_price(meter, zone, window, flat=flat)) for window in ("", *sorted(within))]
+        if draw(st.booleans()):
+            # they have one pool, at their own amounts
+            together = {"pool": listed[0]["pool"], "pool_id": meter.replace(" ", "-")}
+            together |= {"allowance": listed[0]["allowance"]} if "allowance" in listed[0] else {}
+            alone = draw(st.sets(st.integers(0, len(listed) - 1)))
+            listed = [one if number in alone else one | together for number, one in enumerate(listed)]
+        found += listed
     return found
 
 
