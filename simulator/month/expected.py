@@ -128,7 +128,7 @@ def _states(contracts: TrueContracts, payer: str, known: _Known) -> dict[tuple[s
     moments = [moment for moment, _ in quarters_of(PERIODS[payer])]
     begin, end = moments[0], moments[-1] + timedelta(minutes=15)
     states = {}
-    for name in contracts.family(payer, moments[-1]):
+    for name in contracts.family(payer, PERIODS[payer]):
         account = contracts.account(name, moments[-1])
         for one in account.devices if account else ():
             if one.begin < end and (one.end is None or one.end > begin):

@@ -88,7 +88,8 @@ Worth = Callable[[str], Fraction]
 def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]) -> TrueOwed:
     """What a payer owes. Raises TruthError where it cannot be said, for instance for a zone without a price."""
     last_moment = max(moment for moment, _ in quarters_of(days))
-    root = contracts.account(payer, last_moment)
+    there = contracts.days_of(payer, days)
+    root = there and there[0]
     if root is None or root.payer is None:
         raise TruthError(f"{payer} does not pay at {last_moment.isoformat()}")
     if root.payer.time_zone != days.time_zone:
@@ -98,17 +99,22 @@ def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterabl
     def worth(tariff_currency: str) -> Fraction:
         return contracts.rate(tariff_currency, currency, last_moment) * Fraction(10 ** exponent(currency))
 
-    family = contracts.family(payer, last_moment)
+    family = contracts.family(payer, days)
     used = used_by(contracts, family, days, list(usage))
     charges = _usage_charges(used, worth)
     charges += _daily_caps(used, charges, worth)
     for name in family:
-        account = contracts.account(name, last_moment)
-        assert account is not None
-        tariff = contracts.tariff(account.tariff, last_moment)
+        of = contracts.days_of(name, days)
+        assert of is not None
+        account, last, on_days = of
+        tariff = contracts.tariff(account.tariff, last)
         own = [charge for charge in charges if charge.about.account == name]
         capped = _at_the_end(tariff, used, own, worth)
-        charges += [*capped, *_minimum(name, tariff, [*own, *capped], worth)]
+        charges += capped
+        if tariff.minimum_amount is not None and (tariff.minimum_without_devices or _has_device(contracts, name, days)):
+            every = len({local.date() for _, local in quarters_of(days)})
+            paid_days = every if tariff.proration == "whole" else len(on_days)
+            charges += _minimum(name, tariff, (paid_days, every), [*own, *capped], worth)
     net = sum(charge.amount_minor for charge in charges)
     vat = root.payer
     tax = TrueTax(vat.vat_category, vat.vat_rate, vat.exemption_reason, net, half_up(net * vat.vat_rate / 100))
@@ -317,10 +323,22 @@ def _at_the_end(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], w
     return added
 
 
-def _minimum(account: str, tariff: AgreedTariff, own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
-    """What is missing to the least that the version in force at the end of the period asks for."""
-    if tariff.minimum_amount is None:
-        return []
-    lacking = half_up(tariff.minimum_amount * worth(tariff.currency)) - sum(charge.amount_minor for charge in own)
-    about = TrueKey(account, kind="minimum fee", price=minimum_text(tariff.minimum_amount, tariff.currency))
-    return [TrueCharge(about, 0, 0, lacking)] if lacking > 0 else []
+def _has_device(contracts: TrueContracts, name: str, days: TrueDays) -> bool:
+    """Whether an account has a device in any quarter of a period."""
+    for moment, _ in quarters_of(days):
+        account = contracts.account(name, moment)
+        for one in account.devices if account is not None else ():
+            if one.begin <= moment and (one.end is None or moment < one.end):
+                return True
+    return False
+
+
+def _minimum(
+    account: str, tariff: AgreedTariff, days: tuple[int, int], own: list[TrueCharge], worth: Worth
+) -> list[TrueCharge]:
+    """What is missing to the least that the version in force at the end asks for, of so many days of the period."""
+    assert tariff.minimum_amount is not None
+    least = tariff.minimum_amount * worth(tariff.currency) * Fraction(*days)
+    lacking = half_up(least) - sum(charge.amount_minor for charge in own)
+    text = minimum_text(tariff.minimum_amount, tariff.currency, *days)
+    return [TrueCharge(TrueKey(account, kind="minimum fee", price=text), 0, 0, lacking)] if lacking > 0 else []

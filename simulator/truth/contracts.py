@@ -5,13 +5,14 @@ Amounts become fractions at once. Of two publications of the same thing from the
 
 import tomllib
 from collections.abc import Iterable
-from datetime import datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from simulator.truth.errors import TruthError
+from simulator.truth.quarters import TrueDays, quarters_of
 
 KINDS = ("legal_entity", "account", "tariff", "exchange_rate")
 ANY_ZONE = "*"
@@ -67,6 +68,8 @@ class AgreedTariff(NamedTuple):
     windows: tuple[AgreedWindow, ...]
     caps: tuple[AgreedCap, ...]
     minimum_amount: Fraction | None
+    proration: str
+    minimum_without_devices: bool
 
 
 class AgreedDevice(NamedTuple):
@@ -95,6 +98,7 @@ class AgreedAccount(NamedTuple):
 
     id: str
     effective_from: datetime
+    effective_until: datetime | None
     parent: str | None
     payer: AgreedPayer | None
     tariff: str
@@ -151,9 +155,16 @@ class TrueContracts:
         return max(known, key=lambda one: one.effective_from)
 
     def account(self, name: str, moment: datetime) -> AgreedAccount | None:
-        """The version in force at a moment; None before the first."""
+        """The version in force at a moment; None before the first, and from the end of one until the next."""
         known = [one for one in self.accounts.values() if one.id == name and one.effective_from <= moment]
-        return max(known, key=lambda one: one.effective_from, default=None)
+        last = max(known, key=lambda one: one.effective_from, default=None)
+        has_ended = last is not None and last.effective_until is not None and last.effective_until <= moment
+        return None if has_ended else last
+
+    def days_of(self, name: str, days: TrueDays) -> tuple[AgreedAccount, datetime, set[date]] | None:
+        """The last version in force in a period, its last quarter in it, and the local days of any; None: none is."""
+        there = [(one, moment, local) for moment, local in quarters_of(days) if (one := self.account(name, moment))]
+        return (*there[-1][:2], {local.date() for _, _, local in there}) if there else None
 
     def rate(self, currency: str, into: str, moment: datetime) -> Fraction:
         """What one unit of a currency is worth in another at a moment. Raises TruthError if nobody said."""
@@ -168,15 +179,14 @@ class TrueContracts:
             raise TruthError(f"no rate from {currency} into {into} at {moment.isoformat()}")
         return max(known, key=lambda one: one.effective_from).rate
 
-    def family(self, payer: str, moment: datetime) -> list[str]:
-        """The payer and all accounts under it, sorted."""
+    def family(self, payer: str, days: TrueDays) -> list[str]:
+        """The payer and all accounts under it for some of a period, sorted."""
         found = [payer]
-        names = sorted({name for name, _ in self.accounts})
+        last = {name: self.days_of(name, days) for name in sorted({name for name, _ in self.accounts})}
         # Found accounts are looked at in turn, so children of children are found too.
         for parent in found:
-            for name in names:
-                account = self.account(name, moment)
-                if account is not None and account.parent == parent and name not in found:
+            for name, of in last.items():
+                if of is not None and of[0].parent == parent and name not in found:
                     found.append(name)
         return sorted(found)
 
@@ -222,6 +232,8 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
         windows,
         caps,
         None if least is None else _number(least),
+        body.get("proration", "by_day"),
+        body.get("minimum_without_devices", False),
     )
 
 
@@ -264,7 +276,13 @@ def _account(body: dict[str, Any]) -> AgreedAccount:
         payer["vat"].get("exemption_reason", ""),
     )
     return AgreedAccount(
-        body["id"], _moment(body["effective_from"]), body.get("parent"), agreed, body["tariff"], devices
+        body["id"],
+        _moment(body["effective_from"]),
+        None if body.get("effective_until") is None else _moment(body["effective_until"]),
+        body.get("parent"),
+        agreed,
+        body["tariff"],
+        devices,
     )
 
 

@@ -31,9 +31,10 @@ def cap_text(cap: AgreedCap, currency: str) -> str:
     return f"at most {number_text(cap.amount, exponent(currency))} {currency} a {cap.per} {whom} ({meters})"
 
 
-def minimum_text(amount: Fraction, currency: str) -> str:
-    """A minimum fee in words."""
-    return f"at least {number_text(amount, exponent(currency))} {currency} a period"
+def minimum_text(amount: Fraction, currency: str, days: int, of_days: int) -> str:
+    """A minimum fee in words; `days` of a period that it is paid for."""
+    words = f"at least {number_text(amount, exponent(currency))} {currency} a period"
+    return words if days == of_days else f"{words}, {days} of {of_days} days"
 
 
 def number_text(number: Fraction, digits: int = 0) -> str:

@@ -30,7 +30,7 @@ from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigne
 from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price, Tier, TierMode
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
+from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Proration, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
 from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Vat, VatCategory
 from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, KnownBill, NetAndTax, what_if
@@ -74,6 +74,7 @@ __all__ = [
     "Payment",
     "Pool",
     "Price",
+    "Proration",
     "RefusedVersionUsed",
     "SellerWithoutVatId",
     "SharedNumberPrefix",

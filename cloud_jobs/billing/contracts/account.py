@@ -68,10 +68,15 @@ class Assignment(Contract):
 
 
 class Account(Contract):
-    """One version of an account. It pays itself (`payer`), or its charges stand on the invoice of its `parent`."""
+    """One version of an account. It pays itself (`payer`), or its charges stand on the invoice of its `parent`.
+
+    In force until the next version, or until `effective_until` (excluded): from then on the account and its devices
+    are nobody's, unless a later version begins.
+    """
 
     id: Id
     effective_from: Moment
+    effective_until: Moment | None = None
     name: Text
     parent: Id | None = None
     payer: Payer | None = None
@@ -86,6 +91,14 @@ class Account(Contract):
             raise ValueError("nobody pays for it: give it a payer's part, or a parent")
         if self.parent == self.id:
             raise ValueError("it is its own parent")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.effective_until is not None and self.effective_until <= self.effective_from:
+            raise ValueError(
+                f"it ends at {self.effective_until.isoformat()}, which is not after {self.effective_from.isoformat()}"
+            )
         return self
 
     @model_validator(mode="after")

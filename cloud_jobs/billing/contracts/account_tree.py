@@ -75,7 +75,7 @@ class AccountTree:
     def _is_child(self, name: str, parent: str, start_us: int, end_us: int, faults: list[ContractFault]) -> bool:
         """Whether an account has this parent at some moment of the time."""
         versions = self._accounts[name]
-        of_parent = [one.begin_us for one in versions.within(start_us, end_us) if one.facts.parent == parent]
+        of_parent = [one for one in versions.within(start_us, end_us) if one.facts.parent == parent]
         if not of_parent:
             faults.extend(
                 RefusedVersionUsed(one.refused)
@@ -83,9 +83,12 @@ class AccountTree:
                 if one.body.get("parent") == parent
             )
             return False
-        since = self._accounts[parent].begins[:1]
-        if not since or since[0] > of_parent[0]:
-            faults.append(MissingParent(name, parent, moment_of(of_parent[0])))
+        for one in of_parent:
+            there = self._accounts[parent].times_within(one.begin_us, one.end_us)
+            if there != ((one.begin_us, one.end_us),):
+                missing = one.begin_us if not there or there[0][0] > one.begin_us else there[0][1]
+                faults.append(MissingParent(name, parent, moment_of(missing)))
+                break
         return True
 
     def changes(self, name: str, start_us: int, end_us: int) -> Iterator[ContractFault]:

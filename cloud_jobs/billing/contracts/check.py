@@ -20,7 +20,7 @@ from cloud_jobs.billing.contracts.errors import (
     UnknownPayer,
     UnknownTariff,
 )
-from cloud_jobs.billing.contracts.notices import begin_of, differing, notices
+from cloud_jobs.billing.contracts.notices import begin_of, differing, end_of, notices
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, what_if
 from cloud_jobs.billing.contracts.zones_of_prices import faults_of_zones
@@ -28,7 +28,7 @@ from cloud_jobs.billing.errors import BadPeriod
 from identity.publication_id import next_publication_id
 
 MAX_MONTHS: Final = 24
-"""So many months in which a stated version begins are looked at, the earliest ones."""
+"""So many months in which a stated version begins or ends are looked at, the earliest ones."""
 Row = dict[str, Any]
 
 
@@ -84,9 +84,11 @@ def _faults(
     there = set(map(str, before.contradictions()))
     yield from (one for one in after.contradictions() if str(one) not in there)
     yield from _forgotten(before, after, stated)
+    ends = sorted({end for row in stated if (end := end_of(row))})[:MAX_MONTHS]
+    for end in ends:
+        yield from _without_payer(before, after, end)
     for since in sorted({begin for row in stated if (begin := begin_of(row))})[:MAX_MONTHS]:
-        known = set(map(str, before.without_payer(since)))
-        yield from (one for one in after.without_payer(since) if str(one) not in known)
+        yield from _without_payer(before, after, since)
         for payer in payers:
             period = _month_of(after, payer, since)
             if period is not None:
@@ -94,6 +96,11 @@ def _faults(
                 # asked only where something is wrong: of a hundred thousand payers hardly one has been
                 was = {str(one) for one in _faults_of(before, payer, period)} if faults else set()
                 yield from (one for one in faults if str(one) not in was)
+
+
+def _without_payer(before: Contracts, after: Contracts, moment: datetime) -> Iterator[ContractFault]:
+    known = set(map(str, before.without_payer(moment)))
+    yield from (one for one in after.without_payer(moment) if str(one) not in known)
 
 
 def _forgotten(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[ContractFault]:

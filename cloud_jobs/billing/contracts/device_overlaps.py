@@ -79,7 +79,7 @@ def _until(versions: ContractVersions[AccountFacts], at: int) -> int:
     """Until when a version says which devices an account has."""
     refused = (one.begin_us for one in versions.refusals if one.begin_us is not None)
     ends = [*versions.begins[at + 1 : at + 2], *(begin for begin in refused if begin >= versions.begins[at])]
-    return min(ends, default=EVER)
+    return min([*ends, versions.ends[at]])
 
 
 def _touching(device: Numbers, begin: Numbers, end: Numbers) -> list[tuple[int, int]]:

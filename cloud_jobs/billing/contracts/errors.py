@@ -115,7 +115,7 @@ class AccountCycle(ContractFault):
 
 
 class MissingParent(ContractFault):
-    """An account whose parent is not there, or begins after it."""
+    """An account whose parent is not there for all of its time."""
 
     is_lack = True
 

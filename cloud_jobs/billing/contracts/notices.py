@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -37,6 +38,16 @@ def begin_of(row: Row) -> datetime | None:
         return None
 
 
+def end_of(row: Row) -> datetime | None:
+    """Until when a version of an account is in force by what it says itself; None: it does not say, or is none."""
+    if row["kind"] != "account":
+        return None
+    try:
+        return datetime.fromisoformat(json.loads(row["body"])["effective_until"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def differing(published: Iterable[Row], stated: Iterable[Row]) -> list[Row]:
     """The stated versions that are not published with the same content."""
     bodies = _bodies(published)
@@ -60,18 +71,23 @@ def _replaced(published: Iterable[Row], stated: Iterable[Row]) -> Iterator[str]:
 
 
 def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
-    """Devices that somebody pays for until a stated version of an account begins, and nobody from then on."""
+    """Devices that somebody pays for until a stated version of an account begins or ends, and nobody from then on."""
     for row, begin in _accounts(stated):
-        gone = before.devices_of(row["id"], begin) - after.devices_of(row["id"], begin)
-        # what moves to another account is no loss
-        gone -= after.devices_held(gone, begin)
-        if gone:
-            names = [f"{one.tenant}/{one.device}" for one in sorted(gone)]
-            more = [f"and {len(names) - MAX_DEVICES_NAMED} more"] if len(names) > MAX_DEVICES_NAMED else []
-            yield (
-                f"{row['place']}: account {row['id']!r} has no longer {', '.join([*names[:MAX_DEVICES_NAMED], *more])} "
-                f"from {stamp(begin)} on, and nobody else pays for them"
-            )
+        changes = [(begin, before.devices_of(row["id"], begin))]
+        if end := end_of(row):
+            changes.append((end, after.devices_of(row["id"], end - timedelta.resolution)))
+        for moment, had in changes:
+            gone = had - after.devices_of(row["id"], moment)
+            # what moves to another account is no loss
+            gone -= after.devices_held(gone, moment)
+            if gone:
+                names = [f"{one.tenant}/{one.device}" for one in sorted(gone)]
+                more = [f"and {len(names) - MAX_DEVICES_NAMED} more"] if len(names) > MAX_DEVICES_NAMED else []
+                yield (
+                    f"{row['place']}: account {row['id']!r} has no longer "
+                    f"{', '.join([*names[:MAX_DEVICES_NAMED], *more])} from {stamp(moment)} on, and nobody else pays "
+                    "for them"
+                )
 
 
 def _free(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterator[str]:

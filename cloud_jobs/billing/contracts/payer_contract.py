@@ -45,11 +45,13 @@ class TariffSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountContract:
-    """One account of a payer's tree. `spans`: in order, apart, and one for each time in which it has a device."""
+    """One account of a payer's tree. `times`: from when until when it is in force (µs since 1970), in order, apart.
+    `spans`: in order, apart, and one for each time in which it has a device."""
 
     id: str
     name: str
     parent: str | None
+    times: tuple[tuple[int, int], ...]
     spans: tuple[TariffSpan, ...]
 
 

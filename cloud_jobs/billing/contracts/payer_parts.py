@@ -52,7 +52,8 @@ class PayerParts:
             mine = sorted(_joined(_assigned(versions, made)))
             spans = tuple(self._spans(name, versions, mine))
             last = payers[name] = made[-1]
-            accounts.append(AccountContract(id=name, name=last.name, parent=last.parent, spans=spans))
+            times = self._of_kind["account"][name].times_within(self._start_us, self._end_us)
+            accounts.append(AccountContract(id=name, name=last.name, parent=last.parent, times=times, spans=spans))
             assigned += mine
         account = payers[payer_id]
         assert account.payer is not None

@@ -48,7 +48,7 @@ class TariffFacts(NamedTuple):
 
 
 class AccountFacts(NamedTuple):
-    """What is kept of a version of an account. `pays`: of one that pays itself.
+    """What is kept of a version of an account. `pays`: of one that pays itself. `end_us`: what it says of its end.
 
     `devices`: three numbers for each assignment: the device's in `DeviceNumbers`, begin and end in µs since 1970.
     """
@@ -57,6 +57,7 @@ class AccountFacts(NamedTuple):
     pays: Pays | None
     tariff: str
     devices: array[int]
+    end_us: int = EVER
 
 
 class DeviceNumbers:
@@ -102,7 +103,8 @@ def _account_facts(account: Account, numbers: DeviceNumbers) -> AccountFacts:
     payer = account.payer
     pays = None if payer is None else Pays(*map(sys.intern, (payer.legal_entity, payer.currency, payer.time_zone)))
     parent = account.parent and sys.intern(account.parent)
-    return AccountFacts(parent, pays, sys.intern(account.tariff), devices)
+    end = EVER if account.effective_until is None else micros(account.effective_until)
+    return AccountFacts(parent, pays, sys.intern(account.tariff), devices, end)
 
 
 def parsed(model: type[_Made], body: str) -> _Made:

@@ -36,7 +36,14 @@ from cloud_jobs.billing.contracts.published import (
     facts_of,
     usable_contract,
 )
-from cloud_jobs.billing.contracts.versions import ContractVersion, ContractVersions, UnusableVersion, micros, moment_of
+from cloud_jobs.billing.contracts.versions import (
+    EVER,
+    ContractVersion,
+    ContractVersions,
+    UnusableVersion,
+    micros,
+    moment_of,
+)
 from cloud_jobs.in_force import in_force
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.beginning import UNKNOWN_BEGINNING
@@ -66,7 +73,8 @@ class Contracts:
         for held in found.held:
             row = held.row
             versions = self._of_kind[row["kind"]][row["id"]]
-            versions.add(held.begin, held.made, row["body"], row["publication_id"])
+            end = held.made.end_us if isinstance(held.made, AccountFacts) else EVER
+            versions.add(held.begin, held.made, row["body"], row["publication_id"], end)
         bodies = {one.publication_id: "" for one in found.refused}
         bodies.update((row["publication_id"], row["body"]) for row in mine if row["publication_id"] in bodies)
         for one in found.refused:
@@ -217,7 +225,7 @@ class Contracts:
 
     def _no_payer(self, account: str, there: list[ContractVersion[AccountFacts]]) -> ContractFault:
         if not there:
-            return UnknownPayer(account, "is not there by the end of the period")
+            return UnknownPayer(account, "is not in force in the period")
         last = there[-1].end_us - 1
         for fault in self._tree.without_payer(last):
             if isinstance(fault, AccountCycle) and account in fault.accounts:

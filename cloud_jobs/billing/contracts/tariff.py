@@ -28,6 +28,13 @@ class CapSpan(StrEnum):
     PERIOD = "period"
 
 
+class Proration(StrEnum):
+    """What an account pays of a minimum fee that is in force for a part of a period: all, or by its local days."""
+
+    WHOLE = "whole"
+    BY_DAY = "by_day"
+
+
 class Cap(Contract):
     """The most that is charged, for each device or the account, by local day or period; `meters` (): of all meters."""
 
@@ -46,7 +53,8 @@ class Tariff(Contract):
 
     What has a price for one zone must have one for each: a zone without a price, and without one for ANY_ZONE, is an
     error, never free. A meter without any price is not sold; `not_sold` says so of one that the version before sells.
-    `minimum_amount`: the least that an account pays a period.
+    `minimum_amount`: the least that an account pays a period in which it has a device, or in any period with
+    `minimum_without_devices`; by `proration` for the days on which the account is in force.
     """
 
     id: Id
@@ -56,6 +64,8 @@ class Tariff(Contract):
     windows: Annotated[tuple[Window, ...], Field(max_length=MAX_WINDOWS)] = ()
     caps: Annotated[tuple[Cap, ...], Field(max_length=MAX_CAPS)] = ()
     minimum_amount: Amount | None = None
+    proration: Proration = Proration.BY_DAY
+    minimum_without_devices: bool = False
     not_sold: tuple[Meter, ...] = ()
 
     @property

@@ -37,33 +37,48 @@ class UnusableVersion(NamedTuple):
 
 @dataclass(slots=True)
 class ContractVersions(Generic[Facts]):
-    """The versions of one id. `begins`, `facts`, `bodies`, `publication_ids` are parallel, in order."""
+    """The versions of one id. `begins`, `ends`, `facts`, `bodies`, `publication_ids` are parallel, in order.
+
+    `ends`: what a version says itself of its end (EVER: nothing); the next version ends it, too.
+    """
 
     begins: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
     facts: list[Facts] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
     publication_ids: list[str] = field(default_factory=list)
     refusals: list[UnusableVersion] = field(default_factory=list)
 
-    def add(self, begin_us: int, facts: Facts, body: str, publication_id: str) -> None:
+    def add(self, begin_us: int, facts: Facts, body: str, publication_id: str, end_us: int = EVER) -> None:
         """The next version."""
         assert not self.begins or self.begins[-1] < begin_us
+        assert begin_us < end_us
         self.begins.append(begin_us)
+        self.ends.append(end_us)
         self.facts.append(facts)
         self.bodies.append(body)
         self.publication_ids.append(publication_id)
 
     def within(self, start_us: int, end_us: int) -> Iterator[ContractVersion[Facts]]:
-        """The versions in force in a time, one after the other without a hole, clipped to it."""
+        """The versions in force in a time, one after the other, clipped to it; after an end there may be a hole."""
         first = max(0, bisect_right(self.begins, start_us) - 1)
         for at in range(first, bisect_left(self.begins, end_us)):
             following = self.begins[at + 1] if at + 1 < len(self.begins) else EVER
-            begin, end = max(start_us, self.begins[at]), min(end_us, following)
-            yield ContractVersion(begin, end, self.facts[at], self.bodies[at], self.publication_ids[at])
+            begin, end = max(start_us, self.begins[at]), min(end_us, following, self.ends[at])
+            if begin < end:
+                yield ContractVersion(begin, end, self.facts[at], self.bodies[at], self.publication_ids[at])
 
     def at(self, moment_us: int) -> ContractVersion[Facts] | None:
         """The version in force at a moment."""
         return next(self.within(moment_us, moment_us + 1), None)
+
+    def times_within(self, start_us: int, end_us: int) -> tuple[tuple[int, int], ...]:
+        """From when until when any version is in force, of a time, in order and apart."""
+        found = list[tuple[int, int]]()
+        for one in self.within(start_us, end_us):
+            joins = found and found[-1][1] == one.begin_us
+            found.append((found.pop()[0] if joins else one.begin_us, one.end_us))
+        return tuple(found)
 
     def refused_within(self, start_us: int, end_us: int) -> Iterator[UnusableVersion]:
         """The publications that would be in force in a time if they could be used; without a beginning: always."""

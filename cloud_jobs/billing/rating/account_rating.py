@@ -35,6 +35,7 @@ class AccountRating:
 
     def __init__(self, terms: AccountTerms, book: PriceBook, contract: RatingContract, metered: Metered) -> None:
         self.account = terms.account
+        self.terms = terms
         self.book = book
         self.versions: set[int] = set()
         self.days: defaultdict[DayUse, int | Fraction] = defaultdict(int)

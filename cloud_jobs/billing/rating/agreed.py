@@ -30,7 +30,8 @@ def rating_contract(contract: PayerContract) -> RatingContract:
 
 def _terms(account: AccountContract, devices: list[Assignment]) -> AccountTerms:
     tariffs = tuple(TariffInForce(_moment(span.begin_us), span.tariff) for span in account.spans)
-    return AccountTerms(account=account.id, tariffs=tariffs, devices=tuple(devices))
+    times = tuple((_moment(begin), _moment(end)) for begin, end in account.times)
+    return AccountTerms(account=account.id, tariffs=tariffs, devices=tuple(devices), times=times)
 
 
 def _assignment(one: Assigned) -> Assignment:

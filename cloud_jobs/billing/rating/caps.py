@@ -11,10 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from cloud_jobs.billing.contracts import CapSpan, Pool
+import numpy as np
+
+from cloud_jobs.billing.contracts import CapSpan, Pool, Proration
 from cloud_jobs.billing.meters import Meter, round_ratio
 from cloud_jobs.billing.rating.account_rating import AccountRating, DayUse
+from cloud_jobs.billing.rating.calendars import local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
+from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
 from cloud_jobs.billing.rating.price_book import PriceBook
 from cloud_jobs.billing.rating.price_text import cap_text, minimum_text
 from cloud_jobs.billing.rating.split import Exact, split, split_exact
@@ -146,19 +150,41 @@ def period_caps(book: PriceBook, left: Left) -> list[Charge]:
     return charges
 
 
-def minimum_fee(account: str, book: PriceBook, total_minor: int) -> list[Charge]:
+def minimum_fee(terms: AccountTerms, contract: RatingContract, book: PriceBook, total_minor: int) -> list[Charge]:
     """What is missing to the least that the last version asks for a period; none if nothing is."""
-    if not book.tariffs or book.tariffs[-1].minimum_amount is None:
+    tariff = book.tariffs[-1] if book.tariffs else None
+    if tariff is None or tariff.minimum_amount is None:
         return []
-    tariff = book.tariffs[-1]
-    assert tariff.minimum_amount is not None
-    least = Fraction(tariff.minimum_amount) * book.worths[-1]
+    if not tariff.minimum_without_devices and not _has_device(terms, contract):
+        return []
+    least, text = (
+        Fraction(tariff.minimum_amount) * book.worths[-1],
+        minimum_text(tariff.minimum_amount, tariff.currency),
+    )
+    if tariff.proration is Proration.BY_DAY:
+        days, all_days = _days_in_force(terms, contract)
+        least *= Fraction(days, all_days)
+        text += "" if days == all_days else f", {days} of {all_days} days"
     minor = round_ratio(least.numerator, least.denominator) - total_minor
     if minor <= 0:
         return []
-    text = minimum_text(tariff.minimum_amount, tariff.currency)
-    key = ChargeKey(account=account, kind=ChargeKind.MINIMUM, price=text)
+    key = ChargeKey(account=terms.account, kind=ChargeKind.MINIMUM, price=text)
     return [Charge(key=key, quantity=0, free=0, amount_minor=minor, metered=None)]
+
+
+def _has_device(terms: AccountTerms, contract: RatingContract) -> bool:
+    """Whether the account has a device for some of the period."""
+    return any(one.begin < contract.end and (one.end is None or contract.start < one.end) for one in terms.devices)
+
+
+def _days_in_force(terms: AccountTerms, contract: RatingContract) -> tuple[int, int]:
+    """On how many local days of the period the account is in force, for the whole day or a part of it; of how many."""
+    first, end = quarter_number(contract.start), quarter_number(contract.end)
+    day = local_times(contract.time_zone, first, end - first).day
+    if terms.times is None:
+        return len(np.unique(day)), len(np.unique(day))
+    of_time = [day[max(0, quarter_number(one) - first) : quarter_number(until) - first] for one, until in terms.times]
+    return len(np.unique(np.concatenate([day[:0], *of_time]))), len(np.unique(day))
 
 
 def _above_by_day(

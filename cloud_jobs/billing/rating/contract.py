@@ -24,11 +24,13 @@ class AccountTerms:
     """An account of the payer's tree in one period: its tariff's versions in order, its devices.
 
     `tariffs`: also the one in force at the period's start, if there is one; a `Cell.version` counts them from 0.
+    `times`: from when until when the account is in force; None: for the whole period.
     """
 
     account: str
     tariffs: tuple[TariffInForce, ...]
     devices: tuple[Assignment, ...] = ()
+    times: tuple[tuple[datetime, datetime], ...] | None = None
 
     @property
     def looks_at_days(self) -> bool:

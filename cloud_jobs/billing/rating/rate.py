@@ -30,7 +30,7 @@ def rate(
     }
     for cell in cells:
         ratings[cell.account].add(cell)
-    charges = [charge for rating in ratings.values() for charge in _of_account(rating)]
+    charges = [charge for rating in ratings.values() for charge in _of_account(rating, contract)]
     _check_bounds(charges)
     charges.sort(key=lambda charge: charge.key.order)
     net = sum(charge.amount_minor for charge in charges)
@@ -53,7 +53,7 @@ def _check_bounds(charges: list[Charge]) -> None:
             raise BadUsage(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
 
 
-def _of_account(rating: AccountRating) -> list[Charge]:
+def _of_account(rating: AccountRating, contract: RatingContract) -> list[Charge]:
     charges = rating.usage_charges()
     if any(tariff.caps for tariff in rating.book.tariffs):
         left = Left(rating.account, charges)
@@ -61,5 +61,6 @@ def _of_account(rating: AccountRating) -> list[Charge]:
         charges += period_caps(rating.book, left)
         total = sum(charge.amount_minor for charge in charges)
         assert total >= 0, "caps took off more than there was"
-    charges += minimum_fee(rating.account, rating.book, sum(charge.amount_minor for charge in charges))
+    total = sum(charge.amount_minor for charge in charges)
+    charges += minimum_fee(rating.terms, contract, rating.book, total)
     return charges

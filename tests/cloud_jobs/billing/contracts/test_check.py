@@ -330,3 +330,15 @@ def test_of_very_many_bills_some_are_listed_and_the_rest_is_counted(
         [f"acme {month}: 0.00 EUR -> 5.00 EUR", "and 1 more, which --json names"],
     )
     assert "compared 2 of 2 bills" in progress
+
+
+def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:
+    until = "2026-05-01T00:00:00+02:00"
+    ended = account("acme", device(), effective_until=until)
+    (said,) = checked(ended).notices[1:]
+    assert said == (
+        "f:1: account 'acme' has no longer fleet/van-1 from 2026-04-30T22:00:00Z on, and nobody else pays for them"
+    )
+    assert checked(ended, account("gamma", device("van-1", begin=until))).notices[1:] == []
+    (fault,) = checked(ended, account("child", parent="acme")).lacking
+    assert "account 'child' has the parent 'acme', which is not there at 2026-04-30T22:00:00Z" in fault

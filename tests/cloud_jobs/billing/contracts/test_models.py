@@ -112,6 +112,19 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
         (tariff(windows=[window(begin=22)]), "write a time of the day"),
         (tariff(windows=[window(days=[])]), "window 'night' has no days"),
         (tariff(windows=[window(days=["mon", "mon"])]), "names a day twice"),
+        (
+            tariff(price(pool_id="km", allowance="9"), price(zone="*", pool_id="km", allowance="9001", unit="m")),
+            "prices.0 and prices.1 have one pool_id, 'km', and two allowances",
+        ),
+        (
+            tariff(price(pool_id="km"), price(zone="*", pool_id="km", pool="account")),
+            "prices.0 and prices.1 have one pool_id, 'km', and two pools",
+        ),
+        (
+            tariff(price(pool_id="all"), price(meter="duration", unit="h", pool_id="all")),
+            "prices.0 and prices.1 have one pool_id, 'all', and two meters",
+        ),
+        (tariff(minimum_amount="9", proration="by day"), "proration: Input should be 'whole' or 'by_day'"),
         (tariff(windows=[window(days=["monday"])]), "Input should be 'mon'"),
         (
             tariff(price(allowance="10"), caps=[DAILY]),
@@ -155,6 +168,8 @@ def test_a_tariff_that_contradicts_itself_is_refused(body: dict[str, Any], said:
         tariff(price(), currency="KWD", minimum_amount="0.005"),
         tariff(price(meter="crossing", unit="each", zone="*"), price(meter="transmitted", unit="GB")),
         tariff(prices=[], minimum_amount="9"),
+        tariff(minimum_amount="9", proration="whole", minimum_without_devices=True),
+        tariff(price(pool_id="km", allowance="9"), price("2", zone="*", pool_id="km", allowance="9000", unit="m")),
     ],
 )
 def test_a_tariff_may_have_tiers_windows_caps_and_a_minimum(body: dict[str, Any]) -> None:
@@ -294,3 +309,9 @@ def test_a_moment_is_one_instant_however_it_is_written() -> None:
 def test_an_amount_keeps_each_of_its_digits() -> None:
     body = json.dumps(tariff(price("0.123456789012")))
     assert Tariff.model_validate_json(body).prices[0].unit_amount == Decimal("0.123456789012")
+
+
+def test_an_account_ends_after_it_begins() -> None:
+    Account.model_validate(account(effective_until="2026-01-01T00:15:00Z"))
+    said = "it ends at 2026-01-01T00:00:00+00:00, which is not after 2026-01-01T00:00:00+00:00"
+    assert said in faults(Account, account(effective_until="2026-01-01T00:00:00Z"))

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
-from simulator.truth import TrueDays, month_of
-from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, rated, row, tariff, used_worlds
+from simulator.truth import TrueDays, month_of, quarters_of
+from tests.cloud_jobs.billing.rating.worlds import ALWAYS, Row, World, assigned, price, rated, row, tariff, used_worlds
 from tests.examples import examples
 
 few = settings(max_examples=examples(30), deadline=None)
@@ -80,16 +80,18 @@ def test_a_cap_of_all_meters_is_the_most_whatever_was_rounded(
 
 @few
 @given(used_worlds())
-def test_the_minimum_is_the_least_that_each_account_pays(drawn: tuple[World, list[Row]]) -> None:
+def test_the_minimum_is_the_least_that_each_account_with_a_device_pays(drawn: tuple[World, list[Row]]) -> None:
     world, rows = drawn
-    least = replace(without(world, "minimum_amount"), rates=(("USD", "1"),))
-    least = replace(least, tariffs=tuple(one | {"minimum_amount": "50"} for one in least.tariffs))
+    least = replace(without(world, "minimum_amount", "proration", "minimum_without_devices"), rates=(("USD", "1"),))
+    whole = {"minimum_amount": "50", "proration": "whole"}
+    least = replace(least, tariffs=tuple(one | whole for one in least.tariffs))
     minor = 50 * {"EUR": 100, "JPY": 1, "KWD": 1000}[world.currency]
     plain, found = rated(without(least, "minimum_amount"), rows), rated(least, rows)
     for account in ("acme", "acme-west"):
         before = sum(charge.amount_minor for charge in plain.charges if charge.key.account == account)
         after = sum(charge.amount_minor for charge in found.charges if charge.key.account == account)
-        assert after == max(before, minor)
+        has_device = account == "acme" or bool(world.child_devices)
+        assert after == (max(before, minor) if has_device else before)
     assert usage_only(found) == usage_only(plain)
 
 
@@ -169,9 +171,42 @@ def test_the_minimum_and_the_cap_of_the_period_are_those_of_the_last_version() -
     )
     found = rated(World(days=TWO_DAYS, tariffs=tariffs), kilometres(8))
     assert negative(found) == [
+        # and none of the account that has no device
         ("minimum fee", "at least 20.00 EUR a period", 1200),
-        ("minimum fee", "at least 20.00 EUR a period", 2000),
     ]
+
+
+def test_a_minimum_by_day_is_of_the_local_days_on_which_the_account_is_in_force() -> None:
+    """Half a day counts as a day: of March in Berlin from the 16th at noon there are 16 of 31."""
+    since = datetime(2026, 3, 16, 11, tzinfo=UTC)
+    world = World(
+        days=month_of("Europe/Berlin", 2026, 3),
+        tariffs=(tariff(price("distance"), minimum_amount="31"),),
+        devices=(),
+        child_devices=(assigned("bus", begin=since),),
+        child_times=(since, None),
+    )
+    assert negative(rated(world, [])) == [("minimum fee", "at least 31.00 EUR a period, 16 of 31 days", 1600)]
+    before = replace(world, child_times=(ALWAYS, since), child_devices=(assigned("bus", end=since),))
+    assert negative(rated(before, [])) == [("minimum fee", "at least 31.00 EUR a period, 16 of 31 days", 1600)]
+
+
+@few
+@given(used_worlds(), st.data())
+def test_a_minimum_by_day_is_never_above_the_whole_and_grows_with_the_days(
+    drawn: tuple[World, list[Row]], data: st.DataObject
+) -> None:
+    world = without(drawn[0], "minimum_amount", "proration", "minimum_without_devices")
+    moments = [moment for moment, _ in quarters_of(world.days)]
+    ends = data.draw(st.lists(st.sampled_from(moments[1:]), min_size=2, max_size=2).map(sorted))
+    world = replace(world, devices=(), rates=(("USD", "1"),))
+    fees = []
+    for proration, end in (("by_day", ends[0]), ("by_day", ends[1]), ("by_day", None), ("whole", ends[0])):
+        agreed = {"minimum_amount": "50", "proration": proration}
+        tariffs = tuple(one | agreed for one in world.tariffs)
+        bus = (assigned("bus", end=end),)
+        fees.append(rated(replace(world, tariffs=tariffs, child_times=(ALWAYS, end), child_devices=bus), []).net_minor)
+    assert 0 < fees[0] <= fees[1] <= fees[2] == fees[3] == 50 * {"EUR": 100, "JPY": 1, "KWD": 1000}[world.currency]
 
 
 def test_caps_in_another_currency_are_converted_and_rounded_once() -> None:

@@ -84,12 +84,16 @@ def assigned(device: str = "van", begin: datetime = ALWAYS, end: datetime | None
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A payer, `acme`, and its child `acme-west`, for one period; everything as it is published."""
+    """A payer, `acme`, and its child `acme-west`, for one period; everything as it is published.
+
+    `child_times`: from when until when (None: for good) the child is in force.
+    """
 
     days: TrueDays
     tariffs: tuple[dict[str, Any], ...]
     devices: tuple[dict[str, Any], ...] = (assigned(),)
     child_devices: tuple[dict[str, Any], ...] = ()
+    child_times: tuple[datetime, datetime | None] = (ALWAYS, None)
     currency: str = "EUR"
     rates: tuple[tuple[str, str], ...] = ()
 
@@ -101,8 +105,9 @@ class World:
         payer = {"legal_entity": "seller", "currency": self.currency, "time_zone": self.days.time_zone}
         acme = {"id": "acme", "effective_from": ALWAYS, "name": "Acme", "tariff": "standard"}
         acme |= {"payer": payer | {"vat": vat, "address": address}, "devices": list(self.devices)}
-        west = {"id": "acme-west", "effective_from": ALWAYS, "name": "West", "tariff": "standard", "parent": "acme"}
-        west |= {"devices": list(self.child_devices)}
+        begin, end = self.child_times
+        west = {"id": "acme-west", "effective_from": begin, "name": "West", "tariff": "standard", "parent": "acme"}
+        west |= {"devices": list(self.child_devices)} | ({} if end is None else {"effective_until": end})
         rates = [
             {"id": f"{of}-{self.currency}", "effective_from": ALWAYS, "currency": of, "into": self.currency}
             | {"rate": rate, "source": "bank"}
@@ -122,16 +127,20 @@ class World:
         in_force = tuple(TariffInForce(one.effective_from, one) for one in versions)
         accounts = [Account.model_validate(one) for one in self.published["account"]]
         moments = [moment for moment, _ in quarters_of(self.days)]
+        start, end = min(moments), max(moments) + QUARTER
         return RatingContract(
             payer="acme",
             currency=self.currency,
             time_zone=self.days.time_zone,
-            start=min(moments),
-            end=max(moments) + QUARTER,
+            start=start,
+            end=end,
             vat=Vat.model_validate({"category": "S", "rate": "19"}),
             accounts=tuple(
                 AccountTerms(
-                    account=one.id, tariffs=in_force, devices=tuple(map(Assignment.model_validate, one.devices))
+                    account=one.id,
+                    tariffs=in_force,
+                    devices=tuple(map(Assignment.model_validate, one.devices)),
+                    times=((max(start, one.effective_from), min(end, one.effective_until or end)),),
                 )
                 for one in accounts
             ),
@@ -157,6 +166,12 @@ def true_quarters(rows: Iterable[Row]) -> list[TrueQuarter]:
 
 
 amounts = st.decimals(0, 9, places=4).map(str)
+MINIMA: list[dict[str, Any]] = [
+    {},
+    {"minimum_amount": "50"},
+    {"minimum_amount": "50", "proration": "whole"},
+    {"minimum_amount": "50", "minimum_without_devices": True},
+]
 some_units = st.decimals(0, 40, places=3).map(str)
 
 
@@ -219,16 +234,21 @@ def worlds(draw: st.DrawFn, *, flat: bool = False, complete: bool = True, caps: 
             currency=foreign,
             windows=windows,
             caps=list(caps),
-            **draw(st.sampled_from([{}, {"minimum_amount": "50"}])),
+            **draw(st.sampled_from(MINIMA)),
         )
         for begin in starts
     ]
     moved = draw(st.sampled_from(moments))
+    # the child is there for all of the period, or for what is left of it, or leaves; its devices with it
+    begin, end = draw(st.sampled_from([(ALWAYS, None), (moved, None), (ALWAYS, moved)]))
+    begin, end = (ALWAYS, None) if end == moments[0] else (begin, end)
+    trucks = [] if end else [assigned("truck", begin=moved)]
     return World(
         days=days,
         tariffs=tuple(tariffs),
         devices=(assigned("van"), assigned("truck", end=moved)),
-        child_devices=(assigned("truck", begin=moved), assigned("bus")),
+        child_devices=(*trucks, *([assigned("bus", begin=begin, end=end)] if draw(st.booleans()) else [])),
+        child_times=(begin, end),
         currency=currency,
         rates=(("USD", draw(st.sampled_from(["0.9137", "151.23", "1"]))),),
     )
