@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.truth import TrueDays, TrueOwed, TrueQuarter, TruthError, month_of, owed_by, quarters_of
-from tests.simulator.agreed import NOON, assigned, contracts, km, payer, tariff
+from tests.simulator.agreed import ALWAYS, NOON, assigned, contracts, km, payer, tariff
 
 MARCH = month_of("Europe/Berlin", 2026, 3)
 KM = 'meter = "distance", unit = "km"'
@@ -127,6 +127,28 @@ def test_the_allowance_takes_the_first_units_and_tiers_price_the_rest(more: str,
     assert sum(charge.free for charge in found.charges) == (5_000_000 if "allowance" in more else 0)
 
 
+def test_a_price_that_changes_keeps_what_is_left_of_the_allowance_and_the_place_in_the_tiers() -> None:
+    change = {"begin": "2026-03-10T12:15:00Z"}
+    usage = km(60), km(60, at=NOON + timedelta(minutes=15))
+    for first, second, minor in (
+        ('unit_amount = "0.45", allowance = "50"', 'unit_amount = "0.46", allowance = "50"', 450 + 2760),
+        ('unit_amount = "0.45", allowance = "50"', 'unit_amount = "0.45", allowance = "60"', 450 + 2250),
+        (TIERS, TIERS.replace("0.1", "0.11"), 1000 + 500 + 400 + 660),
+        (f'{TIERS}, tier_mode = "volume"', f'{TIERS.replace("0.1", "0.11")}, tier_mode = "volume"', 600 + 660),
+    ):
+        texts = [payer(), tariff(f"{KM}, {first}"), tariff(f"{KM}, {second}", **change)]
+        assert owed(texts, *usage).net_minor == minor
+
+
+def test_prices_that_name_a_pool_have_one_allowance_at_their_own_amounts() -> None:
+    """100 km, 50 of them free: half of each place's."""
+    prices = f'{KM}, unit_amount = "1"', f'{KM}, zone = "*", unit_amount = "2"'
+    named = [f'{one}, allowance = "50", pool_id = "km"' for one in prices]
+    assert amounts(owed([payer(), tariff(*named)], km(80), km(20, "a"))) == {"van": 4000, "van/a": 2000}
+    alone = [f'{one}, allowance = "50"' for one in prices]
+    assert amounts(owed([payer(), tariff(*alone)], km(80), km(20, "a"))) == {"van": 3000, "van/a": 0}
+
+
 def test_an_allowance_is_each_device_s_or_the_whole_account_s() -> None:
     usage = (km(8), km(2, device="truck"))
     for pool, minor in (("device", 300), ("account", 500)):
@@ -175,6 +197,24 @@ def test_a_period_cap_and_the_minimum_hold_at_the_end_of_the_period() -> None:
     assert amounts(owed(texts), "minimum fee") == {"": 2000}
     too_late = tariff(price, begin="2026-03-31T22:00:00Z", more=cap)
     assert owed([payer(), tariff(price), too_late], km(50)).net_minor == 5000
+
+
+def test_a_minimum_is_of_the_days_of_an_account_that_has_a_device() -> None:
+    """From noon on 16 March there are 16 days of 31, and until then, too."""
+    price = f'{KM}, unit_amount = "1"'
+    noon = "2026-03-16T11:00:00Z"
+    least = tariff(price, more='minimum_amount = "31"')
+    begins = payer().replace(f"effective_from = {ALWAYS}", f"effective_from = {noon}")
+    ends = payer().replace(f"effective_from = {ALWAYS}", f"effective_from = {ALWAYS}\neffective_until = {noon}")
+    for account in (begins, ends):
+        found = owed([account, least], km(1, at=datetime(2026, 3, 16, 10, 45, tzinfo=UTC)))
+        assert found.net_minor == 1600
+        assert "at least 31.00 EUR a period, 16 of 31 days" in {charge.about.price for charge in found.charges}
+    whole = tariff(price, more='minimum_amount = "31"\nproration = "whole"')
+    assert owed([begins, whole]).net_minor == 3100
+    assert owed([payer(devices=()), least]).net_minor == 0
+    stated = tariff(price, more='minimum_amount = "31"\nminimum_without_devices = true')
+    assert owed([payer(devices=()), stated]).net_minor == 3100
 
 
 def test_another_currency_is_converted_at_the_last_moment_before_it_is_rounded() -> None:
