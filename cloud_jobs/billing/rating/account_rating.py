@@ -63,7 +63,9 @@ class AccountRating:
             return
         self.versions.add(version)
         of_pool = ("", "", price.pool) if price.pool.is_of_account else (tenant, device, price.pool)
-        uses = self._pools.setdefault(of_pool, {})
+        uses = self._pools.get(of_pool)
+        if uses is None:
+            uses = self._pools[of_pool] = {}
         use = price, Place(region, tenant, device, zone, price.price.window)
         uses[use] = uses.get(use, 0) + quantity
         if book.capped_by_day[version]:
@@ -78,8 +80,7 @@ class AccountRating:
                 key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
                 rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
                 charges.append(Charge(key, quantity, free, amount, rows))
-        # in one version each place has one price
-        return charges if len(self.versions) < 2 else _one_of_each_key(charges)
+        return charges if self.book.has_fixed_pools else _one_of_each_key(charges)
 
     def pools_of(self, key: ChargeKey) -> list[Uses]:
         """The pools that a usage charge has a part of: one, or two where another price of the same words took over."""

@@ -195,23 +195,29 @@ def _above_by_day(
     Where the amount of the cap changes within a day, what was charged before counts for the new one. What is above is
     taken off `days`, from each of the version's amounts in proportion.
     """
-    of_day: defaultdict[tuple[Scope, object], defaultdict[int, list[DayUse]]] = defaultdict(lambda: defaultdict(list))
+    limits = {version: most * parts for version, (most, _) in cap.of.items()}
+    of_day: defaultdict[tuple[Scope, object], list[DayUse]] = defaultdict(list)
     for use in days:
-        scope = cap.scope(use.tenant, use.device, use.meter) if use.version in cap.of else None
+        scope = cap.scope(use.tenant, use.device, use.meter) if use.version in limits else None
         if scope is not None:
-            of_day[scope, use.day][use.version].append(use)
+            of_day[scope, use.day].append(use)
     found: dict[Scope, tuple[dict[str, Fraction], Fraction]] = {}
-    for (scope, _), by_version in of_day.items():
+    for (scope, _), uses in of_day.items():
         above, together = found.get(scope, (dict[str, Fraction](), Fraction(0)))
-        charged = Fraction(0)
-        for version, uses in sorted(by_version.items()):
-            most, text = cap.of[version]
-            total = sum(days[use] for use in uses)
-            kept = max(Fraction(0), min(Fraction(total), most * parts - charged))
-            charged += kept
-            above[text] = above.get(text, Fraction(0)) + (total - kept) / parts
-            for use in uses:
-                if kept < total:
-                    days[use] *= kept / total
-        found[scope] = above, together + max(cap.of[version][0] for version in by_version)
+        versions = sorted({use.version for use in uses})
+        charged: int | Fraction = 0
+        for version in versions:
+            mine = uses if len(versions) == 1 else [use for use in uses if use.version == version]
+            total, limit, text = sum(days[use] for use in mine), limits[version], cap.of[version][1]
+            above.setdefault(text, Fraction(0))
+            if charged + total <= limit:
+                # nearly all days are of one version, and under the cap
+                charged += total
+                continue
+            kept = max(Fraction(0), limit - charged) if charged else limit
+            charged = charged + kept if len(versions) > 1 else kept
+            above[text] += (total - kept) / parts
+            for use in mine:
+                days[use] *= kept / total
+        found[scope] = above, together + max(cap.of[version][0] for version in versions)
     return found

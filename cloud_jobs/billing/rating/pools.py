@@ -35,7 +35,8 @@ class PoolKey(NamedTuple):
 class RatedPrice:
     """A price of a version of a tariff, as rating uses it.
 
-    `terms`: equal for two versions of which all prices of the pool are the same. `worth`: minor units of the payer's
+    `version`: the first one of those that follow each other with this price. `terms`: equal for two versions of which
+    all prices of the pool are the same. `worth`: minor units of the payer's
     currency for one unit of the tariff's. `flat`: of a price without tiers, minor units for one base unit of the meter.
     `allowance`: in base units.
     """
@@ -121,13 +122,13 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
         (((price, place), whole),) = uses.items()
         amount = round_ratio(*price.exact_minor(whole))
         return [PoolShare(place, price.text, whole, price.free_of(whole), amount)]
-    if len({(price.terms, price.text) for price, _ in uses}) > 1:
+    prices = {price for price, _ in uses}
+    if len(prices) > 1 and len({(price.terms, price.text) for price in prices}) > 1:
         return _stepped_shares(uses)
     quantities: dict[Place, int] = {}
     for (_, place), quantity in uses.items():
         quantities[place] = quantities.get(place, 0) + quantity
-    price = next(iter(uses))[0]
-    places = sorted(quantities)
+    price, places = prices.pop(), sorted(quantities)
     weights = [quantities[place] for place in places]
     whole = sum(weights)
     exact, free = price.exact_minor(whole), price.free_of(whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from fractions import Fraction
 from math import lcm
 from typing import Final
@@ -23,17 +24,25 @@ MAX_FOUND: Final = 65_536
 """Of how many meters in zones and windows a book remembers which price holds."""
 
 
+_Place = tuple[Meter, str, str]
+
+
 class PriceBook:
-    """The prices of an account's tariff versions. Raises MissingRate."""
+    """The prices of an account's tariff versions. Raises MissingRate.
+
+    `has_fixed_pools`: each place has a price of the same pool in all versions.
+    """
 
     def __init__(self, tariffs: tuple[TariffInForce, ...], contract: RatingContract) -> None:
         self.tariffs = tuple(one.tariff for one in tariffs)
         self.worths = tuple(worth_of(tariff.currency, contract) for tariff in self.tariffs)
+        self._listed: list[dict[_Place, RatedPrice]] = []
         terms: dict[object, int] = {}
-        self._listed = [
-            {(one.price.meter, one.price.zone, one.price.window): one for one in _rated(version, tariff, worth, terms)}
-            for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True))
-        ]
+        for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True)):
+            before = self._listed[-1] if self._listed else {}
+            self._listed.append(_rated(version, tariff, worth, terms, before))
+        pools = [{place: price.pool for place, price in listed.items()} for listed in self._listed]
+        self.has_fixed_pools = all(one == pools[0] for one in pools)
         self._sold = [{price.meter for price in tariff.prices} for tariff in self.tariffs]
         # all amounts of days are integers in this part of a minor unit
         self.parts = lcm(
@@ -96,20 +105,28 @@ def worth_of(currency: str, contract: RatingContract) -> Fraction:
     return Fraction(rate) * minor
 
 
-def _rated(version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int]) -> list[RatedPrice]:
-    """The prices of a version. `terms` numbers what the prices of a pool say together."""
+def _rated(
+    version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int], before: Mapping[_Place, RatedPrice]
+) -> dict[_Place, RatedPrice]:
+    """The prices of a version by meter, zone and window. `terms` numbers what the prices of a pool say together; where
+    they say what they did in the version before, the price is that of `before`."""
     of_pool: defaultdict[PoolKey, list[tuple[str, str, str]]] = defaultdict(list)
     stated = [(price, _pool_of(price), price_text(price, tariff.currency)) for price in tariff.prices]
     for price, pool, text in stated:
         of_pool[pool].append((price.zone, price.window, text))
     number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
-    found = []
+    found = {}
     for price, pool, text in stated:
+        place = price.meter, price.zone, price.window
+        was = before.get(place)
+        if was is not None and was.terms == number[pool]:
+            found[place] = was
+            continue
         flat = None
         if price.unit_amount is not None:
             flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
         allowance = Exact(*(Fraction(price.allowance) * price.base_per_unit).as_integer_ratio())
-        found.append(RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance))
+        found[place] = RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance)
     return found
 
 
