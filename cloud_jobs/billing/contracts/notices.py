@@ -44,7 +44,7 @@ def end_of(row: Row) -> datetime | None:
         return None
     try:
         return datetime.fromisoformat(json.loads(row["body"])["effective_until"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

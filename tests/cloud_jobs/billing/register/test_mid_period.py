@@ -15,7 +15,7 @@ from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
 
 MIDDLE = "2026-03-16T23:00:00Z"
 LAST_DAY = "2026-03-30T22:00:00Z"
-FEBRUARY = "2026-01-31T23:00:00Z"
+MARCH_BEGINS = "2026-02-28T23:00:00Z"
 
 
 def closed(billed: BilledLake) -> dict[str, int]:
@@ -74,7 +74,7 @@ def test_who_is_there_for_a_part_of_the_month_pays_a_part_of_the_minimum_and_who
         account("begins-31st-whole", device("van-2", begin=LAST_DAY), tariff="whole", **late),
         account("ends-17th", device("van-3"), effective_until=MIDDLE),
         account("device-ended", device("van-4", end="2026-01-14T23:00:00Z")),
-        account("gone", device("van-4", begin="2026-01-20T23:00:00Z"), effective_until=FEBRUARY),
+        account("gone", device("van-4", begin="2026-01-20T23:00:00Z"), effective_until=MARCH_BEGINS),
         account("no-device"),
         account("no-device-standby", tariff="standby"),
         account("whole-month", device("van-5")),
@@ -109,7 +109,7 @@ def test_a_price_and_an_end_that_come_after_the_invoice_are_posted_as_the_differ
         *agreed,
         tariff(price("0.46", allowance="50"), effective_from=MIDDLE),
         account("ends", device("van-2"), tariff="least", effective_until=MIDDLE),
-        account("gone", device("van-3"), tariff="least", effective_until=FEBRUARY),
+        account("gone", device("van-3"), tariff="least", effective_until=MARCH_BEGINS),
     )
     billed.use()
     assert closed(billed) == {"acme": 3210, "ends": 5161, "gone": 0}
