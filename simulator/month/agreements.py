@@ -105,7 +105,8 @@ def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
         {
             "meter": "transmitted",
             "unit": "MB",
-            "unit_amount": Decimal("25.00"),
+            # it rises in mid-month, when the allowance is used up
+            "unit_amount": Decimal("25.00" if begin < NEW_PRICES else "25.50"),
             "allowance": Decimal("0.05"),
             "pool": "account",
         },
