@@ -161,16 +161,19 @@ def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, in
     paid = Fraction(0)
     for time, quantity, free in zip(times, quantity_of, free_of, strict=True):
         reached = paid + quantity - free
+        alike: dict[tuple[TrueKey, AgreedPrice, str], int] = {}
         for one in time:
-            place = (one.price.meter, one.zone, one.price.window)
-            text = price_text(one.price, one.tariff.currency)
-            about = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *place, text)
-            unit = Fraction(BASE_IN_UNIT[one.price.unit])
-            cost = between(one.price, paid / unit, reached / unit, everything / unit)
-            part = one.quantity / quantity
-            quantities[about] = quantities.get(about, 0) + one.quantity
-            frees[about] = frees.get(about, Fraction(0)) + free * part
-            costs[about] = costs.get(about, Fraction(0)) + cost * part * worth(one.tariff.currency)
+            where = (one.price.meter, one.zone, one.price.window)
+            place = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *where)
+            of = place, one.price, one.tariff.currency
+            alike[of] = alike.get(of, 0) + one.quantity
+        for (place, price, currency), used in alike.items():
+            about = place._replace(price=price_text(price, currency))
+            unit = Fraction(BASE_IN_UNIT[price.unit])
+            cost = between(price, paid / unit, reached / unit, everything / unit) * worth(currency)
+            quantities[about] = quantities.get(about, 0) + used
+            frees[about] = frees.get(about, Fraction(0)) + free * used / quantity
+            costs[about] = costs.get(about, Fraction(0)) + cost * used / quantity
         paid = reached
     abouts = sorted(quantities)
     exact = [costs[about] for about in abouts], [frees[about] for about in abouts]

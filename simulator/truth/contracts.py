@@ -123,6 +123,7 @@ class TrueContracts:
         self.tariffs: dict[tuple[str, datetime], AgreedTariff] = {}
         self.accounts: dict[tuple[str, datetime], AgreedAccount] = {}
         self.rates: dict[tuple[str, datetime], AgreedRate] = {}
+        self._days: dict[tuple[str, TrueDays], tuple[AgreedAccount, datetime, set[date]] | None] = {}
         for document in documents:
             if unknown := set(document) - set(KINDS):
                 raise TruthError(f"contracts have no {', '.join(sorted(unknown))}")
@@ -163,8 +164,11 @@ class TrueContracts:
 
     def days_of(self, name: str, days: TrueDays) -> tuple[AgreedAccount, datetime, set[date]] | None:
         """The last version in force in a period, its last quarter in it, and the local days of any; None: none is."""
-        there = [(one, moment, local) for moment, local in quarters_of(days) if (one := self.account(name, moment))]
-        return (*there[-1][:2], {local.date() for _, _, local in there}) if there else None
+        if (name, days) not in self._days:
+            there = [(one, moment, local) for moment, local in quarters_of(days) if (one := self.account(name, moment))]
+            found = (*there[-1][:2], {local.date() for _, _, local in there}) if there else None
+            self._days[name, days] = found
+        return self._days[name, days]
 
     def rate(self, currency: str, into: str, moment: datetime) -> Fraction:
         """What one unit of a currency is worth in another at a moment. Raises TruthError if nobody said."""
