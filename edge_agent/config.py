@@ -22,6 +22,7 @@ from telemetry import (
     VEHICLE_FILTER,
     VEHICLE_POSITION,
     VEHICLE_SIGNAL,
+    vehicle_filters,
 )
 
 
@@ -126,9 +127,11 @@ class ClassSettings(Settings):
 
 
 DEFAULT_CLASSES = (
-    ClassSettings(name="urgent", topics=(VEHICLE_EVENT,), urgent=True),
-    ClassSettings(name="position", topics=(VEHICLE_POSITION, VEHICLE_CANARY), downsample_keep_one_in=5),
-    ClassSettings(name="signal", topics=(VEHICLE_SIGNAL,), downsample_keep_one_in=10),
+    ClassSettings(name="urgent", topics=vehicle_filters(VEHICLE_EVENT), urgent=True),
+    ClassSettings(
+        name="position", topics=(*vehicle_filters(VEHICLE_POSITION), VEHICLE_CANARY), downsample_keep_one_in=5
+    ),
+    ClassSettings(name="signal", topics=vehicle_filters(VEHICLE_SIGNAL), downsample_keep_one_in=10),
     ClassSettings(name="other", topics=("#",)),
 )
 

@@ -62,11 +62,29 @@ GAUGES = {
 }
 DEPTH = ("waybill_agent_depth_records", "Records that wait, by class")
 DEPTH_BYTES = ("waybill_agent_depth_bytes", "Bytes of the batches that wait, by class")
-ENROLMENT = (
-    "waybill_agent_enrolment_attempts_total",
-    "Attempts to get a certificate, by outcome: enrolled, renewed or failed",
-)
-MALFORMED = ("waybill_agent_malformed_messages_total", "Messages that do not follow the contract, by reason")
+LABELLED_COUNTERS = {
+    "malformed": ("reason", "waybill_agent_malformed_messages_total", "Messages that became raw records, by reason"),
+    "not_recorded": (
+        "reason",
+        "waybill_agent_not_recorded_messages_total",
+        "Messages that are no record, by reason: retained by the vehicle's broker, or empty",
+    ),
+    "unknown_members": (
+        "member",
+        "waybill_agent_unknown_members_total",
+        "Members of messages that the contract does not have, by name: they are ignored",
+    ),
+    "unusable_members": (
+        "member",
+        "waybill_agent_unusable_members_total",
+        "Optional members whose value cannot be used, by name: the record is without them",
+    ),
+    "enrolment": (
+        "outcome",
+        "waybill_agent_enrolment_attempts_total",
+        "Attempts to get a certificate, by outcome: enrolled, renewed or failed",
+    ),
+}
 STORED_COUNTERS = {
     "acknowledged": ("waybill_agent_acknowledged_records_total", "Record ids that a region acknowledged"),
     "duplicates": ("waybill_agent_duplicate_messages_total", "Messages that were delivered again, and stored once"),
@@ -135,9 +153,8 @@ class AgentCollector(Collector):
         yield from (CounterMetricFamily(*one) for one in (*counters, *STORED_COUNTERS.values()))
         yield from (GaugeMetricFamily(*one) for one in (*gauges, *STORED_GAUGES.values()))
         yield from (GaugeMetricFamily(*one, labels=["class"]) for one in (DEPTH, DEPTH_BYTES))
-        by_reason = (MALFORMED, *STORED_BY_REASON.values())
-        yield from (CounterMetricFamily(*one, labels=["reason"]) for one in by_reason)
-        yield CounterMetricFamily(*ENROLMENT, labels=["outcome"])
+        yield from (CounterMetricFamily(*one, labels=["reason"]) for one in STORED_BY_REASON.values())
+        yield from (CounterMetricFamily(*one, labels=[label]) for label, *one in LABELLED_COUNTERS.values())
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, now."""
@@ -147,8 +164,8 @@ class AgentCollector(Collector):
         for key, (name, text) in GAUGES.items():
             yield GaugeMetricFamily(name, text, value=float(state[key] or 0))
         yield from self._by_class(state)
-        yield _labelled(CounterMetricFamily(*MALFORMED, labels=["reason"]), state["malformed"])
-        yield _labelled(CounterMetricFamily(*ENROLMENT, labels=["outcome"]), state["enrolment"])
+        for key, (label, *one) in LABELLED_COUNTERS.items():
+            yield _labelled(CounterMetricFamily(*one, labels=[label]), state[key])
         yield from self._stored(state["counters"])
 
     @staticmethod

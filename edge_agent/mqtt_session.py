@@ -83,9 +83,15 @@ class MqttSession:
         self._register()
         self._wait_for(lambda: self._connack is not None, deadline_s, "no answer to CONNECT")
 
-    def subscribe(self, topic: str) -> None:
-        """Asks for a subscription with QoS 1. A `poll` raises LinkError if it is refused or not answered in time."""
-        self._client.subscribe(topic, options=SubscribeOptions(qos=1))
+    def subscribe(self, topic: str, *, takes_retained: bool = True) -> None:
+        """Asks for a subscription with QoS 1. A `poll` raises LinkError if it is refused or not answered in time.
+
+        Without `takes_retained` the broker is asked not to send what it retains (3.8.3.1). Either way a message that it
+        does send for that reason, and no other, has its `retain` set.
+        """
+        handling = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE if takes_retained else SubscribeOptions.RETAIN_DO_NOT_SEND
+        options = SubscribeOptions(qos=1, retainAsPublished=False, retainHandling=handling)
+        self._client.subscribe(topic, options=options)
         self._pending_subscriptions += 1
         self._subscribed_by_s = time.monotonic() + self._broker.connect_timeout_s
 

@@ -30,7 +30,7 @@ _QOS_1, _RETAIN, _DUP = 0x32, 1, 8
 class MqttMessage(NamedTuple):
     """A PUBLISH packet. Its topic is text: what is no UTF-8 in it is replaced. `missing`: bytes that were not kept.
 
-    `mid`: the packet id, 0 for QoS 0, which is not acknowledged.
+    `mid`: the packet id, 0 for QoS 0, which is not acknowledged. `retain`: the broker had it before the subscription.
     """
 
     mid: int
@@ -39,6 +39,7 @@ class MqttMessage(NamedTuple):
     topic: str
     payload: bytes
     missing: int = 0
+    retain: bool = False
 
 
 class Publications:
@@ -147,4 +148,5 @@ def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMe
     except IndexError as error:
         raise ValueError(f"a PUBLISH of {whole} bytes ends early") from error
     topic = packet[2:topic_end].decode("utf-8", "replace")
-    return MqttMessage(mid, qos, bool(first & 8), topic, packet[offset:], whole - max(offset, len(packet)))
+    missing = whole - max(offset, len(packet))
+    return MqttMessage(mid, qos, bool(first & _DUP), topic, packet[offset:], missing, bool(first & _RETAIN))

@@ -38,6 +38,8 @@ from telemetry.mqtt_topics import (
     enrolment_topic,
     parse_device_topic,
     shared_filter,
+    vehicle_contract_topic,
+    vehicle_filters,
     vehicle_topic,
 )
 from telemetry.record import (
@@ -110,6 +112,8 @@ __all__ = [
     "shared_filter",
     "split_ack",
     "validate",
+    "vehicle_contract_topic",
+    "vehicle_filters",
     "vehicle_topic",
     "with_statement",
 ]

@@ -11,7 +11,8 @@ Between whoever asks for a certificate and the access daemon of its region there
 channel, `request` or `answer`. The name is that of the certificate or claim: `{tenant}/{device}`, or `claim@...`.
 Where factory certificates are taken the broker puts `factory/` before them, so that nobody has to believe a name.
 
-Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract are the constants below.
+Inside a vehicle, sensors publish on `vehicle/{name}`; the names of the contract are the constants below. Where a
+vehicle has several sensors of a kind, each may have a level of its own: `vehicle/{sensor}/position`.
 """
 
 from __future__ import annotations
@@ -142,3 +143,19 @@ VEHICLE_SIGNAL = vehicle_topic("signal")
 VEHICLE_EVENT = vehicle_topic("event")
 VEHICLE_CANARY = vehicle_topic("canary")
 VEHICLE_FILTER = vehicle_topic("#")
+_CONTRACT = frozenset({VEHICLE_POSITION, VEHICLE_SIGNAL, VEHICLE_EVENT, VEHICLE_CANARY})
+_OF_SENSORS = {f"/{topic.rpartition('/')[2]}": topic for topic in (VEHICLE_POSITION, VEHICLE_SIGNAL, VEHICLE_EVENT)}
+
+
+def vehicle_contract_topic(topic: str) -> str | None:
+    """The contract's topic that a message on `topic` follows, with or without a sensor's level; None if it has none."""
+    if topic in _CONTRACT:
+        return topic
+    if topic.count("/") != 2 or not topic.startswith(f"{_VEHICLE}/"):
+        return None
+    return _OF_SENSORS.get(topic[topic.rindex("/") :])
+
+
+def vehicle_filters(topic: str) -> tuple[str, str]:
+    """The filters of all messages that follow a topic of the contract: without and with a sensor's level."""
+    return topic, vehicle_topic(f"+/{topic.rpartition('/')[2]}")

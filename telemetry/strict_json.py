@@ -27,11 +27,14 @@ _BRACKET = re.compile(rb"[\[\]{}]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def parse_json(data: bytes, *, max_bytes: int, max_depth: int = 16, max_values: int = 10_000) -> Any:
+def parse_json(
+    data: bytes, *, max_bytes: int, max_depth: int = 16, max_values: int = 10_000, nan_is_null: bool = False
+) -> Any:
     """The value of a JSON text. Raises InvalidJson, and nothing else for any bytes.
 
     `max_bytes`: length of `data`. `max_depth`: arrays and objects inside each other, at most MAX_DEPTH.
-    `max_values`: elements of arrays and members of objects, in all.
+    `max_values`: elements of arrays and members of objects, in all. `nan_is_null`: NaN and Infinity, which are no JSON
+    but which many a library writes for *unknown*, are read as null.
     """
     assert 0 <= max_depth <= MAX_DEPTH
     if len(data) > max_bytes:
@@ -41,7 +44,7 @@ def parse_json(data: bytes, *, max_bytes: int, max_depth: int = 16, max_values: 
         return plain
     _check_shape(data, max_depth, max_values)
     try:
-        value = _DECODER.decode(data.decode("utf-8"))
+        value = (_NULLING_DECODER if nan_is_null else _DECODER).decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InvalidJson("not-utf-8", error.reason, error.start) from error
     except json.JSONDecodeError as error:
@@ -129,3 +132,6 @@ def _check_text(value: Any) -> None:
 
 _PLAIN = json.JSONDecoder()
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant)
+_NULLING_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=lambda _: None
+)

@@ -38,7 +38,7 @@ def example_batches(scenario: Scenario) -> list[Batch]:
     """The records in the order of their making, cut into batches."""
     records: defaultdict[str, list[Record]] = defaultdict(list)
     for message in drive(scenario):
-        parsed = parse_message(message.topic, message.payload)
+        (parsed,) = parse_message(message.topic, message.payload)
         made_us = scenario.start_ms * 1000 + round(message.offset_s * 1_000_000)
         time_us = made_us if parsed.device_time_us is None else parsed.device_time_us
         of_device = records[message.device]

@@ -93,7 +93,7 @@ def fill(folder: Path, records: int) -> None:
     """A backlog in the buffer's folder, committed as the agent would."""
     options = BufferOptions(tenant="acme", device="eu-0001", recent_size=2000, epoch_for=lambda least: least + 1)
     buffer = Buffer(folder, options)
-    pattern = [(parse_message(VEHICLE_POSITION, payload).body, payload) for payload in positions(PATTERN)]
+    pattern = [(parse_message(VEHICLE_POSITION, payload)[0].body, payload) for payload in positions(PATTERN)]
     waiting = []
     for number in range(records):
         body, payload = pattern[number % PATTERN]

@@ -44,16 +44,17 @@ class GroupCommit:
         self._commits = 0
         self._committed_s = -math.inf
         self.waiting = 0
-        self._size = 0
+        self._records = self._size = 0
         self._urgent = False
         self._oldest_s = self._latest_s = 0.0
 
-    def add(self, now_s: float, size: int, *, urgent: bool) -> None:
-        """A message arrived."""
+    def add(self, now_s: float, size: int, *, urgent: bool, records: int = 1) -> None:
+        """A message of so many records arrived."""
         if not self.waiting:
             self._oldest_s = now_s
         self._latest_s = now_s
         self.waiting += 1
+        self._records += records
         self._size += size
         self._urgent = self._urgent or urgent
         # The broker sent more than the window that was learned, so it is larger.
@@ -65,7 +66,7 @@ class GroupCommit:
         if not self.waiting:
             return None
         budget = self._budget
-        if self._urgent or self.waiting >= budget.records or self._size >= budget.size or self._window_is_full():
+        if self._urgent or self._records >= budget.records or self._size >= budget.size or self._window_is_full():
             return 0.0
         return max(0.0, self._due_s - now_s)
 
@@ -101,6 +102,6 @@ class GroupCommit:
 
     def _reset(self) -> None:
         self.waiting = 0
-        self._size = 0
+        self._records = self._size = 0
         self._urgent = False
         self._oldest_s = self._latest_s = 0.0

@@ -77,7 +77,7 @@ class IntakeLoop:
         self._is_reached = True
         self.intake.on_connected(resumed=session.session_present)
         # Not waited for: a broker that has kept messages sends them before it answers, and those want to be committed.
-        session.subscribe(settings.topic)
+        session.subscribe(settings.topic, takes_retained=False)
         while not self._stopping.is_set():
             due_s = self.intake.due_in(time.monotonic())
             if due_s == 0 or self.intake.is_full:

@@ -1,4 +1,4 @@
-"""From a message of the vehicle to the body of a record. Nothing is dropped: what is not understood becomes raw.
+"""From a message of the vehicle to the bodies of records: lenient in form, strict in what a number means. Pure.
 
 The contract with the vehicle (MQTT, JSON in UTF-8; `time` is milliseconds since 1970 or ISO 8601 with offset):
 
@@ -6,13 +6,18 @@ The contract with the vehicle (MQTT, JSON in UTF-8; `time` is milliseconds since
     vehicle/signal    {"time", "path", "value"}
     vehicle/event     {"time", "name", "attributes"?}
     vehicle/canary    {"time", "id"}
+
+The first three may have one more level in the middle (`vehicle/7/position`). A message may be an array of such objects.
+Members that the contract does not have are ignored. An optional member without a usable value is left out. A number may
+be written as text. What cannot be read safely is carried as it came, and `malformed` says why.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -31,6 +36,7 @@ from telemetry import (
     Raw,
     Signal,
     parse_json,
+    vehicle_contract_topic,
 )
 
 LATEST_US = 253_402_300_800_000_000
@@ -38,38 +44,100 @@ LATEST_US = 253_402_300_800_000_000
 MAX_DEPTH = 32
 MAX_VALUES = 10_000
 """Of a message; what is deeper or larger is carried raw."""
+MAX_ELEMENTS = 1_000
+"""Of an array; a longer one is carried raw as a whole."""
 TOO_LARGE_EVENT = "waybill.too_large"
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PADDING = b"\0 \t\r\n"
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_MAX_NUMBER_CHARACTERS = 40
+_YEAR_2000_S, _YEAR_2100_S = 946_684_800, 4_102_444_800
+_UNITS = {1: "time-in-seconds", 1_000_000: "time-in-microseconds", 1_000_000_000: "time-in-nanoseconds"}
+"""How many of a unit are a second; a number that is a time of this century in one of them is no milliseconds."""
+_LEAP_SECOND = re.compile(r"(?<=[T ][0-9]{2}:[0-9]{2}:)60|(?<=[T ][0-9]{4})60")
+_UTC_NAME, _SPACED_OFFSET = re.compile(r" ?(?:UTC|GMT|Z)$"), re.compile(r" +(?=[+-])")
+_OPTIONAL = {
+    "altitude_m": (-100_000.0, 1_000_000.0),
+    "speed_mps": (0.0, 100_000.0),
+    "heading_deg": (0.0, 360.0),
+    "accuracy_m": (0.001, 10_000_000.0),
+}
+"""The optional members of a fix, with the least and the greatest usable value. An accuracy of 0 or less says nothing."""
+_ROUNDED_FULL_CIRCLE_DEG = 360.5
+"""A heading up to here is a full circle that was rounded; a greater one is a device's mark for *unknown*."""
+_MAX_EXACT_INTEGER = 1 << 53
 
 
 class Parsed(NamedTuple):
-    """A body, its device time (None where the message has none), and why it is not what its topic says (or "")."""
+    """One record of a message: a body, its device time (None: the message has none), and why it is raw (or "").
+
+    `payload`: what of the message is this record. `unknown`, `unusable`: names of members that were left out, because
+    the contract does not have them, and because their values cannot be used.
+    """
 
     body: Body
     device_time_us: int | None
-    malformed: str = ""
+    malformed: str
+    payload: bytes
+    unknown: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
 
 
 class _MalformedMessage(Exception):
     """The message does not follow the contract; the text is a short stable word for metrics."""
 
 
-def parse_message(topic: str, payload: bytes, missing: int = 0) -> Parsed:
-    """The body of a message. What does not follow the contract is carried as it is, and `malformed` says why.
+def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed, ...]:
+    """The records of a message: one, or one for each element of an array. What cannot be read is carried as it is.
 
     `missing`: bytes of the message that were not kept because it is too large.
     """
     if missing or len(payload) > MAX_RAW_BYTES:
-        return Parsed(_too_large(topic, len(payload) + missing), None, "too-large")
-    reader = _READERS.get(topic)
-    if reader is None:
-        return Parsed(Raw(topic=topic, payload=payload), None, "unknown-topic")
+        return (Parsed(_too_large(topic, len(payload) + missing), None, "too-large", payload),)
+    contract_topic = vehicle_contract_topic(topic)
+    if contract_topic is None:
+        return (_raw(topic, payload, "unknown-topic"),)
     try:
-        message = _json_object(payload)
-        return Parsed(reader(message), _device_time_us(message.get("time")))
+        value = _json_value(payload)
+        if isinstance(value, list):
+            return _elements(topic, contract_topic, value)
+        return (_parsed(contract_topic, value, payload),)
     except _MalformedMessage as error:
-        return Parsed(Raw(topic=topic, payload=payload), None, str(error))
-    except (ValidationError, TypeError, KeyError):
-        return Parsed(Raw(topic=topic, payload=payload), None, "wrong-fields")
+        return (_raw(topic, payload, str(error)),)
+
+
+def _elements(topic: str, contract_topic: str, elements: list[Any]) -> tuple[Parsed, ...]:
+    """The records of an array, each readable or raw. Raises _MalformedMessage if none of them can be read."""
+    if not elements or len(elements) > MAX_ELEMENTS or not all(isinstance(one, dict) for one in elements):
+        raise _MalformedMessage("no-object")
+    found: list[Parsed] = []
+    for element in elements:
+        payload = json.dumps(element, separators=(",", ":")).encode()
+        try:
+            found.append(_parsed(contract_topic, element, payload))
+        except _MalformedMessage as error:
+            found.append(_raw(topic, payload, str(error)))
+    if all(one.malformed for one in found):
+        raise _MalformedMessage(found[0].malformed)
+    return tuple(found)
+
+
+def _parsed(contract_topic: str, message: Any, payload: bytes) -> Parsed:
+    if not isinstance(message, dict):
+        raise _MalformedMessage("no-object")
+    read, members = _READERS[contract_topic]
+    unusable: list[str] = []
+    try:
+        body = read(message, unusable)
+    except (ValidationError, TypeError, KeyError) as error:
+        raise _MalformedMessage("wrong-fields") from error
+    unknown = () if message.keys() <= members else tuple(message.keys() - members)
+    return Parsed(body, _device_time_us(message.get("time")), "", payload, unknown, tuple(unusable))
+
+
+def _raw(topic: str, payload: bytes, malformed: str) -> Parsed:
+    return Parsed(Raw(topic=topic, payload=payload), None, malformed, payload)
 
 
 def _too_large(topic: str, size: int) -> Event:
@@ -77,77 +145,116 @@ def _too_large(topic: str, size: int) -> Event:
     return Event(name=TOO_LARGE_EVENT, attributes=about)
 
 
-def _json_object(payload: bytes) -> dict[str, Any]:
+def _json_value(payload: bytes) -> Any:
+    text = payload.removeprefix(_BYTE_ORDER_MARK).rstrip(_PADDING)
     try:
-        message = parse_json(payload, max_bytes=MAX_RAW_BYTES, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
+        return parse_json(text, max_bytes=MAX_RAW_BYTES, max_depth=MAX_DEPTH, max_values=MAX_VALUES, nan_is_null=True)
     except InvalidJson as error:
         raise _MalformedMessage("no-json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
-    if not isinstance(message, dict):
-        raise _MalformedMessage("no-object")
-    return message
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text that is nothing but one; None for anything else. JSON's true is an int to Python."""
+    if isinstance(value, str):
+        value = value.strip() if len(value) <= _MAX_NUMBER_CHARACTERS else ""
+        return float(value) if _NUMBER.fullmatch(value) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _device_time_us(value: Any) -> int:
-    # JSON's true is an int to Python.
-    if isinstance(value, int) and not isinstance(value, bool):
-        time_us = value * 1000
-    elif isinstance(value, str):
-        time_us = _iso_us(value)
-    else:
+    number = value if type(value) is int else _number(value)
+    if number is None and isinstance(value, str):
+        time_us = _iso_us(value.strip())
+        if not 0 <= time_us < LATEST_US:
+            raise _MalformedMessage("impossible-time")
+        return time_us
+    if number is None:
         raise _MalformedMessage("no-time")
-    if not 0 <= time_us < LATEST_US:
+    for per_second, reason in _UNITS.items():
+        if _YEAR_2000_S * per_second <= number < _YEAR_2100_S * per_second:
+            raise _MalformedMessage(reason)
+    # Before 2000 stands a clock that nobody has set yet: it is corrected when it is (`edge_agent.clock`).
+    if not 0 <= number < _YEAR_2100_S * 1000:
         raise _MalformedMessage("impossible-time")
-    return time_us
+    return round(number * 1000)
 
 
 def _iso_us(text: str) -> int:
+    text = _SPACED_OFFSET.sub("", _UTC_NAME.sub("Z", text.upper()))
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(_LEAP_SECOND.sub("59", text))
         if moment.tzinfo is None:
             raise _MalformedMessage("time-without-offset")
+        # As POSIX counts: the leap second has the number of the one behind it.
+        moment += timedelta(seconds=1 if _LEAP_SECOND.search(text) else 0)
         # timestamp() is a double of seconds: cut off instead of rounded, many a microsecond would be missing.
         return round(moment.timestamp() * 1_000_000)
     except (ValueError, OverflowError) as error:
         raise _MalformedMessage("no-time") from error
 
 
-def _position(message: dict[str, Any]) -> Body:
-    fields = {name: message[name] for name in Position.model_fields if name in message}
-    if not message.keys() - {"time"} <= fields.keys():
-        raise _MalformedMessage("unknown-fields")
+def _position(message: dict[str, Any], unusable: list[str]) -> Body:
+    latitude, longitude = _coordinate(message, "latitude"), _coordinate(message, "longitude")
+    if 180 < longitude <= 360:
+        longitude -= 360  # of a device that counts eastward all around
+    if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
+        raise _MalformedMessage("impossible-position")
+    if latitude == longitude == 0:
+        raise _MalformedMessage("no-fix")
+    fields = {"latitude": latitude, "longitude": longitude}
+    for name in message.keys() & _OPTIONAL.keys():
+        value, (least, greatest) = _number(message[name]), _OPTIONAL[name]
+        if name == "heading_deg" and value is not None and 360 < value <= _ROUNDED_FULL_CIRCLE_DEG:
+            value -= 360
+        # Bounds on both sides: no text makes a NaN, and an infinity is within none.
+        if value is not None and least <= value <= greatest:
+            fields[name] = value
+        else:
+            unusable.append(name)
     return Position(**fields)
 
 
-def _signal(message: dict[str, Any]) -> Body:
-    if message.keys() - {"time", "path", "value"}:
-        raise _MalformedMessage("unknown-fields")
+def _coordinate(message: dict[str, Any], name: str) -> float:
+    # Absent is a wrong format; null is what receivers say that see no satellite.
+    if message[name] is None:
+        raise _MalformedMessage("no-fix")
+    if (value := _number(message[name])) is None:
+        raise _MalformedMessage("wrong-fields")
+    return value
+
+
+def _signal(message: dict[str, Any], _: list[str]) -> Body:
     value = message["value"]
+    if value is None:
+        raise _MalformedMessage("no-value")
+    if isinstance(value, list):
+        value = json.dumps(value, separators=(",", ":"))
     if type(value) is int:
-        # A signal travels as a double: beyond 2**53 it would become another number.
-        if abs(value) > 1 << 53:
+        if abs(value) > _MAX_EXACT_INTEGER:  # as a double it would become another number
             raise _MalformedMessage("number-too-large")
         value = float(value)
     return Signal(path=message["path"], value=value)
 
 
-def _event(message: dict[str, Any]) -> Body:
-    if message.keys() - {"time", "name", "attributes"}:
-        raise _MalformedMessage("unknown-fields")
+def _event(message: dict[str, Any], unusable: list[str]) -> Body:
     attributes = message.get("attributes", {})
+    if attributes is None:
+        unusable.append("attributes")
+        attributes = {}
     if not isinstance(attributes, dict):
         raise _MalformedMessage("wrong-fields")
     return Event(name=message["name"], attributes=json.dumps(attributes, separators=(",", ":")))
 
 
-def _canary(message: dict[str, Any]) -> Body:
-    if message.keys() - {"time", "id"}:
-        raise _MalformedMessage("unknown-fields")
+def _canary(message: dict[str, Any], _: list[str]) -> Body:
     return Canary(id=message["id"])
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], Body]] = {
-    VEHICLE_POSITION: _position,
-    VEHICLE_SIGNAL: _signal,
-    VEHICLE_EVENT: _event,
-    VEHICLE_CANARY: _canary,
+_Reader = Callable[[dict[str, Any], list[str]], Body]
+_READERS: dict[str, tuple[_Reader, frozenset[str]]] = {
+    VEHICLE_POSITION: (_position, frozenset({"time", *Position.model_fields})),
+    VEHICLE_SIGNAL: (_signal, frozenset({"time", *Signal.model_fields})),
+    VEHICLE_EVENT: (_event, frozenset({"time", *Event.model_fields})),
+    VEHICLE_CANARY: (_canary, frozenset({"time", *Canary.model_fields})),
 }
+"""For each topic what reads its messages (it adds to a list the names that it could not use), and their members."""

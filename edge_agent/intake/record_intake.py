@@ -29,16 +29,28 @@ log = structlog.get_logger("edge_agent.intake")
 STATED_EVERY_US = 1_000_000
 MAX_WAITING_BYTES = 32 << 20
 """Payloads that wait for a commit, beyond which the broker has to keep what comes."""
+MAX_NAMES, MAX_NAME_CHARACTERS = 64, 40
+"""Of the members that are counted by name; all others are counted together."""
+OTHER_NAMES = "(others)"
+MAX_WAITING_RECORDS = 1 << 17
+"""Of messages that hold many records each, likewise."""
 
 
 @dataclass(slots=True)
 class IntakeCounters:
-    """Counters of the intake since the agent started."""
+    """Counters of the intake since the agent started.
+
+    `malformed`: records that are raw, by reason. `not_recorded`: messages that are no record, `retained` or `empty`.
+    `unknown_members`, `unusable_members`: members that were left out of records, by name.
+    """
 
     messages: int = 0
     payload_bytes: int = 0
     commits: int = 0
     malformed: dict[str, int] = field(default_factory=dict)
+    not_recorded: dict[str, int] = field(default_factory=dict)
+    unknown_members: dict[str, int] = field(default_factory=dict)
+    unusable_members: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +109,16 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether no more may be taken in before a commit succeeds."""
-        return self._waiting_bytes >= MAX_WAITING_BYTES
+        return self._waiting_bytes >= MAX_WAITING_BYTES or len(self._waiting) >= MAX_WAITING_RECORDS
 
     def receive(self, message: MqttMessage, now_s: float) -> bool:
-        """Takes a message in; True when it was committed before, and has to be acknowledged once more."""
+        """Takes a message in; True when nothing of it waits for a commit, and it has to be acknowledged at once."""
+        # What the broker retains happened before, and was recorded when it did; an empty payload ends a retention.
+        is_empty = not message.payload and not message.missing
+        if is_empty or message.retain:
+            _count(self.counters.not_recorded, "empty" if is_empty else "retained")
+            self._heard.on_message(self._parts.clocks.monotonic_us(), None)
+            return True
         arrival = arrival_of(message.mid, message.topic, message.payload)
         if message.dup and arrival in self._arrivals:
             # It waits already; on this connection it wants a PUBACK of its own.
@@ -108,7 +126,7 @@ class Intake:
             self._heard.on_redelivered(self._parts.clocks.monotonic_us())
             return False
         parsed = _parsed(message)
-        if message.qos and self._match_redelivery(message, arrival, parsed):
+        if message.qos and self._match_redelivery(message, arrival, parsed[0].device_time_us):
             self._parts.buffer.counters.add("duplicates", 1)
             self._heard.on_redelivered(self._parts.clocks.monotonic_us())
             return True
@@ -159,7 +177,7 @@ class Intake:
         mids, self._mids = self._mids, []
         return mids
 
-    def _match_redelivery(self, message: MqttMessage, arrival: Arrival, parsed: Parsed) -> bool:
+    def _match_redelivery(self, message: MqttMessage, arrival: Arrival, device_time_us: int | None) -> bool:
         """Whether the message is stored already; see `edge_agent.store.arrivals`."""
         resumption = self._resumption
         is_marked = message.dup and self._parts.buffer.recent.is_newest_of_its_id(arrival)
@@ -168,7 +186,7 @@ class Intake:
         if not resumption.try_advance(arrival):
             self._resumption = None
             return is_marked
-        if is_marked or resumption.is_anchor(arrival, parsed.device_time_us):
+        if is_marked or resumption.is_anchor(arrival, device_time_us):
             self._drop_redelivered()
             return True
         self._unproven.add(arrival)
@@ -180,7 +198,8 @@ class Intake:
         if not self._unproven or self._unknown_commit is not None:
             return
         kept = [one for one in self._waiting if one.arrival not in self._unproven]
-        self._parts.buffer.counters.add("duplicates", len(self._waiting) - len(kept))
+        messages = sum(not one.continues for one in self._waiting) - sum(not one.continues for one in kept)
+        self._parts.buffer.counters.add("duplicates", messages)
         self._unproven.clear()
         self._keep_waiting(kept)
 
@@ -192,28 +211,43 @@ class Intake:
         self._waiting_bytes = sum(len(one.payload) for one in kept)
         self._earliest_waiting_us = min((one.device_time_us for one in kept), default=MAX_DEVICE_TIME_US)
 
-    def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: Parsed, now_s: float) -> None:
-        if parsed.malformed:
-            self.counters.malformed[parsed.malformed] = self.counters.malformed.get(parsed.malformed, 0) + 1
+    def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: Sequence[Parsed], now_s: float) -> None:
         index = self._classify(message.topic)
         wall_us, monotonic_us = self.check_clocks()
-        time_us = _within_wire(wall_us) if parsed.device_time_us is None else parsed.device_time_us
-        boot = self._parts.clocks.boot
-        pending = PendingRecord(
-            index, parsed.body, time_us, monotonic_us, boot, arrival, topic=message.topic, payload=message.payload
-        )
-        # A message on its way when the clock jumped has the time of the former clock.
-        pending = self._corrected(pending, self._jump) if self._jump else pending
-        self._waiting.append(pending)
-        self._note_time(pending.device_time_us, wall_us, monotonic_us, is_kept=message.qos and parsed.device_time_us)
+        for place, one in enumerate(parsed):
+            self._count_left_out(one)
+            time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
+            pending = PendingRecord(
+                index,
+                one.body,
+                time_us,
+                monotonic_us,
+                self._parts.clocks.boot,
+                arrival,
+                topic=message.topic,
+                payload=one.payload,
+                continues=place > 0,
+            )
+            # A message on its way when the clock jumped has the time of the former clock.
+            pending = self._corrected(pending, self._jump) if self._jump else pending
+            self._waiting.append(pending)
+            self._waiting_bytes += len(one.payload)
+            self._note_time(pending.device_time_us, wall_us, monotonic_us, is_kept=message.qos and one.device_time_us)
         if message.qos:
             self._mids.append(message.mid)
             self._arrivals.add(arrival)
         size = len(message.payload)
         self.counters.messages += 1
         self.counters.payload_bytes += size
-        self._waiting_bytes += size
-        self._group.add(now_s, size, urgent=self._urgent[index])
+        self._group.add(now_s, size, urgent=self._urgent[index], records=len(parsed))
+
+    def _count_left_out(self, parsed: Parsed) -> None:
+        if parsed.malformed:
+            _count(self.counters.malformed, parsed.malformed)
+        for name in parsed.unknown:
+            _count(self.counters.unknown_members, name[:MAX_NAME_CHARACTERS])
+        for name in parsed.unusable:
+            _count(self.counters.unusable_members, name)
 
     def _note_time(self, time_us: int, wall_us: int, monotonic_us: int, *, is_kept: object) -> None:
         """`is_kept`: the message has a time of its own, and waits at the broker while nobody listens."""
@@ -321,10 +355,18 @@ def _within_wire(wall_us: int) -> int:
     return min(max(0, wall_us), MAX_DEVICE_TIME_US)
 
 
-def _parsed(message: MqttMessage) -> Parsed:
-    """The message's body; raw where reading it raises what nobody thought of: one message never stops the intake."""
+def _count(counts: dict[str, int], name: str) -> None:
+    """One more of this name, or of all others once there are MAX_NAMES: a publisher may make up names without end."""
+    if name not in counts and len(counts) >= MAX_NAMES:
+        name = OTHER_NAMES
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _parsed(message: MqttMessage) -> tuple[Parsed, ...]:
+    """The message's records; raw where reading it raises what nobody thought of: no message stops the intake."""
     try:
         return parse_message(message.topic, message.payload, message.missing)
     except Exception as error:  # noqa: BLE001 - see above
         log.error("a message that cannot be read is carried raw", topic=message.topic, error=repr(error))
-        return Parsed(Raw.model_construct(topic=message.topic, payload=message.payload), None, "unreadable")
+        raw = Raw.model_construct(topic=message.topic, payload=message.payload)
+        return (Parsed(raw, None, "unreadable", message.payload),)

@@ -105,8 +105,8 @@ class Buffer:
         new = packed(waiting, database.owner_of(database.last_id()), database.ordinal, wall_ms)
         # Before the ids are given: a buffer that is lost behind this commit has them within its lineage's bound.
         identity.raise_head_limit(database, len(waiting))
-        # QoS 0 has no message id, and is never delivered again.
-        came = [pending.arrival for pending in waiting if pending.arrival.mid]
+        # One for each message. QoS 0 has no message id, and is never delivered again.
+        came = [pending.arrival for pending in waiting if pending.arrival.mid and not pending.continues]
         with self._transaction() as changes:
             changes.counts["unencodable"] += new.unencodable
             for place, batch in enumerate(new.batches):

@@ -34,7 +34,11 @@ MAX_KEPT_BYTES = 1 << 20
 
 
 class PendingRecord(NamedTuple):
-    """A record before its commit gives it an id. `topic`, `payload`: the message, should its body not be writable."""
+    """A record before its commit gives it an id.
+
+    `topic`, `payload`: what it came as, should its body not be writable. `continues`: it is of the same message as the
+    record before it, which is committed with it.
+    """
 
     class_index: int
     body: Body
@@ -45,6 +49,7 @@ class PendingRecord(NamedTuple):
     uncertainty_ms: int = 0
     topic: str = ""
     payload: bytes = b""
+    continues: bool = False
 
 
 class DeadLetter(NamedTuple):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from edge_agent.config import DEFAULT_CLASSES
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import GATHER_S, CommitBudget, GroupCommit
-from edge_agent.intake.parse import TOO_LARGE_EVENT, parse_message
+from edge_agent.intake.parse import TOO_LARGE_EVENT, Parsed, parse_message
 from edge_agent.store.arrivals import Arrival, RecentArrivals, arrival_of, pack_arrivals, unpack_arrivals
-from telemetry import MAX_RAW_BYTES, Canary, Event, Position, Raw, Signal
+from telemetry import Canary, Event, Position, Raw, Signal
 
 BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)
 
@@ -28,18 +28,18 @@ BUDGET = CommitBudget(delay_s=0.2, records=100, size=10_000)
     ],
 )
 def test_a_message_of_the_contract_becomes_its_kind_with_its_time(topic, message, body):
-    parsed = parse_message(topic, json.dumps({"time": 1_767_603_422_000, **message}).encode())
-    assert parsed == (body, 1_767_603_422_000_000, "")
+    payload = json.dumps({"time": 1_767_603_422_000, **message}).encode()
+    assert parse_message(topic, payload) == (Parsed(body, 1_767_603_422_000_000, "", payload),)
 
 
 @pytest.mark.parametrize("text", ["2026-01-05T08:57:02+00:00", "2026-01-05T09:57:02+01:00", "2026-01-05T08:57:02Z"])
 def test_a_time_may_be_iso_8601_with_an_offset(text):
-    parsed = parse_message("vehicle/canary", json.dumps({"time": text, "id": "c"}).encode())
+    (parsed,) = parse_message("vehicle/canary", json.dumps({"time": text, "id": "c"}).encode())
     assert parsed.device_time_us == 1_767_603_422_000_000
 
 
 def test_a_record_from_1970_is_stored_as_what_it_is():
-    assert parse_message("vehicle/canary", b'{"time": 0, "id": "c"}').device_time_us == 0
+    assert parse_message("vehicle/canary", b'{"time": 0, "id": "c"}')[0].device_time_us == 0
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,12 @@ def test_a_record_from_1970_is_stored_as_what_it_is():
         ("vehicle/position", b'{"time": "2026-01-05T08:57:02", "latitude": 1, "longitude": 2}', "time-without-offset"),
         ("vehicle/position", b'{"time": -1, "latitude": 1, "longitude": 2}', "impossible-time"),
         ("vehicle/position", b'{"time": 1e400, "latitude": 1, "longitude": 2}', "number-out-of-range"),
-        ("vehicle/position", b'{"time": 1, "latitude": 91, "longitude": 2}', "wrong-fields"),
-        ("vehicle/position", b'{"time": 1, "latitude": NaN, "longitude": 2}', "no-json"),
-        ("vehicle/position", b'{"time": 1, "latitude": 1, "longitude": 2, "x": 3}', "unknown-fields"),
+        ("vehicle/position", b'{"time": 1, "latitude": 91, "longitude": 2}', "impossible-position"),
+        ("vehicle/position", b'{"time": 1, "latitude": NaN, "longitude": 2}', "no-fix"),
         ("vehicle/position", b'{"time": 1, "longitude": 2}', "wrong-fields"),
         ("vehicle/signal", b'{"time": 1, "path": "", "value": 1}', "wrong-fields"),
         ("vehicle/signal", b'{"time": 1, "path": "a", "value": 9007199254740993}', "number-too-large"),
-        ("vehicle/signal", b'{"time": 1, "path": "a", "value": [1]}', "wrong-fields"),
+        ("vehicle/signal", b'{"time": 1, "path": "a", "value": {"b": 1}}', "wrong-fields"),
         ("vehicle/signal", b'{"time": 1, "path": "a"}', "wrong-fields"),
         ("vehicle/signal", rb'{"time": 1, "path": "a", "value": "\ud83d"}', "lone-surrogate"),
         ("vehicle/signal", b'{"time": 1, "time": 2, "path": "a", "value": 1}', "duplicate-name"),
@@ -70,11 +69,11 @@ def test_a_record_from_1970_is_stored_as_what_it_is():
     ],
 )
 def test_what_does_not_follow_the_contract_is_carried_as_it_is_and_counted(topic, payload, malformed):
-    assert parse_message(topic, payload) == (Raw(topic=topic, payload=payload), None, malformed)
+    assert parse_message(topic, payload) == (Parsed(Raw(topic=topic, payload=payload), None, malformed, payload),)
 
 
 def test_ten_megabytes_are_refused_with_an_event_that_says_so():
-    parsed = parse_message("vehicle/position", b"x" * (10 << 20))
+    (parsed,) = parse_message("vehicle/position", b"x" * (10 << 20))
     assert isinstance(parsed.body, Event)
     assert parsed.body.name == TOO_LARGE_EVENT
     assert json.loads(parsed.body.attributes) == {"topic": "vehicle/position", "bytes": 10 << 20, "reason": "too-large"}
@@ -84,8 +83,8 @@ def test_ten_megabytes_are_refused_with_an_event_that_says_so():
 @given(st.binary(max_size=300), st.sampled_from(["vehicle/position", "vehicle/signal", "vehicle/event", "vehicle/x"]))
 def test_no_payload_is_without_a_body(payload, topic):
     parsed = parse_message(topic, payload)
-    assert parsed.body is not None
-    assert len(payload) <= MAX_RAW_BYTES
+    assert parsed
+    assert all(one.body is not None for one in parsed)
 
 
 json_values = st.recursive(
@@ -102,7 +101,7 @@ FIELDS = st.sampled_from(["time", "latitude", "longitude", "path", "value", "nam
 )
 def test_no_json_object_breaks_the_intake(message, topic):
     payload = json.dumps(message).encode()
-    parsed = parse_message(topic, payload)
+    (parsed,) = parse_message(topic, payload)
     if parsed.malformed:
         assert parsed.body == Raw(topic=topic, payload=payload)
 
@@ -207,28 +206,14 @@ def test_the_same_id_with_another_topic_or_payload_is_another_arrival():
     )
 
 
-NO_NUMBERS: tuple[object, ...] = (True, False, "1", " 52.5 ", "1e1", [1], {})
-
-
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
-@pytest.mark.parametrize("field", list(Position.model_fields))
-def test_what_json_does_not_call_a_number_is_no_part_of_a_fix(field, value):
-    message = {"time": 0, "latitude": 1, "longitude": 2.5, field: value}
-    payload = json.dumps(message).encode()
-    assert parse_message("vehicle/position", payload) == (
-        Raw(topic="vehicle/position", payload=payload),
-        None,
-        "wrong-fields",
-    )
-
-
 @pytest.mark.parametrize("value", [1, True, None, ["a"]], ids=repr)
 @pytest.mark.parametrize(("topic", "field"), [("signal", "path"), ("event", "name"), ("canary", "id")])
 def test_what_json_does_not_call_a_text_names_nothing(topic, field, value):
     payload = json.dumps({"time": 0, field: value, **({"value": 1} if topic == "signal" else {})}).encode()
-    assert parse_message(f"vehicle/{topic}", payload).malformed == "wrong-fields"
+    (parsed,) = parse_message(f"vehicle/{topic}", payload)
+    assert parsed.malformed == "wrong-fields"
 
 
 def test_a_whole_number_is_a_number_of_a_fix():
-    body = parse_message("vehicle/position", b'{"time": 0, "latitude": 1, "longitude": -2, "speed_mps": 3}').body
-    assert body == Position(latitude=1.0, longitude=-2.0, speed_mps=3.0)
+    (parsed,) = parse_message("vehicle/position", b'{"time": 0, "latitude": 1, "longitude": -2, "speed_mps": 3}')
+    assert parsed.body == Position(latitude=1.0, longitude=-2.0, speed_mps=3.0)

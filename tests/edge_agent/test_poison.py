@@ -51,7 +51,9 @@ def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged
 def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
     waiting = []
     for number, (message, topic) in enumerate(messages, 1):
-        parsed = record_intake._parsed(MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode()))
+        (parsed,) = record_intake._parsed(
+            MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode())
+        )
         waiting.append(pending_record(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
     found = packed(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
     assert (found.unencodable, found.dead_letters) == (0, [])

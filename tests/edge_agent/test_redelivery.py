@@ -23,6 +23,12 @@ def timed(mid: int, number: int, *, dup: bool = False) -> MqttMessage:
     return MqttMessage(mid, 1, dup, "vehicle/signal", payload)
 
 
+def several(mid: int, number: int, count: int = 3) -> MqttMessage:
+    """One message, an array of so many fixes."""
+    fixes = [{"time": SET_MS + number * 100 + n, "latitude": 53.5, "longitude": 9.9} for n in range(count)]
+    return MqttMessage(mid, 1, False, "vehicle/position", json.dumps(fixes).encode())
+
+
 def untimed(mid: int, text: bytes = b"open", *, dup: bool = False) -> MqttMessage:
     return MqttMessage(mid, 1, dup, "vehicle/door", text)
 
@@ -128,7 +134,8 @@ def test_the_order_of_what_came_outlives_a_restart_whatever_its_classes(tmp_path
 @settings(max_examples=examples(50))
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 20), st.integers(1, 70), st.randoms())
 def test_any_part_of_what_was_stored_may_come_again_before_what_is_new(start, length, new, commit_every, draw):
-    before = [timed(n, n) for n in range(1, 61)]
+    before = [draw.choice([timed, several])(n, n) for n in range(1, 61)]
+    stored = sum(3 if message.topic == "vehicle/position" else 1 for message in before)
     again = [message._replace(dup=draw.random() < 0.5) for message in before[start : start + length]]
     after = [*again, *(timed(100 + n, 100 + n) for n in range(new))]
     with tempfile.TemporaryDirectory() as folder:
@@ -137,5 +144,63 @@ def test_any_part_of_what_was_stored_may_come_again_before_what_is_new(start, le
         intake.deliver(before, commit_every=commit_every)
         intake.connect(resumed=True)
         intake.deliver(after, commit_every=commit_every)
-        assert len(intake.records()) == 60 + new
+        assert len(intake.records()) == stored + new
         intake.buffer.close()
+
+
+def test_the_records_of_one_message_are_stored_together_and_known_again_together(tmp_path):
+    messages = [several(1, 1), timed(2, 2), untimed(3), several(4, 4)]
+    intake = taken(tmp_path, messages, messages)
+    assert [record.seq for record in intake.records()] == list(range(1, 9))
+    assert intake.buffer.counters.value("duplicates") == 4, "messages, not records"
+    assert len(intake.buffer.recent) == 4, "a message has one arrival, however many records it holds"
+
+
+def test_of_a_message_that_came_before_an_anchor_all_records_are_dropped(tmp_path):
+    """Without a set clock's time an array proves nothing by itself: what follows it does."""
+    early = MqttMessage(
+        1,
+        1,
+        False,
+        "vehicle/position",
+        b'[{"time":5,"latitude":1,"longitude":2}]'.replace(b"}]", b'},{"time":6,"latitude":1,"longitude":2}]'),
+    )
+    intake = taken(tmp_path, [early, timed(2, 2)], [early, timed(2, 2)])
+    assert len(intake.records()) == 3
+    assert intake.buffer.counters.value("duplicates") == 2
+
+
+def test_a_commit_is_due_when_the_records_of_few_messages_are_many(tmp_path):
+    intake = IntakeHarness(tmp_path)
+    assert intake.record_intake.receive(several(1, 1, count=30), 0.0) is False
+    assert intake.record_intake.due_in(0.0) == 0, "commit_records is 25"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_the_broker_retains_and_what_is_empty_is_acknowledged_and_no_record(tmp_path, resumed):
+    event = MqttMessage(1, 1, False, "vehicle/event", b'{"time": 1767603422000, "name": "door"}')
+    again = [event._replace(mid=mid, retain=True) for mid in range(2, 7)]
+    empty = MqttMessage(7, 1, False, "vehicle/event", b"")
+    intake = taken(tmp_path, [event], [*again, empty, empty._replace(mid=8, retain=True), timed(9, 9)], resumed=resumed)
+    assert len(intake.records()) == 2
+    assert intake.record_intake.counters.not_recorded == {"retained": 5, "empty": 2}
+
+
+def test_what_is_retained_between_redelivered_messages_does_not_end_the_search_for_more_of_them(tmp_path):
+    messages = [timed(n, n) for n in range(1, 4)]
+    retained = MqttMessage(9, 1, False, "vehicle/event", b"{}", retain=True)
+    intake = taken(tmp_path, messages, [messages[0], retained, *messages[1:]])
+    assert len(intake.records()) == 3
+
+
+def test_members_that_are_left_out_are_counted_by_a_bounded_number_of_names(tmp_path):
+    intake = IntakeHarness(tmp_path)
+    for number in range(100):
+        members = {"time": SET_MS, "latitude": 53.5, "longitude": 9.9, "speed_mps": -1, f"x{number}" * 40: 1, "hdop": 1}
+        intake.deliver([MqttMessage(number + 1, 1, False, "vehicle/position", json.dumps(members).encode())])
+    counters = intake.record_intake.counters
+    assert counters.unusable_members == {"speed_mps": 100}
+    assert counters.unknown_members["hdop"] == 100
+    assert sum(counters.unknown_members.values()) == 200
+    assert len(counters.unknown_members) <= 65
+    assert max(map(len, counters.unknown_members)) <= 40

@@ -28,7 +28,7 @@ def made(record: Record) -> Made:
 
 
 def carried(messages: list[VehicleMessage]) -> list[Record]:
-    parsed = [parse_message(message.topic, message.payload) for message in messages]
+    parsed = [one for message in messages for one in parse_message(message.topic, message.payload)]
     records = tuple(Record(seq, one.device_time_us or 0, one.body) for seq, one in enumerate(parsed, start=1))
     return list(decode(encode(Batch("eu-0001", 1, len(records), records))).records)
 

@@ -29,6 +29,10 @@ def seeds() -> Iterable[bytes]:
         (VEHICLE_POSITION, b"[" * 3000),
         (VEHICLE_EVENT, b'{"time": 1, "name": "x", "attributes": ' + b'{"":' * 30 + b"1" + b"}" * 30 + b"}"),
         ("vehicle/other", b"\xff\x00"),
+        (
+            "vehicle/7/position",
+            b'\xef\xbb\xbf[{"time": "1767614400000", "latitude": "5e1", "longitude": 190}, {"a": NaN}]\0',
+        ),
     ):
         yield topic.encode() + b"\n" + payload
 
@@ -37,7 +41,11 @@ def judge(data: bytes) -> None:
     """A body that travels and is read again as it was; of what is not understood the bytes."""
     topic, _, payload = data.partition(b"\n")
     parsed = parse_message(topic.decode("utf-8", "replace"), payload)
-    assert parsed.device_time_us is None or 0 <= parsed.device_time_us < LATEST_US
-    assert not parsed.malformed or not isinstance(parsed.body, Raw) or parsed.body.payload == payload
-    batch = Batch("d", 1, 1, (Record(1, parsed.device_time_us or 0, parsed.body),))
+    assert parsed
+    for one in parsed:
+        assert one.device_time_us is None or 0 <= one.device_time_us < LATEST_US
+        assert not one.malformed or not isinstance(one.body, Raw) or one.body.payload == one.payload
+    assert len(parsed) > 1 or parsed[0].payload == payload or not parsed[0].malformed
+    records = tuple(Record(seq, one.device_time_us or 0, one.body) for seq, one in enumerate(parsed, 1))
+    batch = Batch("d", 1, len(records), records)
     assert decode(encode(batch)) == batch
