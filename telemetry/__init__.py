@@ -4,7 +4,7 @@
 """
 
 from telemetry.ack import Ack, decode_ack, encode_ack, split_ack
-from telemetry.bodies import MAX_RAW_BYTES, Body, Canary, Event, Kind, Position, Raw, Signal
+from telemetry.bodies import MAX_RAW_BYTES, RESERVED_PREFIX, Body, Canary, Event, Kind, Position, Raw, Signal
 from telemetry.errors import (
     ChecksumMismatch,
     InconsistentRanges,
@@ -63,6 +63,7 @@ __all__ = [
     "MAX_RAW_BYTES",
     "MAX_RECORDS",
     "MAX_UNCERTAINTY_MS",
+    "RESERVED_PREFIX",
     "VEHICLE_CANARY",
     "VEHICLE_EVENT",
     "VEHICLE_FILTER",

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 MAX_RAW_BYTES = 1 << 20
 """The largest payload that is carried as one record."""
 
+RESERVED_PREFIX = "waybill."
+"""Names of events and paths of signals that begin so are the system's: no sensor may use them, no bill counts them."""
 MAX_NAME_CHARACTERS = 256
 MAX_TOPIC_CHARACTERS = 65_535
 MAX_TEXT_CHARACTERS = 1 << 20

@@ -1,4 +1,7 @@
-"""How much a record says, in bytes: a function of its content alone, however it was packed, sent or sent again.
+"""What of a record is metered by its content: whether it is a customer's event, and how many bytes it says.
+
+Both are functions of the content alone, however it was packed, sent or sent again. A name with RESERVED_PREFIX makes a
+record the system's own, as `waybill.too_large` of the agent: it is no event that a customer pays for, and no byte.
 
 A record counts 16 bytes for its place in its stream and its device time, 8 bytes for each number that it has, and the
 bytes of its texts (in UTF-8) and of its payload. What the wire saves by packing many records together depends on the
@@ -13,6 +16,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from telemetry import RESERVED_PREFIX
 
 RECORD_BYTES: Final = 16
 """What every record counts, whatever is in it: no record says nothing."""
@@ -35,4 +41,19 @@ def content_bytes(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Array
         column = columns[name]
         if column.null_count < len(column):
             found += np.asarray(pc.fill_null(pc.binary_length(column), 0)).astype(np.int32)
+    found[_is_event(columns) & _is_reserved(columns)] = 0
     return pa.array(found)
+
+
+def is_customer_event(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -> NDArray[np.bool_]:
+    """Which records count as events, of the columns `kind` and `name`."""
+    found: NDArray[np.bool_] = _is_event(columns) & ~_is_reserved(columns)
+    return found
+
+
+def _is_event(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(columns["kind"].cast(pa.string()), "event"), np.bool_)
+
+
+def _is_reserved(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -> NDArray[np.bool_]:
+    return np.asarray(pc.fill_null(pc.starts_with(columns["name"], RESERVED_PREFIX), False), np.bool_)

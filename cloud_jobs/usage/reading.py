@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
+from cloud_jobs.lake.content_bytes import is_customer_event
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.stored_files import Range, stored_rows
@@ -64,30 +65,40 @@ def positions(
     files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> Iterator[Arrays]:
     """The positions of the devices in a file: `device` (their places), `t_ms`, and the columns that are asked for."""
-    for arrays, _ in _arrays(files, path, devices, columns, {"kind": _POSITION, **ranges}):
+    for arrays, _ in _arrays(files, path, devices, columns, {"kind": _POSITION, **ranges}, what=["kind"]):
         yield arrays
 
 
 def records(
     files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> Iterator[Arrays]:
-    """The records of the devices in a file, of every kind, as `positions`; with `is_position` and `is_event`."""
-    for arrays, kind in _arrays(files, path, devices, columns, ranges):
-        yield arrays | {f"is_{name}": np.asarray(pc.equal(kind, name)) for name in ("position", "event")}
+    """The records of the devices in a file, of every kind, as `positions`; with `is_position` and `is_event`.
+
+    An event is a customer's: the system's own are none.
+    """
+    for arrays, found in _arrays(files, path, devices, columns, ranges, what=["kind", "name"]):
+        is_position = np.asarray(pc.equal(found["kind"], "position"))
+        yield arrays | {"is_position": is_position, "is_event": is_customer_event(found)}
 
 
 def _arrays(
-    files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
-) -> Iterator[tuple[Arrays, pa.ChunkedArray]]:
-    """Arrays of the rows of the devices, and their kinds."""
+    files: FileSystem,
+    path: str,
+    devices: Devices,
+    columns: Sequence[str],
+    ranges: Mapping[str, Range],
+    *,
+    what: Sequence[str],
+) -> Iterator[tuple[Arrays, pa.Table]]:
+    """Arrays of the rows of the devices, and the rows with the columns that say `what` they are."""
     wanted = {**devices.ranges, **ranges}
-    for rows in stored_rows(files, "records", path, ["tenant", "device", "device_time", "kind", *columns], wanted):
+    for rows in stored_rows(files, "records", path, ["tenant", "device", "device_time", *what, *columns], wanted):
         place = devices.places(rows)
         found = rows if (place >= 0).all() else rows.filter(pa.array(place >= 0))
         if found.num_rows:
             arrays = {name: found[name].to_numpy() for name in columns}
             arrays["t_ms"] = found["device_time"].cast(pa.int64()).to_numpy() // 1000
-            yield {"device": place[place >= 0]} | arrays, found["kind"]
+            yield {"device": place[place >= 0]} | arrays, found
 
 
 def joined(parts: Iterable[Arrays], names: Sequence[str]) -> Arrays:

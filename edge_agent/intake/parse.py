@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from telemetry import (
     MAX_RAW_BYTES,
+    RESERVED_PREFIX,
     VEHICLE_CANARY,
     VEHICLE_EVENT,
     VEHICLE_POSITION,
@@ -46,7 +47,7 @@ MAX_VALUES = 10_000
 """Of a message; what is deeper or larger is carried raw."""
 MAX_ELEMENTS = 1_000
 """Of an array; a longer one is carried raw as a whole."""
-TOO_LARGE_EVENT = "waybill.too_large"
+TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PADDING = b"\0 \t\r\n"
@@ -63,7 +64,7 @@ _OPTIONAL = {
     "heading_deg": (0.0, 360.0),
     "accuracy_m": (0.001, 10_000_000.0),
 }
-"""The optional members of a fix, with the least and the greatest usable value. An accuracy of 0 or less says nothing."""
+"""The optional members of a fix, with the least and the greatest usable value. An accuracy of 0 or less is none."""
 _ROUNDED_FULL_CIRCLE_DEG = 360.5
 """A heading up to here is a full circle that was rounded; a greater one is a device's mark for *unknown*."""
 _MAX_EXACT_INTEGER = 1 << 53
@@ -233,7 +234,7 @@ def _signal(message: dict[str, Any], _: list[str]) -> Body:
         if abs(value) > _MAX_EXACT_INTEGER:  # as a double it would become another number
             raise _MalformedMessage("number-too-large")
         value = float(value)
-    return Signal(path=message["path"], value=value)
+    return Signal(path=_unreserved(message["path"]), value=value)
 
 
 def _event(message: dict[str, Any], unusable: list[str]) -> Body:
@@ -243,7 +244,13 @@ def _event(message: dict[str, Any], unusable: list[str]) -> Body:
         attributes = {}
     if not isinstance(attributes, dict):
         raise _MalformedMessage("wrong-fields")
-    return Event(name=message["name"], attributes=json.dumps(attributes, separators=(",", ":")))
+    return Event(name=_unreserved(message["name"]), attributes=json.dumps(attributes, separators=(",", ":")))
+
+
+def _unreserved(name: Any) -> Any:
+    if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
+        raise _MalformedMessage("reserved-name")
+    return name
 
 
 def _canary(message: dict[str, Any], _: list[str]) -> Body:

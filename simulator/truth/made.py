@@ -69,8 +69,16 @@ def made_canary(time_us: int, name: str) -> Made:
     return Made("canary", time_us, _canonical({"id": name}))
 
 
+def is_customer_event(made: Made) -> bool:
+    """Whether the record is an event that a customer pays for: not one of the system's own."""
+    return made.kind == "event" and not json.loads(made.content)["name"].startswith("waybill.")
+
+
 def content_bytes(made: Made) -> int:
-    """How much a record says: 16 bytes, 8 for each number, and the bytes of its texts or its payload."""
+    """How much a record says: 16 bytes, 8 for each number, and the bytes of its texts or its payload.
+
+    An event of the system's own says nothing that a customer pays for.
+    """
     content = json.loads(made.content)
     match made.kind:
         case "position":
@@ -78,6 +86,8 @@ def content_bytes(made: Made) -> int:
         case "signal":
             value = content["value"]
             return 16 + _length(content["path"]) + (_length(value) if isinstance(value, str) else 8)
+        case "event" if not is_customer_event(made):
+            return 0
         case "event":
             # as a vehicle writes them: without blanks, and in ASCII
             attributes = json.dumps(content["attributes"], separators=(",", ":"))

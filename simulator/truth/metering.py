@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from simulator.truth.gates import TrueGate
 from simulator.truth.journal import TruePosition
-from simulator.truth.made import Made, content_bytes
+from simulator.truth.made import Made, content_bytes, is_customer_event
 from simulator.truth.quarters import WHOLE_DEVICE
 from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
 from simulator.truth.track import metres, tracks
@@ -85,7 +85,7 @@ def whole_usage_of(device: str, records: Mapping[Made, int]) -> list[TrueUsage]:
     events, said = Counter[int](), Counter[int]()
     for made, count in records.items():
         if made.time_us is not None:
-            events[made.time_us // QUARTER_US] += count * (made.kind == "event")
+            events[made.time_us // QUARTER_US] += count * is_customer_event(made)
             said[made.time_us // QUARTER_US] += count * content_bytes(made)
     return [
         TrueUsage(device, _begin(quarter), WHOLE_DEVICE, events=events[quarter], content_bytes=said[quarter])

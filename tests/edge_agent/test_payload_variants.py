@@ -211,6 +211,9 @@ OTHERS = [
         "attributes as text", f'{{"time":{T},"name":"d","attributes":"x"}}'.encode(), "wrong-fields", "vehicle/event"
     ),
     refused("seconds", b'{"time":1795359064,"name":"d"}', "time-in-seconds", "vehicle/event"),
+    refused("our event", f'{{"time":{T},"name":"waybill.too_large"}}'.encode(), "reserved-name", "vehicle/event"),
+    refused("our signal", f'{{"time":{T},"path":"waybill.x","value":1}}'.encode(), "reserved-name", "vehicle/7/signal"),
+    of("vehicle/event", "nearly ours", f'{{"time":{T},"name":"waybills"}}', Event(name="waybills")),
 ]
 VARIANTS = [*POSITIONS, *OTHERS]
 

@@ -41,9 +41,9 @@ port = 1
 FOUR = "".join(
     f'[[classes]]\nname = "{name}"\ntopics = ["{topic}"]\n'
     for name, topic in (
-        ("urgent", "vehicle/event"),
-        ("position", "vehicle/position"),
-        ("signal", "vehicle/signal"),
+        ("urgent", 'vehicle/event", "vehicle/+/event'),
+        ("position", 'vehicle/position", "vehicle/+/position'),
+        ("signal", 'vehicle/signal", "vehicle/+/signal'),
         ("other", "#"),
     )
 ).encode()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edge_agent.config import AgentSettings, DrainSettings
 from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
 from edge_agent.inspection import exported_lines, stored_batches
-from edge_agent.metrics import COUNTERS, GAUGES, AgentCollector
+from edge_agent.metrics import COUNTERS, GAUGES, LABELLED_COUNTERS, AgentCollector
 from edge_agent.status import read_status
 from edge_agent.store.batch_rows import TransactionTotals, batch_row_id
 from edge_agent.store.buffer import Buffer
@@ -230,7 +230,7 @@ def test_the_metrics_show_dead_letters(tmp_path):
     buffer = filled(tmp_path, blocks=3)
     run(made(buffer), RefusingRegion({70}), 200)
     live = dict.fromkeys((*COUNTERS, *GAUGES), 0)
-    shown = {**live, **state(buffer), "malformed": {}, "enrolment": {}}
+    shown = {**live, **state(buffer), **{name: {} for name in LABELLED_COUNTERS}}
     samples = {
         sample.name: sample.value for metric in AgentCollector(lambda: shown).collect() for sample in metric.samples
     }

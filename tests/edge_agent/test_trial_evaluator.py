@@ -42,7 +42,14 @@ def test_a_plan_that_is_spent_already_holds_back_too() -> None:
     before = parse(AgentSettings, MINIMAL_FILE, "x")
     after = parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x")
     spent = DataUsage().add(0.0, 950_000)
-    assert newly_held(before, after, spent) == ["vehicle/position", "vehicle/canary", "vehicle/signal", "vehicle/#"]
+    assert newly_held(before, after, spent) == [
+        "vehicle/position",
+        "vehicle/+/position",
+        "vehicle/canary",
+        "vehicle/signal",
+        "vehicle/+/signal",
+        "vehicle/#",
+    ]
     assert held_classes(after, spent) == {"position": "plan", "signal": "plan", "other": "plan"}
 
 

@@ -36,6 +36,8 @@ class LakeFix(NamedTuple):
     tenant: str = "acme"
     is_far_off: bool = False
     kind: str = "position"
+    name: str = "door"
+    """Of an event."""
 
 
 def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
@@ -86,7 +88,9 @@ def _row(fix: LakeFix) -> dict[str, Any]:
     row = fix._asdict()
     del row["is_far_off"]
     if fix.kind != "position":
-        row |= {"latitude": None, "longitude": None, "name": "door", "text": "{}"}
+        row |= {"latitude": None, "longitude": None, "text": "{}"}
+    else:
+        del row["name"]
     return row | {
         "epoch": 7,
         "device_time": fix.time,

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.usage import MAX_SEGMENT
+from cloud_jobs.lake.content_bytes import is_customer_event
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, Erasures, records_and_erasures
 from cloud_jobs.lake.schemas import QUARTERS, WHOLE_DEVICE
@@ -27,7 +28,7 @@ from cloud_jobs.lake.tables import Lake
 _HOUR: Final = timedelta(hours=1)
 _KEY: Final = ("tenant", "device", "day")
 COUNTED: Final = ("records", "events", "content_bytes")
-"""What is counted on both sides: records, those of kind event, and the bytes of their content."""
+"""What is counted on both sides: records, those that are a customer's events, and the bytes of their content."""
 WITH_REGION: Final = "records with a region"
 """What is counted beside the records: those that name the region through which they came."""
 _COUNTS: Final = pa.schema(
@@ -187,14 +188,14 @@ def _counted_files(
                 wanted["ingest_number"] = (None, snapshot.covers)
             if earliest is None or earliest < begin or latest > last:
                 wanted["device_time"] = (begin, last)
-            columns = ("tenant", "device", "device_date", "kind", "content_bytes", "region")
+            columns = ("tenant", "device", "device_date", "kind", "name", "content_bytes", "region")
             for rows in stored_rows(files, "records", path, columns, wanted):
                 yield _grouped(_as_counts(of_devices(rows, devices)))
 
 
 def _as_counts(rows: pa.Table) -> pa.Table:
     ones = np.ones(rows.num_rows, np.int64)
-    counts = [ones, pc.equal(rows["kind"], "event").cast(pa.int64()), rows["content_bytes"].cast(pa.int64())]
+    counts = [ones, is_customer_event(rows).astype(np.int64), rows["content_bytes"].cast(pa.int64())]
     counts.append(pc.is_valid(rows["region"]).cast(pa.int64()))
     key = [rows["tenant"], rows["device"], rows["device_date"]]
     return pa.table([*key, *counts], names=_COUNTS.names).cast(_COUNTS)

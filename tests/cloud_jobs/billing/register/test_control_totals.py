@@ -59,6 +59,24 @@ def test_what_nobody_tampered_with_is_final_and_every_record_is_counted(metered:
     assert len(metered.issue("clerk", JANUARY).documents) == 2
 
 
+def test_the_systems_own_events_are_charged_to_nobody_and_what_was_counted_still_agrees(metered: BilledLake) -> None:
+    before = close(metered)
+    own = [
+        LakeFix("eu-1", FIXES + 1 + n, TEN + timedelta(minutes=n), 0.0, 0.0, kind="event", name="waybill.too_large")
+        for n in range(1, 4)
+    ]
+    ingest(metered.lake, own)
+    state(metered.lake, "eu-1", count=FIXES + 4)
+    meter(metered)
+    found = close(metered, "two")
+    assert found["acme"].outcome is ClosingState.FINAL, found["acme"].reasons
+    assert found["acme"].net_minor == before["acme"].net_minor
+    totals = {(one["name"], one["place"]): one["found"] for one in json.loads(found["acme"].control_totals)}
+    assert totals["records metered", "acme"] == 125, "they are records, and part of what is complete"
+    usage = [row for row in metered.lake.rows("usage").to_pylist() if (row["device"], row["zone"]) == ("eu-1", "*")]
+    assert max(sum(row["events"]) for row in usage) == 1
+
+
 def test_a_record_that_is_there_twice_is_named(metered: BilledLake) -> None:
     rows = metered.lake.rows("records").to_pylist()
     (row,) = [one for one in rows if (one["device"], one["seq"]) == ("eu-1", 7)]
