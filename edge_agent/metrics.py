@@ -154,7 +154,8 @@ class AgentCollector(Collector):
         yield from (GaugeMetricFamily(*one) for one in (*gauges, *STORED_GAUGES.values()))
         yield from (GaugeMetricFamily(*one, labels=["class"]) for one in (DEPTH, DEPTH_BYTES))
         yield from (CounterMetricFamily(*one, labels=["reason"]) for one in STORED_BY_REASON.values())
-        yield from (CounterMetricFamily(*one, labels=[label]) for label, *one in LABELLED_COUNTERS.values())
+        labelled = LABELLED_COUNTERS.values()
+        yield from (CounterMetricFamily(name, text, labels=[label]) for label, name, text in labelled)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, now."""
@@ -164,8 +165,8 @@ class AgentCollector(Collector):
         for key, (name, text) in GAUGES.items():
             yield GaugeMetricFamily(name, text, value=float(state[key] or 0))
         yield from self._by_class(state)
-        for key, (label, *one) in LABELLED_COUNTERS.items():
-            yield _labelled(CounterMetricFamily(*one, labels=[label]), state[key])
+        for key, (label, name, text) in LABELLED_COUNTERS.items():
+            yield _labelled(CounterMetricFamily(name, text, labels=[label]), state[key])
         yield from self._stored(state["counters"])
 
     @staticmethod

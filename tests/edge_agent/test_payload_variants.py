@@ -247,6 +247,7 @@ def test_whatever_else_a_fix_says_its_place_and_time_are_read(unknown, optional)
     payload = json.dumps({**unknown, "time": T, "latitude": 53.55, "longitude": 9.99, **optional}).encode()
     (record,) = parse_message("vehicle/position", payload)
     assert (record.malformed, record.device_time_us) == ("", T * 1000)
+    assert isinstance(record.body, Position)
     assert (record.body.latitude, record.body.longitude) == (53.55, 9.99)
     assert set(record.unknown) == unknown.keys()
     given_values = {name for name in optional if getattr(record.body, name) is not None}
