@@ -9,6 +9,7 @@ from edge_agent.agent import Agent
 from edge_agent.enrolment.certificate_state import certificate_state
 from edge_agent.holding import held_classes
 from edge_agent.process import flash_bytes
+from edge_agent.vehicle_broker import KEEPS
 from runtime.memory import resident_bytes
 
 STALE_S = 60.0
@@ -24,6 +25,7 @@ def counters_of(agent: Agent) -> dict[str, Any]:
         "messages": intake.messages,
         "payload_bytes": intake.payload_bytes,
         "commits": intake.commits,
+        "vehicle_sessions_lost": agent.intake_loop.broker_watch.sessions_lost,
         "malformed": dict(intake.malformed),
         "not_recorded": dict(intake.not_recorded),
         "unknown_members": dict(intake.unknown_members),
@@ -53,6 +55,8 @@ def current_state(agent: Agent) -> dict[str, Any]:
     return {
         **counters_of(agent),
         "local_broker": intake.connected,
+        "vehicle_broker": intake.broker_watch.state(time.monotonic()),
+        "vehicle_broker_dropped": intake.broker_watch.dropped,
         "region": drain.health.connected_region,
         "uplink_healthy": drain.health.is_healthy,
         "uplink": uplink_state(agent),
@@ -115,11 +119,13 @@ def health_state(agent: Agent) -> dict[str, Any]:
         buffer_state(agent),
     )
     certificate = certificate_state(agent.settings, time.time())["certificate"]
-    near = alive and local and buffer == "stores" and certificate not in {"none", "expired"}
+    vehicle_broker = agent.intake_loop.broker_watch.state(time.monotonic())
+    near = alive and local and (vehicle_broker, buffer) == (KEEPS, "stores") and certificate not in {"none", "expired"}
     return {
         "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
         "threads": alive,
         "local_broker": local,
+        "vehicle_broker": vehicle_broker,
         "buffer": buffer,
         "uplink": uplink,
         "certificate": certificate,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificate_state import certificate_folder
+from edge_agent.vehicle_broker import broker_conf_faults
 from runtime.broker_settings import BrokerSettings, read_password, unusable_files
 from settings import file_fault
 
@@ -26,6 +27,15 @@ def problems(settings: AgentSettings) -> list[str]:
     if settings.enrolment is not None:
         lines += unusable_enrolment(settings)
     return [*lines, *_unusable_folder(settings.buffer.path)]
+
+
+def broker_conf_problems(file: Path) -> list[str]:
+    """What of a Mosquitto configuration loses messages of the vehicle, a line for each."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return [f"it cannot be read: {file_fault(error)}"]
+    return broker_conf_faults(text.splitlines())
 
 
 def unusable_enrolment(settings: AgentSettings, table: str = "enrolment") -> list[str]:

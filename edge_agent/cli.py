@@ -51,21 +51,50 @@ def run(config: Config) -> None:
 
 
 @app.command()
-def check_config(config: Config) -> None:
+def check_config(
+    config: Config,
+    broker_conf: Annotated[
+        Path | None,
+        typer.Option("--broker-conf", help="The Mosquitto configuration of the vehicle's broker, to be checked too."),
+    ] = None,
+) -> None:
     """Say what is wrong with a settings file and the files that it names, or that nothing is.
 
-    Example: edge-agent check-config --config agent.toml
+    Example: edge-agent check-config --config agent.toml --broker-conf /etc/mosquitto/mosquitto.conf
     """
-    from edge_agent.checking import problems, warnings
+    from edge_agent.checking import broker_conf_problems, problems, warnings
 
     with _errors_as_lines():
         settings = load(AgentSettings, config)
         if found := problems(settings):
             raise SettingsError(str(config), found)
+        if broker_conf is not None and (found := broker_conf_problems(broker_conf)):
+            raise SettingsError(str(broker_conf), found)
     for warning in warnings(settings):
         typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
     typer.echo(f"{config}: right. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")
+
+
+@app.command()
+def broker_conf(
+    config: Config,
+    listen: Annotated[
+        str, typer.Option("--listen", help="Address at which the broker listens, if it is not intake.host.")
+    ] = "",
+) -> None:
+    """Print a Mosquitto configuration for the vehicle's own broker that keeps what comes while the agent is away.
+
+    Example: edge-agent broker-conf --config agent.toml > /etc/mosquitto/conf.d/vehicle.conf
+    """
+    from edge_agent.vehicle_broker import broker_conf as lines_for
+
+    with _errors_as_lines():
+        settings = load(AgentSettings, config)
+        if listen in {"0.0.0.0", "::", "*"}:  # noqa: S104 - it is what is refused
+            raise AgentError(f"{listen} is every network that the vehicle has: name one address to listen at")
+        for line in lines_for(settings.intake, listen):
+            typer.echo(line)
 
 
 @app.command()

@@ -12,6 +12,10 @@ COUNTERS = {
     "messages": ("waybill_agent_messages_total", "Messages taken in since the start"),
     "payload_bytes": ("waybill_agent_payload_bytes_total", "Their payloads"),
     "commits": ("waybill_agent_commits_total", "Group commits"),
+    "vehicle_sessions_lost": (
+        "waybill_agent_vehicle_sessions_lost_total",
+        "Connections at which the vehicle's broker had forgotten the session, and what it kept for the agent",
+    ),
     "batches_sent": ("waybill_agent_batches_sent_total", "Batches handed to an uplink"),
     "batches_again": ("waybill_agent_batches_again_total", "Batches that will be sent once more"),
     "heartbeats_sent": ("waybill_agent_heartbeats_sent_total", "Heartbeats handed to an uplink"),
@@ -31,6 +35,10 @@ COUNTERS = {
 GAUGES = {
     "head": ("waybill_agent_head_seq", "Highest sequence number of the present epoch"),
     "local_broker": ("waybill_agent_local_broker_up", "1 when connected to the vehicle's broker"),
+    "vehicle_broker_dropped": (
+        "waybill_agent_vehicle_broker_dropped_messages",
+        "Messages that the vehicle's broker dropped since its start, for the agent or another client",
+    ),
     "uplink_healthy": (
         "waybill_agent_uplink_healthy",
         "1 when the uplink is connected and nothing waits too long for its acknowledgement",

@@ -50,6 +50,7 @@ class MqttSession:
         self._to_publish: deque[tuple[str, bytes]] = deque()
         self._unacked = 0
         self._pending_subscriptions = 0
+        self._watching: set[int | None] = set()
         self._subscribed_by_s = 0.0
         self._topics: dict[int, str] = {}
         self._published: list[tuple[str, ReasonCode]] = []
@@ -94,6 +95,11 @@ class MqttSession:
         self._client.subscribe(topic, options=options)
         self._pending_subscriptions += 1
         self._subscribed_by_s = time.monotonic() + self._broker.connect_timeout_s
+
+    def watch(self, topic: str) -> None:
+        """Asks, with QoS 0, for what the broker says of itself there. A broker that refuses says nothing of itself."""
+        _, mid = self._client.subscribe(topic, options=SubscribeOptions(qos=0))
+        self._watching.add(mid)
 
     @property
     def is_subscribed(self) -> bool:
@@ -235,7 +241,10 @@ class MqttSession:
         self._receive_maximum = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._takes_qos_1 = getattr(properties, "MaximumQoS", 1) > 0
 
-    def _on_subscribe(self, _c: Client, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
+    def _on_subscribe(self, _c: Client, _data: Any, mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
+        if mid in self._watching:
+            self._watching.discard(mid)
+            return
         self._pending_subscriptions -= 1
         refused = [str(code) for code in reasons if code.value != 1]
         if refused:

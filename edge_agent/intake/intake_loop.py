@@ -12,6 +12,7 @@ from edge_agent.config import IntakeSettings
 from edge_agent.errors import LinkError
 from edge_agent.intake.record_intake import Intake
 from edge_agent.mqtt_session import MqttSession
+from edge_agent.vehicle_broker import DROPPED_TOPIC, BrokerWatch
 from runtime.backoff import Backoff
 from runtime.mqtt_client import MqttMessage, MqttSessionOptions
 
@@ -34,6 +35,7 @@ class IntakeLoop:
         self._is_reached = False
         self._stopping = threading.Event()
         self.connected = False
+        self.broker_watch = BrokerWatch()
         self.heartbeat_s = time.monotonic()
         """When the thread was last seen alive, by the monotonic clock."""
 
@@ -75,9 +77,12 @@ class IntakeLoop:
         self._session = session = MqttSession(settings, options, self._on_message)
         session.open()
         self._is_reached = True
+        was_connected = self.intake.has_known_arrivals
+        self.broker_watch.on_connected(time.monotonic(), resumed=session.session_present, was_connected=was_connected)
         self.intake.on_connected(resumed=session.session_present)
         # Not waited for: a broker that has kept messages sends them before it answers, and those want to be committed.
         session.subscribe(settings.topic, takes_retained=False)
+        session.watch(DROPPED_TOPIC)
         while not self._stopping.is_set():
             due_s = self.intake.due_in(time.monotonic())
             if due_s == 0 or self.intake.is_full:
@@ -95,6 +100,9 @@ class IntakeLoop:
         session.poll(0)
 
     def _on_message(self, message: MqttMessage) -> None:
+        if message.topic == DROPPED_TOPIC:
+            self.broker_watch.on_dropped(message.payload, time.monotonic())
+            return
         if self.intake.receive(message, time.monotonic()):
             assert self._session is not None
             self._session.acknowledge(message.mid)

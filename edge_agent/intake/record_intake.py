@@ -133,6 +133,11 @@ class Intake:
         self._enqueue(message, arrival, parsed, now_s)
         return False
 
+    @property
+    def has_known_arrivals(self) -> bool:
+        """Whether something came by a session at the broker, lately or before the agent started."""
+        return len(self._parts.buffer.recent) > 0
+
     def on_connected(self, *, resumed: bool) -> None:
         """A connection to the broker begins. `resumed`: the broker knows the session, and may deliver again."""
         self._resumption = RedeliveryMatcher(self._parts.buffer.recent.arrivals()) if resumed else None

@@ -1,12 +1,19 @@
 """A real agent at a real vehicle's broker: what it retains, and what sensors send that is not quite the contract."""
 
+import getpass
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
-from deploy.local import MosquittoBroker
+from deploy.local import MosquittoBroker, MosquittoSettings, free_port
+from deploy.local.mosquitto import mosquitto_program
 from edge_agent.config import AgentSettings
 from edge_agent.inspection import exported_lines
 from settings import load
@@ -61,9 +68,13 @@ def test_an_event_that_is_retained_is_recorded_once_however_often_agent_and_brok
         vehicle = sensors(broker)
         vehicle.client.publish("vehicle/event", EVENT, qos=1, retain=True).wait_for_publish(10)
         vehicle.close()
-    for _ in range(2):
-        with running(agent):
-            pass
+    with running(agent):
+        pass
+    vehicle = sensors(broker)  # what waits for an agent that is away is not old, though its publisher retains it
+    vehicle.client.publish("vehicle/7/event", EVENT, qos=1, retain=True).wait_for_publish(10)
+    vehicle.close()
+    with running(agent):
+        wait_until(lambda: agent.status()["head"] == 2)
     broker.stop()
     broker.start()
     broker.wait()
@@ -75,20 +86,68 @@ def test_an_event_that_is_retained_is_recorded_once_however_often_agent_and_brok
         vehicle.close()
     assert [(one["kind"], one.get("name") or one["id"]) for one in exported(agent)] == [
         ("event", "delivery"),
+        ("event", "delivery"),
         ("canary", "last"),
     ]
 
 
-def test_what_waits_for_an_agent_that_is_away_is_not_taken_for_retained(tmp_path, broker):
-    agent = AgentProcess(tmp_path, broker.port, {"eu": 1})
-    with running(agent):
-        pass
-    vehicle = sensors(broker)
-    vehicle.client.publish("vehicle/event", EVENT, qos=1, retain=True).wait_for_publish(10)
+def test_what_a_broker_with_a_small_queue_dropped_is_seen_by_the_agent_that_was_away(tmp_path):
+    port = free_port()
+    broker = MosquittoBroker("car", tmp_path / "car", settings=MosquittoSettings(max_queued_messages=1000))
+    with ExitStack() as ending:
+        ending.callback(broker.stop)
+        broker.start()
+        broker.wait()
+        agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, f"[status]\nport = {port}\n")
+        with running(agent):
+            assert health(port)["vehicle_broker"] == "keeps"
+        publish_positions(broker.port, 3000)
+        agent.log.write_text("")
+        with running(agent):
+            wait_until(lambda: health(port)["vehicle_broker"] == "dropped messages", 30)
+            assert health(port)["healthy"] is False
+            text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+        (line,) = [one for one in text.splitlines() if one.startswith("waybill_agent_vehicle_broker_dropped_messages ")]
+        assert agent.status()["head"] + float(line.split()[1]) == 3000
+
+
+def test_with_the_printed_configuration_nothing_is_dropped(tmp_path):
+    port = free_port()
+    agent = AgentProcess(tmp_path, port, {"eu": 1})
+    printed = subprocess.run(
+        [sys.executable, "-m", "edge_agent", "broker-conf", "-c", str(agent.config)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    conf = tmp_path / "vehicle.conf"
+    conf.write_text(printed.stdout.replace("/var/lib/mosquitto", str(tmp_path)) + f"user {getpass.getuser()}\n")
+    with subprocess.Popen([mosquitto_program(), "-c", str(conf)], stderr=subprocess.DEVNULL) as broker:
+        try:
+            with running(agent):
+                pass
+            publish_positions(port, 3000)
+            with running(agent):
+                wait_until(lambda: agent.status()["head"] == 3000, 30)
+        finally:
+            broker.terminate()
+
+
+def health(port: int) -> dict[str, object]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return json.load(answer)
+    except HTTPError as error:
+        return json.load(error)
+
+
+def publish_positions(port: int, count: int) -> None:
+    """All of them have a PUBACK."""
+    vehicle = VehicleSensors(port)
+    for _ in range(count):
+        vehicle.position()
+    wait_until(lambda: len(vehicle.taken) == count)
     vehicle.close()
-    with running(agent):
-        wait_until(lambda: agent.status()["head"] == 1)
-    assert [one["name"] for one in exported(agent)] == ["delivery"]
 
 
 def test_variants_of_payloads_come_through_a_real_broker_as_they_are_read(tmp_path, broker):

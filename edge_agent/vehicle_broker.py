@@ -1,0 +1,108 @@
+"""The vehicle's own broker: the settings with which it loses nothing, and what can be seen of what it lost.
+
+A sensor has its PUBACK from the broker before the agent has the message. What the broker drops then is in no gap of the
+agent's. So its queue has to be large and on disk, and the agent watches what the broker counts of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import structlog
+
+from edge_agent.config import IntakeSettings
+from runtime.broker_settings import is_this_machine
+
+log = structlog.get_logger("edge_agent.intake")
+
+DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
+"""On which Mosquitto says, every `sys_interval`, how many messages it dropped since its start."""
+SHOWN_S: Final = 600.0
+"""How long what the broker lost is a reason not to be healthy."""
+KEEPS, DROPPED, FORGOT = "keeps", "dropped messages", "forgot the session"
+MAX_QUEUED_BYTES: Final = 256 << 20
+"""Kept for an agent that is away: more than a million positions."""
+AUTOSAVE_S: Final = 10
+_DEFAULT_QUEUED: Final = 1000
+
+
+class BrokerWatch:
+    """What the vehicle's broker says that it lost. Written by one thread; times by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """What the broker counts since its own start, of all its clients."""
+        self.sessions_lost = 0
+        self._lost_at_s: dict[str, float] = {}
+
+    def on_connected(self, now_s: float, *, resumed: bool, was_connected: bool) -> None:
+        """`resumed`: the broker knows the session. `was_connected`: the agent has had one there."""
+        if was_connected and not resumed:
+            self.sessions_lost += 1
+            self._lost_at_s[FORGOT] = now_s
+            log.warning("the vehicle's broker forgot the session: what it kept for the agent is lost")
+
+    def on_dropped(self, payload: bytes, now_s: float) -> None:
+        """The broker's count, on DROPPED_TOPIC. Where it is lower than before, the broker has started anew."""
+        if not payload.isdigit() or len(payload) > 19:
+            return
+        count = int(payload)
+        rise = count - self.dropped if count >= self.dropped else count
+        self.dropped = count
+        if rise:
+            self._lost_at_s[DROPPED] = now_s
+            log.warning("the vehicle's broker dropped messages, for the agent or another client", messages=rise)
+
+    def state(self, now_s: float) -> str:
+        """`keeps`, or what the broker lost in the last SHOWN_S."""
+        lately = [what for what, at_s in self._lost_at_s.items() if now_s - at_s < SHOWN_S]
+        return max(lately, key=self._lost_at_s.__getitem__, default=KEEPS)
+
+
+def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:
+    """The lines of a configuration for Mosquitto 2 that keeps what it acknowledges while the agent is away.
+
+    `listen`: the address at which it listens, if it is not the one at which the agent looks for it.
+    """
+    address = listen or ("127.0.0.1" if intake.host == "localhost" else intake.host)
+    is_open = intake.username is None and is_this_machine(address)
+    yield f"# The vehicle's own broker, for edge-agent (intake: {intake.host}:{intake.port}). Mosquitto 2."
+    yield f"listener {intake.port} {address}"
+    yield "protocol mqtt"
+    if intake.tls is not None:
+        yield "# The broker's own files; the agent trusts what intake.tls.ca has signed."
+        yield from ("certfile /etc/mosquitto/certs/broker.pem", "keyfile /etc/mosquitto/certs/broker.key")
+    if is_open:
+        yield "allow_anonymous true"
+    else:
+        yield "# mosquitto_passwd makes this file, with a name for the agent (intake.username) and for each sensor."
+        yield from ("allow_anonymous false", "password_file /etc/mosquitto/passwords")
+    yield "# The agent's session and its queue outlive a restart and, but for the last seconds, a power cut."
+    yield from ("persistence true", "persistence_location /var/lib/mosquitto/", f"autosave_interval {AUTOSAVE_S}")
+    yield "# The default drops all above 1,000 messages, though their sensors have a PUBACK. 0: only the bytes count."
+    yield from ("max_queued_messages 0", f"max_queued_bytes {MAX_QUEUED_BYTES}", "queue_qos0_messages true")
+    yield f"max_inflight_messages {intake.receive_maximum}"
+    yield "# How often the broker says what it dropped: the agent watches."
+    yield "sys_interval 10"
+    yield "set_tcp_nodelay true"
+
+
+def broker_conf_faults(lines: Iterable[str]) -> list[str]:
+    """What of a Mosquitto configuration loses messages of an agent that is away. What it includes is not read."""
+    said = dict(line.split(maxsplit=1) for line in map(str.strip, lines) if len(line.split()) > 1 and line[0] != "#")
+    found = []
+    if said.get("persistence", "false") != "true":
+        found.append("persistence is not true: a restart or power cut loses what waits for the agent")
+    queued = said.get("max_queued_messages", str(_DEFAULT_QUEUED))
+    if queued != "0":
+        found.append(f"max_queued_messages is {queued}: what comes above it while the agent is away is dropped; set 0")
+    if said.get("max_queued_bytes", "0") == "0" and queued == "0":
+        found.append("max_queued_bytes is not set: a long absence of the agent fills the memory")
+    if "persistent_client_expiration" in said:
+        found.append("persistent_client_expiration is set: an agent that is away for longer loses its session")
+    if said.get("memory_limit", "0") != "0":
+        found.append("memory_limit is set: Mosquitto may end where it is reached")
+    if said.get("sys_interval") == "0":
+        found.append("sys_interval is 0: the agent cannot see what the broker drops")
+    return found

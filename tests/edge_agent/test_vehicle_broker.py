@@ -1,0 +1,98 @@
+"""The vehicle's own broker: how it is set up, and what is seen of what it lost."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from edge_agent.cli import app
+from edge_agent.config import IntakeSettings
+from edge_agent.vehicle_broker import (
+    DROPPED,
+    FORGOT,
+    KEEPS,
+    SHOWN_S,
+    BrokerWatch,
+    broker_conf,
+    broker_conf_faults,
+)
+from tests.edge_agent.makers import MINIMAL_FILE
+
+RIGHT = [*broker_conf(IntakeSettings())]
+
+
+def test_the_printed_configuration_keeps_what_comes_and_listens_at_one_address():
+    assert broker_conf_faults(RIGHT) == []
+    assert [line for line in RIGHT if line.startswith("listener")] == ["listener 1883 127.0.0.1"]
+    assert "allow_anonymous true" in RIGHT
+
+
+def test_a_broker_for_a_network_asks_who_publishes():
+    lines = [*broker_conf(IntakeSettings(host="10.0.0.1", port=1884))]
+    assert "listener 1884 10.0.0.1" in lines
+    assert "allow_anonymous false" in lines
+    assert "allow_anonymous false" in [*broker_conf(IntakeSettings(), listen="192.168.7.1")]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("persistence false", "persistence is not true"),
+        ("max_queued_messages 1000", "max_queued_messages is 1000"),
+        ("max_queued_bytes 0", "max_queued_bytes is not set"),
+        ("persistent_client_expiration 1d", "persistent_client_expiration is set"),
+        ("memory_limit 1000000", "memory_limit is set"),
+        ("sys_interval 0", "sys_interval is 0"),
+    ],
+)
+def test_each_setting_that_loses_messages_is_named(line, fault):
+    (found,) = broker_conf_faults([*RIGHT, line])
+    assert found.startswith(fault)
+
+
+def test_a_broker_as_it_comes_is_named_for_both_of_its_faults():
+    assert len(broker_conf_faults(["# persistence true", "", "listener 1883 127.0.0.1"])) == 2
+
+
+def test_the_commands_print_and_check(tmp_path):
+    settings, conf = tmp_path / "agent.toml", tmp_path / "vehicle.conf"
+    settings.write_text(MINIMAL_FILE)
+    printed = CliRunner().invoke(app, ["broker-conf", "-c", str(settings)])
+    conf.write_text(printed.stdout)
+    checked = CliRunner().invoke(app, ["check-config", "-c", str(settings), "--broker-conf", str(conf)])
+    assert (printed.exit_code, checked.exit_code, "right" in checked.stdout) == (0, 0, True)
+    conf.write_text("listener 1883\n")
+    checked = CliRunner().invoke(app, ["check-config", "-c", str(settings), "--broker-conf", str(conf)])
+    assert checked.exit_code == 78
+    assert f"{conf}: max_queued_messages is 1000" in checked.stderr
+    everywhere = CliRunner().invoke(app, ["broker-conf", "-c", str(settings), "--listen", "::"])
+    assert (everywhere.exit_code, everywhere.stdout) == (1, "")
+
+
+def test_what_was_dropped_is_a_reason_for_a_while_and_so_is_a_session_that_is_gone():
+    watch = BrokerWatch()
+    watch.on_connected(0.0, resumed=False, was_connected=False)
+    watch.on_dropped(b"0", 1.0)
+    assert watch.state(1.0) == KEEPS
+    watch.on_dropped(b"2000", 10.0)
+    assert (watch.state(10.0), watch.dropped) == (DROPPED, 2000)
+    assert watch.state(10.0 + SHOWN_S) == KEEPS
+    watch.on_connected(700.0, resumed=True, was_connected=True)
+    assert watch.state(700.0) == KEEPS
+    watch.on_connected(701.0, resumed=False, was_connected=True)
+    assert (watch.state(701.0), watch.sessions_lost) == (FORGOT, 1)
+
+
+@given(st.lists(st.integers(0, 50) | st.sampled_from([b"", b"-1", b"x", b"9" * 400])))
+def test_the_count_is_the_brokers_own_and_a_reason_only_where_it_rises(values):
+    watch, last = BrokerWatch(), 0
+    for at, value in enumerate(values, 1):
+        now_s = at * 2 * SHOWN_S
+        watch.on_dropped(value if isinstance(value, bytes) else b"%d" % value, now_s)
+        if isinstance(value, int):
+            rises = value > last or 0 < value < last
+            last = value
+        else:
+            rises = False
+        assert watch.state(now_s) == (DROPPED if rises else KEEPS)
+        assert watch.dropped == last
