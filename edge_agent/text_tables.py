@@ -18,6 +18,7 @@ _APART = {
     "not_recorded",
     "unknown_members",
     "unusable_members",
+    "unreadable",
     "enrolment",
     "certificate_ends_s",
     "device",
@@ -40,6 +41,7 @@ def print_status(state: dict[str, Any]) -> None:
     console.print(f"[bold]{state['device']}[/bold]  {runs}  epoch {state['epoch']}  head {state['head']}")
     if state["running"] and "uptime_s" not in state:
         console.print("the agent's endpoint does not answer: connections and counters are unknown")
+    _print_unreadable(console, state.get("unreadable", []))
     held = state.get("held_back", {})
     table = _table("class", "batches", "records", "bytes", "held back by")
     for name, one in state["classes"].items():
@@ -47,7 +49,7 @@ def print_status(state: dict[str, Any]) -> None:
     console.print(table)
     rest = _table("what", "value")
     counters = {key: value for key, value in state["counters"].items() if not key.startswith(_INTERNAL)}
-    for key, value in {**dict(_rates(state)), **counters, **state.get("malformed", {}), **state}.items():
+    for key, value in {**dict(_rates(state)), **counters, **_left_out(state), **state}.items():
         if key not in _APART and value is not None:
             rest.add_row(key.replace("_", " "), _shown(value))
     console.print(rest)
@@ -62,6 +64,26 @@ def print_status(state: dict[str, Any]) -> None:
         for first, last, reason in ranges:
             lost.add_row(reason, str(first), str(last))
         console.print(lost)
+
+
+def _print_unreadable(console: Console, kinds: Sequence[dict[str, Any]]) -> None:
+    if not kinds:
+        return
+    table = _table("unreadable: raw, in no bill", "why", "messages", "looks like", "the last begins")
+    for kind in kinds:
+        texts = (escape(kind[name]) for name in ("looks_like", "sample"))
+        table.add_row(escape(kind["topic"]), kind["reason"], f"{kind['messages']:,}", *texts)
+    console.print(table)
+
+
+def _left_out(state: dict[str, Any]) -> dict[str, str]:
+    """Members and messages that no record has, by name, of a running agent."""
+    found = {name: state.get(name) or {} for name in ("unknown_members", "unusable_members", "not_recorded")}
+    return {
+        f"{name} (each)": ", ".join(f"{one} {count:,}" for one, count in counts.items())
+        for name, counts in found.items()
+        if counts
+    }
 
 
 def print_batches(batches: Sequence[dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from edge_agent.errors import StoreDamaged, StoreError, StoreFull
 from edge_agent.intake.classes import Classifier
 from edge_agent.intake.group_commit import CommitBudget, GroupCommit
 from edge_agent.intake.parse import Parsed, parse_message
+from edge_agent.intake.unreadable import UnreadableMessages
 from edge_agent.store.arrivals import Arrival, RedeliveryMatcher, arrival_of
 from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
@@ -94,6 +95,7 @@ class Intake:
         self._unproven: set[Arrival] = set()
         self._waiting_bytes = 0
         self.counters = IntakeCounters()
+        self.unreadable = UnreadableMessages()
         self.is_failing = False
         """Whether the last commit failed."""
 
@@ -221,6 +223,10 @@ class Intake:
         wall_us, monotonic_us = self.check_clocks()
         for place, one in enumerate(parsed):
             self._count_left_out(one)
+            if one.malformed:
+                self.unreadable.add(message.topic, one.malformed, one.payload, now_s)
+            else:
+                self.unreadable.readable_at_s = now_s
             time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
             pending = PendingRecord(
                 index,

@@ -136,9 +136,9 @@ def test_with_the_printed_configuration_nothing_is_dropped(tmp_path):
 def health(port: int) -> dict[str, object]:
     try:
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return json.load(answer)
+            return dict(json.load(answer))
     except HTTPError as error:
-        return json.load(error)
+        return dict(json.load(error))
 
 
 def publish_positions(port: int, count: int) -> None:
