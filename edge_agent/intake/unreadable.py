@@ -12,7 +12,7 @@ import structlog
 log = structlog.get_logger("edge_agent.intake")
 
 MAX_KINDS: Final = 64
-"""Pairs of topic and reason that are told apart; all others of a reason are counted together."""
+"""Pairs of topic and reason that are counted apart; all others of a reason are counted together."""
 OTHER_TOPICS: Final = "(other topics)"
 SAMPLE_CHARACTERS: Final = 80
 LOGGED_EVERY_S: Final = 60.0
@@ -102,6 +102,6 @@ def looks_like(payload: bytes) -> str:
 
 
 def _printable(text: str) -> str:
-    """The beginning, without what a terminal would obey or not show."""
+    """The beginning, without what a terminal would act on or not show."""
     shown = "".join(one if one.isprintable() else "·" for one in text[: SAMPLE_CHARACTERS + 1])
     return shown if len(shown) <= SAMPLE_CHARACTERS else f"{shown[: SAMPLE_CHARACTERS - 1]}…"

@@ -49,6 +49,7 @@ LABELS = {
     "cluster",
     "command",
     "hop",
+    "member",  # of the agent, which counts 64 names apart
     "kind",
     "namespace",
     "outcome",

@@ -176,6 +176,8 @@ def test_the_endpoint_on_loopback_serves_metrics_health_and_status(agent, vehicl
         "buffer": "stores",
         "threads": True,
         "local_broker": True,
+        "vehicle_broker": "keeps",
+        "messages": "readable",
         "uplink": "acknowledges",
         "certificate": "not used",
         "held_back": {},
