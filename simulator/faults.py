@@ -1,12 +1,14 @@
 """What goes wrong in the vehicles, decided by the seed: messages sent twice, wrong clocks, vehicles that are late."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simulator.messages import VehicleMessage
 from simulator.scenario import Scenario
 from simulator.vehicle import Clock
+from telemetry import VEHICLE_POSITION
 
 WRONG_UNTIL = 0.4
 CLOCK_ERRORS_MS = (-3 * 3_600_000 - 123_456, 26 * 3_600_000 + 7, -90_000)
@@ -43,12 +45,44 @@ def with_faults(
     scenario: Scenario, device: str, stream: Iterator[VehicleMessage], faulty: Faulty
 ) -> Iterator[VehicleMessage]:
     """The stream of one device with its duplicates and its lateness. A message sent twice makes two records."""
+    if scenario.faults.dirty:
+        stream = _dirty(stream, Random(f"{scenario.seed}/{device}/dirty"), scenario.faults.dirty)
     if scenario.faults.duplicates:
         stream = _twice(stream, Random(f"{scenario.seed}/{device}/twice"), scenario.faults.duplicates)
     if device in faulty.late:
         # Held back, not moved: the order is kept, and offsets that never fall, which the merge of the fleet needs.
         stream = (message._replace(offset_s=max(message.offset_s, scenario.duration_s + 2.0)) for message in stream)
     return stream
+
+
+def _unknown(members: dict[str, Any]) -> dict[str, Any]:
+    sentinels = {"altitude_m": None, "speed_mps": -1, "heading_deg": -1, "accuracy_m": 0}
+    return {**{name: value for name, value in sentinels.items() if name not in members}, **members}
+
+
+_FORMS: tuple[Callable[[dict[str, Any]], bytes], ...] = (
+    lambda members: json.dumps({**members, "satellites": 9, "hdop": 0.8}).encode(),
+    lambda members: json.dumps(_unknown(members)).encode(),
+    lambda members: json.dumps({**members, "altitude": float("nan")}).encode(),
+    lambda members: b"\xef\xbb\xbf" + json.dumps(members, indent=1).encode() + b"\r\n\0",
+    lambda members: json.dumps({name: str(value) for name, value in members.items()}).encode(),
+    lambda members: json.dumps([{**members, "time": float(members["time"])}]).encode(),
+)
+"""Ways in which devices write a fix: each says the same as the payload that it is made of."""
+
+
+def _dirty(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Iterator[VehicleMessage]:
+    for message in stream:
+        if message.topic == VEHICLE_POSITION and rng.random() < share:
+            write = rng.choice(_FORMS)
+            try:
+                members = json.loads(message.payload)
+            except ValueError:
+                yield message
+                continue
+            yield message._replace(written=write(members)) if isinstance(members, dict) else message
+        else:
+            yield message
 
 
 def _twice(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Iterator[VehicleMessage]:

@@ -16,12 +16,21 @@ TOPIC_KINDS = {
 
 
 class VehicleMessage(NamedTuple):
-    """One MQTT message: `offset_s` seconds of simulated time after the start, the vehicle, topic and payload."""
+    """One MQTT message: `offset_s` seconds of simulated time after the start, the vehicle, topic and payload.
+
+    `written`: the payload as it is sent, where a device writes the same in another form; "": as it is.
+    """
 
     offset_s: float
     device: str
     topic: str
     payload: bytes
+    written: bytes = b""
+
+    @property
+    def sent(self) -> bytes:
+        """The payload that travels."""
+        return self.written or self.payload
 
 
 def position(

@@ -253,7 +253,7 @@ class _Fleet:
     def _send(self, device: str) -> None:
         outbox, client = self._outboxes[device], self._clients[device]
         for number, message in outbox.sendable(time.monotonic()):
-            info = client.publish(message.topic, message.payload, qos=1)
+            info = client.publish(message.topic, message.sent, qos=1)
             if info.rc not in {mqtt.MQTT_ERR_SUCCESS, mqtt.MQTT_ERR_NO_CONN}:  # without connection, paho keeps it
                 raise PublishError(device, str(self._brokers[device]), mqtt.error_string(info.rc))
             outbox.sent(info.mid, number, message)

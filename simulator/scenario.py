@@ -144,6 +144,9 @@ class Faults(Strict):
     """What goes wrong in the vehicles; all off unless asked for. See docs/simulator.md."""
 
     duplicates: float = Field(default=0.0, ge=0, le=0.5, description="share of messages that a vehicle sends twice")
+    dirty: float = Field(
+        default=0.0, ge=0, le=1, description="share of positions that a device writes in a form of its own"
+    )
     wrong_clocks: int = Field(default=0, ge=0, description="vehicles whose clock is wrong until it is set right")
     late: int = Field(default=0, ge=0, description="vehicles that send all they have only at the end")
 

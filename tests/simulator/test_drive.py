@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulator import Faults, Scenario, VehicleMessage, drive, generated_scenario
 from simulator.messages import TOPIC_KINDS, journal_line
 from simulator.truth.track import metres
+from telemetry import VEHICLE_POSITION
 from tests.examples import examples
 from tests.simulator.runs import write_journal
 
@@ -124,6 +125,16 @@ def test_duplicates_are_sent_one_after_the_other() -> None:
     assert Counter(struck) - Counter(clean)
     assert set(struck) == set(clean)
     assert 0.05 < (len(struck) - len(clean)) / len(clean) < 0.15
+
+
+def test_a_dirty_position_says_the_same_in_another_form() -> None:
+    clean, struck = list(drive(fleet())), list(drive(fleet(faults=Faults(dirty=0.5))))
+    assert [message._replace(written=b"") for message in struck] == clean
+    written = [message for message in struck if message.written]
+    assert {message.topic for message in written} == {VEHICLE_POSITION}
+    assert all(message.sent == message.written != message.payload for message in written)
+    positions = sum(message.topic == VEHICLE_POSITION for message in clean)
+    assert 0.4 < len(written) / positions < 0.6
 
 
 def test_a_late_vehicle_says_the_same_but_only_at_the_end() -> None:

@@ -28,7 +28,7 @@ def made(record: Record) -> Made:
 
 
 def carried(messages: list[VehicleMessage]) -> list[Record]:
-    parsed = [one for message in messages for one in parse_message(message.topic, message.payload)]
+    parsed = [one for message in messages for one in parse_message(message.topic, message.sent)]
     records = tuple(Record(seq, one.device_time_us or 0, one.body) for seq, one in enumerate(parsed, start=1))
     return list(decode(encode(Batch("eu-0001", 1, len(records), records))).records)
 
@@ -38,7 +38,7 @@ def check(messages: list[VehicleMessage], expected: Counter[Made]) -> None:
 
 
 def test_a_generated_vehicle_arrives_as_it_was_made(tmp_path: Path) -> None:
-    faults = Faults(duplicates=0.02, wrong_clocks=1)
+    faults = Faults(duplicates=0.02, wrong_clocks=1, dirty=0.5)
     scenario = generated_scenario(seed=7, vehicles=4, regions=("eu", "us"), duration_s=1800, faults=faults)
     truth = run_in(tmp_path, scenario)
     for device in truth.devices:
