@@ -13,6 +13,7 @@ from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.replication import Topology
 from settings import Settings, load
 from simulator import (
+    Faults,
     Scenario,
     generated_scenario,
     read_recording,
@@ -24,6 +25,8 @@ from simulator.drive import Track
 from simulator.scenario import ScenarioVehicle
 
 REGIONS = ("eu", "us")
+FAULTS = Faults(dirty=0.1)
+"""One position in ten is written as devices write them; what it says, and the truth, is the same."""
 
 
 class DemoSettings(Settings):
@@ -88,10 +91,10 @@ def plan_demo(settings: DemoSettings) -> DemoPlan:
     """Chooses fleet, vehicles and contracts. Raises SimulatorError, and DemoError for a month that is not over."""
     track: Track | None = None
     if settings.replay is None:
-        scenario = generated_scenario(seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS)
+        scenario = generated_scenario(seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS, faults=FAULTS)
     else:
         recording = read_recording(settings.replay)
-        scenario, track = recorded_scenario(recording, seed=settings.seed, regions=REGIONS)
+        scenario, track = recorded_scenario(recording, seed=settings.seed, regions=REGIONS, faults=FAULTS)
     scenario = with_two_tenants(scenario)
     if scenario.period.end > datetime.now(UTC):
         raise DemoError(f"{scenario.period.start:%Y-%m} is not over: no bill of it can be final")
