@@ -309,3 +309,39 @@ def test_a_subscription_with_less_than_qos_1_is_none(granted: int, is_good: bool
             poll_until_it_ends(link)
             assert "subscription refused" in str(link._ended)
         link.close()
+
+
+def test_a_broker_of_mqtt_3_1_1_is_named_as_that() -> None:
+    with broker(b"\x20\x02\x00\x01") as it:
+        session_ = session(it.port, [])
+        with pytest.raises(LinkRefused, match="does not speak MQTT 5"):
+            session_.open()
+        session_.close()
+
+
+def test_retained_messages_are_not_asked_for_and_what_comes_so_says_it() -> None:
+    """The options of the subscriptions, and a retained PUBLISH that a broker sends although it was asked not to."""
+    asked = bytearray()
+
+    def serve(sock: socket.socket) -> None:
+        while asked.count(b"\x82") < 2:
+            asked.extend(sock.recv(4096))
+        # granted QoS 1; and `$SYS` is refused, which ends nothing
+        sock.sendall(b"\x90\x04\x00\x01\x00\x01" + b"\x90\x04\x00\x02\x00\x87")
+        sock.sendall(b"\x33\x06\x00\x01a\x00\x07\x00" + b"\x32\x06\x00\x01a\x00\x08\x00")
+        sock.recv(4096)
+
+    taken: list[MqttMessage] = []
+    with broker(CONNACK, serve) as it:
+        session_ = session(it.port, taken)
+        session_.open()
+        session_.subscribe("v/#", takes_retained=False)
+        session_.watch("$SYS/x")
+        deadline = deadline_s(5)
+        while len(taken) < 2 and time.monotonic() < deadline:
+            session_.poll(0.2)
+        session_.close()
+    # retain handling 2 (do not send), retain as published 0, QoS 1
+    assert b"\x00\x03v/#\x21" in asked
+    assert [(one.mid, one.retain) for one in taken] == [(7, True), (8, False)]
+    assert session_.is_subscribed
