@@ -16,8 +16,8 @@ MAX_KINDS: Final = 64
 OTHER_TOPICS: Final = "(other topics)"
 SAMPLE_CHARACTERS: Final = 80
 LOGGED_EVERY_S: Final = 60.0
-UNKNOWN_TOPIC: Final = "unknown-topic"
-"""Of a message that claims to be no record of the contract: it is shown last, and not logged."""
+NO_FAULTS: Final = frozenset({"unknown-topic", "no-fix"})
+"""Of a message that is nobody's contract, and of a receiver without satellites, as in a garage: shown last, no more."""
 SHOWN_S: Final = 600.0
 """How long a message that could not be read is remembered in `state`."""
 READABLE, SOME, NONE = "readable", "some unreadable", "none readable"
@@ -63,7 +63,7 @@ class UnreadableMessages:
         kind.messages += 1
         kind.sample = _printable(payload[:_LOOKED_AT_BYTES].decode("utf-8", "replace"))
         kind.looks_like = looks_like(payload)
-        if reason == UNKNOWN_TOPIC:
+        if reason in NO_FAULTS:
             return
         self._unreadable_at_s = now_s
         if now_s - self._logged_at_s.get(reason, -LOGGED_EVERY_S) < LOGGED_EVERY_S:
@@ -84,8 +84,8 @@ class UnreadableMessages:
         return SOME if now_s - self.readable_at_s < SHOWN_S else NONE
 
     def rows(self) -> list[dict[str, Any]]:
-        """The kinds as plain values: the most frequent first, those of unknown topics last. Any thread may ask."""
-        kinds = sorted([*self._kinds.values()], key=lambda one: (one.reason == UNKNOWN_TOPIC, -one.messages))
+        """The kinds as plain values: the most frequent first, those that are no faults last. Any thread may ask."""
+        kinds = sorted([*self._kinds.values()], key=lambda one: (one.reason in NO_FAULTS, -one.messages))
         return [asdict(kind) for kind in kinds]
 
 
