@@ -156,13 +156,17 @@ def _json_value(payload: bytes) -> Any:
 
 def _number(value: Any) -> float | None:
     """A number, or a text that is nothing but one; None for anything else. JSON's true is an int to Python."""
+    if type(value) is float:
+        return value
     if isinstance(value, str):
         value = value.strip() if len(value) <= _MAX_NUMBER_CHARACTERS else ""
         return float(value) if _NUMBER.fullmatch(value) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if type(value) is int else None
 
 
 def _device_time_us(value: Any) -> int:
+    if type(value) is int and _YEAR_2000_S * 1000 <= value < _YEAR_2100_S * 1000:
+        return value * 1000
     number = value if type(value) is int else _number(value)
     if number is None and isinstance(value, str):
         time_us = _iso_us(value.strip())

@@ -222,11 +222,13 @@ class Intake:
         index = self._classify(message.topic)
         wall_us, monotonic_us = self.check_clocks()
         for place, one in enumerate(parsed):
-            self._count_left_out(one)
             if one.malformed:
+                _count(self.counters.malformed, one.malformed)
                 self.unreadable.add(message.topic, one.malformed, one.payload, now_s)
             else:
                 self.unreadable.readable_at_s = now_s
+            if one.unknown or one.unusable:
+                self._count_left_out(one)
             time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
             pending = PendingRecord(
                 index,
@@ -253,8 +255,6 @@ class Intake:
         self._group.add(now_s, size, urgent=self._urgent[index], records=len(parsed))
 
     def _count_left_out(self, parsed: Parsed) -> None:
-        if parsed.malformed:
-            _count(self.counters.malformed, parsed.malformed)
         for name in parsed.unknown:
             _count(self.counters.unknown_members, name[:MAX_NAME_CHARACTERS])
         for name in parsed.unusable:
