@@ -85,7 +85,7 @@ def broker_conf(
 ) -> None:
     """Print a Mosquitto configuration for the vehicle's own broker that keeps what comes while the agent is away.
 
-    Example: edge-agent broker-conf --config agent.toml > /etc/mosquitto/conf.d/vehicle.conf
+    Example: edge-agent broker-conf --config agent.toml > /etc/mosquitto/mosquitto.conf
     """
     from edge_agent.vehicle_broker import broker_conf as lines_for
 

@@ -61,13 +61,14 @@ class BrokerWatch:
 
 
 def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:
-    """The lines of a configuration for Mosquitto 2 that keeps what it acknowledges while the agent is away.
+    """The lines of a whole configuration for Mosquitto 2 that keeps what it acknowledges while the agent is away.
 
     `listen`: the address at which it listens, if it is not the one at which the agent looks for it.
     """
     address = listen or ("127.0.0.1" if intake.host == "localhost" else intake.host)
     is_open = intake.username is None and is_this_machine(address)
     yield f"# The vehicle's own broker, for edge-agent (intake: {intake.host}:{intake.port}). Mosquitto 2."
+    yield "# The whole of /etc/mosquitto/mosquitto.conf: beside Debian's own lines Mosquitto refuses to start."
     yield f"listener {intake.port} {address}"
     yield "protocol mqtt"
     if intake.tls is not None:
