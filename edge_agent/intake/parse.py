@@ -204,8 +204,6 @@ def _position(message: dict[str, Any], unusable: list[str]) -> Body:
         longitude -= 360  # of a device that counts eastward all around
     if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
         raise _MalformedMessage("impossible-position")
-    if latitude == longitude == 0:
-        raise _MalformedMessage("no-fix")
     fields = {"latitude": latitude, "longitude": longitude}
     for name in message.keys() & _OPTIONAL.keys():
         value, (least, greatest) = _number(message[name]), _OPTIONAL[name]

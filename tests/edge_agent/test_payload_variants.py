@@ -99,7 +99,7 @@ POSITIONS = [
     refused("latitude true", fix(latitude="true"), "wrong-fields"),
     refused("latitude null", fix(latitude="null", longitude="null"), "no-fix"),
     refused("latitude NaN", fix(latitude="NaN", longitude="NaN"), "no-fix"),
-    refused("null island", fix(latitude="0", longitude="0.0"), "no-fix"),
+    read("null island", fix(latitude="0", longitude="0.0"), Position(latitude=0, longitude=0)),
     refused("other names", f'{{"time":{T},"lat":53.55,"lon":9.99}}'.encode(), "wrong-fields"),
     # Arrays.
     Variant("an array of one", "vehicle/position", b"[" + fix() + b"]", [FIX]),
