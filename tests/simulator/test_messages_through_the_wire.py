@@ -39,7 +39,7 @@ def check(messages: list[VehicleMessage], expected: Counter[Made]) -> None:
 
 def test_a_generated_vehicle_arrives_as_it_was_made(tmp_path: Path) -> None:
     faults = Faults(duplicates=0.02, wrong_clocks=1, dirty=0.5)
-    scenario = generated_scenario(seed=7, vehicles=4, regions=("eu", "us"), duration_s=1800, faults=faults)
+    scenario = generated_scenario(seed=7, vehicles=6, regions=("eu", "us"), faults=faults)
     truth = run_in(tmp_path, scenario)
     for device in truth.devices:
         check([message for message in drive(scenario) if message.device == device], truth.records(device))
