@@ -77,7 +77,7 @@ def _dirty(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Itera
             write = rng.choice(_FORMS)
             try:
                 members = json.loads(message.payload)
-            except ValueError:
+            except (ValueError, RecursionError):
                 yield message
                 continue
             yield message._replace(written=write(members)) if isinstance(members, dict) else message
