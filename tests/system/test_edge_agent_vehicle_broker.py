@@ -17,7 +17,6 @@ from deploy.local.mosquitto import mosquitto_program
 from edge_agent.config import AgentSettings
 from edge_agent.inspection import exported_lines
 from settings import load
-from telemetry import Position
 from tests.edge_agent.process import AgentProcess, VehicleSensors
 from tests.edge_agent.test_payload_variants import VARIANTS
 from tests.system.vehicle_agent import running
@@ -25,24 +24,6 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 EVENT = b'{"time": 1795359064626, "name": "delivery"}'
-SAMPLE = (
-    "satellites",
-    "speed -1",
-    "altitude NaN",
-    "heading a rounded circle",
-    "accuracy -1",
-    "byte order mark",
-    "trailing NUL",
-    "coordinates as text",
-    "milliseconds with an exponent",
-    "ISO +0100",
-    "an array of three",
-    "a sensor of its own",
-    "list",
-    "ISO without zone",
-    "seconds",
-    "our event",
-)
 
 
 @pytest.fixture
@@ -151,7 +132,7 @@ def publish_positions(port: int, count: int) -> None:
 
 
 def test_variants_of_payloads_come_through_a_real_broker_as_they_are_read(tmp_path, broker):
-    chosen = [one for one in VARIANTS if one.name in SAMPLE]
+    chosen = [one for one in VARIANTS if one.topic.startswith("vehicle/")]  # to which the agent subscribes
     agent = AgentProcess(tmp_path, broker.port, {"eu": 1})
     expected: list[str] = []
     with running(agent):
@@ -164,4 +145,4 @@ def test_variants_of_payloads_come_through_a_real_broker_as_they_are_read(tmp_pa
         wait_until(lambda: agent.status()["head"] == len(expected))
     found = exported(agent)
     assert sorted(str(one["kind"]) for one in found) == sorted(expected)
-    assert sum(isinstance(one.expected, list) and isinstance(one.expected[0], Position) for one in chosen) >= 10
+    assert len(chosen) > 100
