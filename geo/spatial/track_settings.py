@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from settings import Settings
 
 
-class TrackSettings(Settings):
-    """What a track is made of. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap."""
+CLEANING_REACH_MS: Final = 900_000
+"""How far a cleaned place depends on others, apart from gaps: see `geo.spatial.standstill`."""
 
+
+class TrackSettings(Settings):
+    """What a track is made of. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap.
+
+    `rule`: `standstill` takes the noise of receivers out of the places, `every_fix` takes each place as it is reported.
+    `accuracy_not_said_m`: what is assumed of a fix that does not state its accuracy.
+    """
+
+    rule: Literal["standstill", "every_fix"] = "every_fix"
+    accuracy_not_said_m: Annotated[float, Field(gt=0, le=100)] = 20.0
     max_gap_s: Annotated[float, Field(gt=0)] = 300.0
     max_accuracy_m: Annotated[float, Field(gt=0)] | None = 100.0
     max_speed_mps: Annotated[float, Field(gt=0)] | None = 70.0
@@ -20,16 +30,25 @@ class TrackSettings(Settings):
 
     @property
     def margin_ms(self) -> int:
-        """How far from a moment fixes can have a say in it: a fix's verdict reaches over two gaps."""
-        return round(2_000 * self.max_gap_s)
+        """How long before a segment's end fixes can have a say in it: a fix's verdict reaches over two gaps.
+
+        Of a cleaned place, from the segment's first fix on, and over the gap with which a window of standing ends.
+        """
+        return math.ceil(2_000 * self.max_gap_s) + self._cleaning_ms(gaps=2)
 
     @property
     def reach_ahead_ms(self) -> int:
         """How long after a fix others have a say in the segment that it ends: from then on nothing changes any more.
 
-        Only its verdict looks ahead, at the next fix, and at that only within the gap.
+        Its verdict looks ahead, at the next fix, and at that only within the gap; a cleaned place looks further.
         """
-        return 0 if self.max_speed_mps is None else math.ceil(1_000 * self.max_gap_s)
+        verdict = 0 if self.max_speed_mps is None else math.ceil(1_000 * self.max_gap_s)
+        return verdict + self._cleaning_ms(gaps=1)
+
+    def _cleaning_ms(self, gaps: int) -> int:
+        if self.rule == "every_fix":
+            return 0
+        return CLEANING_REACH_MS + math.ceil(1_000 * gaps * self.max_gap_s)
 
     @classmethod
     def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from geo.spatial.fixes import Fixes
 from geo.spatial.geodesic import distance_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints
+from geo.spatial.standstill import clean_places, stated_accuracy
 from geo.spatial.track_settings import TrackSettings
 
 
@@ -31,6 +32,9 @@ class Tracks:
     `row[i]` is the row of `fixes` that is the track's i-th fix. `linked[i]`: a segment leads from fix i-1 to fix i
     (same device, no break between); `metres[i]` is its WGS84 length, else 0. `verdict` (a `Verdict`) has one value
     for each row of `fixes`. `gap_breaks` and `speed_breaks` count the breaks between neighbours of one device.
+
+    By the rule `standstill` the places of `fixes` are the cleaned ones. `still[i]`: the vehicle stands from fix i-1 to
+    fix i; that segment has no length and crosses nothing. `reported_m[i]` is the length between the reported places.
     """
 
     fixes: Fixes
@@ -40,6 +44,8 @@ class Tracks:
     verdict: NDArray[np.uint8]
     gap_breaks: int
     speed_breaks: int
+    still: Bools
+    reported_m: Floats
 
     def segments(self) -> Ints:
         """Positions i (in track order) of the fixes that end a segment."""
@@ -79,15 +85,37 @@ def build_tracks(fixes: Fixes, rules: TrackSettings | None = None) -> Tracks:
     same = _same_device(fixes, row)
     fast = near & _too_fast(fixes, row, metres, rules)
     linked = near & ~fast
-    return Tracks(
+    reported_m = np.where(linked, metres, 0.0)
+    tracks = Tracks(
         fixes=fixes,
         row=row,
         linked=linked,
-        metres=np.where(linked, metres, 0.0),
+        metres=reported_m,
         verdict=verdict,
         gap_breaks=int(np.count_nonzero(same & ~near)),
         speed_breaks=int(np.count_nonzero(fast)),
+        still=np.zeros(len(row), dtype=np.bool_),
+        reported_m=reported_m,
     )
+    return tracks if rules.rule == "every_fix" else _cleaned(tracks, rules)
+
+
+def _cleaned(tracks: Tracks, rules: TrackSettings) -> Tracks:
+    """The same tracks, on the places without the receivers' noise."""
+    fixes, row = tracks.fixes, tracks.row
+    places = clean_places(fixes, row, tracks.linked, tracks.metres, rules.accuracy_not_said_m)
+    if not places.moved.any():
+        return tracks
+    lat, lon = fixes.lat.copy(), fixes.lon.copy()
+    lat[row], lon[row] = places.lat, places.lon
+    fixes = replace(fixes, lat=lat, lon=lon)
+    metres = tracks.metres.copy()
+    other = places.moved.copy()
+    other[1:] |= places.moved[:-1]
+    end = np.flatnonzero(tracks.linked & other & ~places.still)
+    metres[end] = _metres(fixes, row[end - 1], row[end])
+    metres[places.still] = 0.0
+    return replace(tracks, fixes=fixes, metres=metres, still=places.still)
 
 
 def _ordered(fixes: Fixes, verdict: NDArray[np.uint8]) -> Ints:
@@ -143,8 +171,17 @@ def _metres(fixes: Fixes, start: Ints, end: Ints) -> Floats:
 def _too_fast(fixes: Fixes, row: Ints, metres: Floats, rules: TrackSettings) -> Bools:
     fast = np.zeros(len(row), dtype=np.bool_)
     if rules.max_speed_mps is not None:
-        fast[1:] = metres[1:] > rules.max_speed_mps * (np.diff(fixes.t_ms[row]) / 1000.0)
+        limit = rules.max_speed_mps * (np.diff(fixes.t_ms[row]) / 1000.0)
+        fast[1:] = metres[1:] > limit + _uncertain_m(fixes, row[:-1], row[1:], rules)
     return fast
+
+
+def _uncertain_m(fixes: Fixes, start: Ints, end: Ints, rules: TrackSettings) -> Floats | float:
+    """How much farther apart than they are two places may seem, by the accuracies of both."""
+    if rules.rule == "every_fix":
+        return 0.0
+    both = (stated_accuracy(fixes, rows) for rows in (start, end))
+    return sum(np.where(np.isnan(one), rules.accuracy_not_said_m, one) for one in both)
 
 
 def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSettings) -> Bools:
@@ -157,5 +194,6 @@ def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: Track
     before, after = row[suspect - 1], row[suspect + 1]
     past = _metres(fixes, before, after)
     limit = rules.max_speed_mps * ((fixes.t_ms[after] - fixes.t_ms[before]) / 1000.0)
+    limit += _uncertain_m(fixes, before, after, rules)
     outlier[suspect[past <= limit]] = True
     return outlier

@@ -1,0 +1,338 @@
+"""Where a vehicle truly was: one place while it stands, a smoothed way while it drives slowly.
+
+A receiver's places have noise: a parked vehicle seems to move, and a slow one to zigzag. The places of a track are
+cleaned from their neighbourhood, in time and in the noise that the accuracy states. Every value is a function of the
+fixes within `CLEANING_REACH_MS` and some gaps around it, decided with whole numbers: sums over a window are differences of
+cumulative sums in int64, exact wherever the arrays begin. So any cut and any order of the fixes give the same bytes.
+
+`docs/spatial.md` has the rules, `docs/decisions/0037` why.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from geo.spatial.fixes import Fixes
+from geo.spatial.ragged import Bools, Floats, Ints
+from geo.spatial.track_settings import CLEANING_REACH_MS
+
+PLACE_MS: Final = 150_000
+"""A standing fix gets the mean of its neighbours so far on each side; of all its stand, if that is twice as short."""
+CREEP_MS: Final = 300_000
+MAX_WINDOW_MS: Final = 300_000
+assert 2 * PLACE_MS + CREEP_MS + MAX_WINDOW_MS <= CLEANING_REACH_MS
+
+_UNIT: Final = 10**7  # places are whole numbers of 1e-7 degrees
+_TURN: Final = 360 * _UNIT
+_METRES_A_UNIT: Final = 6_371_008.8 * np.pi / 180.0 / _UNIT
+_BREAK_MS: Final = 3_600_000  # longer than any window
+_COARSE: Final = 3  # bits less for squares: sums of squares of 100 Hz stay below 2^63
+_MOST_IN_WINDOW: Final = 1 << 15
+_POLAR_DEG: Final = 89.5  # beyond, degrees of longitude are too short for whole numbers of them
+_LEAST_SIGMA_M, _MOST_SIGMA_M = 1.5, 50.0
+_NOT_SAID_MOVING: Final = 0.8  # of the accuracy that is assumed
+_SLOW_MPS: Final = 0.8
+_FEW: Final = 3
+_LEAST_SIDE_MS: Final = 60_000
+_SMOOTH_MS: Final = 60_000
+_ROUGH_FIXES, _ROUGH_MS = 15, 300_000
+_LENGTH: Final = 7.0  # of noise, that a smoothed way is to advance on each side
+_HALVES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_PARTS: Final = 64  # of a fix, in which half widths are counted
+
+
+class CleanPlaces(NamedTuple):
+    """Places of the kept fixes. `moved`: others than those reported; the rest keep every bit. `still`: the segment that
+    ends at the fix is standing."""
+
+    lat: Floats
+    lon: Floats
+    moved: Bools
+    still: Bools
+
+
+def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accuracy_not_said_m: float) -> CleanPlaces:
+    """Places of fixes (`row`, in the order of device and time), linked by segments of such lengths."""
+    lat, lon = fixes.lat[row], fixes.lon[row]
+    moved, still = np.zeros(len(row), dtype=np.bool_), np.zeros(len(row), dtype=np.bool_)
+    accuracy = stated_accuracy(fixes, row)
+    said = accuracy == accuracy
+    sigma = np.clip(np.where(said, accuracy, accuracy_not_said_m) / 2.0, _LEAST_SIGMA_M, _MOST_SIGMA_M)
+    slow = linked & (metres * metres <= (2.0 * _LENGTH) ** 2 * _of_ends(sigma * sigma))
+    slow[1:] &= (np.abs(lat[1:]) <= _POLAR_DEG) & (np.abs(lat[:-1]) <= _POLAR_DEG)
+    at = _tracks_with(slow, linked)
+    if len(at):
+        smooth = np.where(said, sigma, sigma * _NOT_SAID_MOVING)
+        track = _Track(fixes.t_ms[row[at]], lat[at], lon[at], linked[at], metres[at], slow[at], sigma[at], smooth[at])
+        some, x, y = track.cleaned()
+        lat[at[some]], lon[at[some]] = y, x
+        moved[at[some]], still[at] = True, track.still
+    return CleanPlaces(lat, lon, moved, still)
+
+
+def stated_accuracy(fixes: Fixes, row: Ints) -> Floats:
+    """What fixes say of their accuracy, NaN where nothing: also 0 and what is negative, the marks for *unknown*."""
+    if fixes.accuracy_m is None:
+        return np.full(len(row), np.nan)
+    accuracy = fixes.accuracy_m[row]
+    return np.where(accuracy > 0.0, accuracy, np.nan)
+
+
+def _of_ends(values: Floats) -> Floats:
+    """The mean of both ends of each segment."""
+    both = values.copy()
+    both[1:] = (values[1:] + values[:-1]) / 2.0
+    return both
+
+
+def _tracks_with(some: Bools, linked: Bools) -> Ints:
+    """The places of all fixes of unbroken tracks with some segment of a kind."""
+    number = np.cumsum(~linked) - 1
+    wanted = np.zeros(int(number[-1]) + 1 if len(number) else 0, dtype=np.bool_)
+    wanted[number[some]] = True
+    return np.flatnonzero(wanted[number])
+
+
+def _sums(values: Ints) -> Ints:
+    """Cumulative sums with a nought before them. They may wrap: differences below 2^63 are right all the same."""
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+class _Track:
+    """Fixes of unbroken tracks, one after the other; `still` is decided when it is made."""
+
+    def __init__(
+        self,
+        t_ms: Ints,
+        lat: Floats,
+        lon: Floats,
+        linked: Bools,
+        metres: Floats,
+        slow: Bools,
+        sigma: Floats,
+        smooth: Floats,
+    ) -> None:
+        self._count, self._metres, self._smooth = len(t_ms), metres, smooth
+        step = np.append(0, np.diff(t_ms))
+        # one clock for all: no window reaches over a break
+        self._clock = np.cumsum(np.where(linked, step, _BREAK_MS))
+        self._y = np.rint(lat * _UNIT).astype(np.int64)
+        self._x = _unwrapped(np.rint(lon * _UNIT).astype(np.int64), linked)
+        self._north: Final = _METRES_A_UNIT
+        self._east = _METRES_A_UNIT * np.cos(np.radians(lat))
+        self._sum_x, self._sum_y = _sums(self._x), _sums(self._y)
+        self._sum_square = _sums(np.rint(sigma * sigma * 1e4).astype(np.int64))
+        self._first = np.maximum.accumulate(np.where(linked, 0, np.arange(self._count)))
+        self.still = slow & self._covered(sigma)
+        self.still &= ~self._creeping()
+
+    def _covered(self, sigma: Floats) -> Bools:
+        """The segments that lie in some window over which the places scatter no more than their noise does."""
+        begin = np.arange(self._count)
+        lasts = np.rint(np.clip(12_000.0 / _SLOW_MPS * sigma, 20_000.0, MAX_WINDOW_MS)).astype(np.int64)
+        end = np.searchsorted(self._clock, self._clock + lasts)
+        end = np.minimum(end, self._count - 1)
+        begin = np.flatnonzero((self._first[end] <= begin) & (self._clock[end] - self._clock >= lasts) & (end > begin))
+        end = end[begin]
+        many = end - begin + 1
+        east, north = self._variances(begin, end + 1, many)
+        east *= self._east[begin] ** 2
+        north *= self._north**2
+        noise = (self._sum_square[end + 1] - self._sum_square[begin]) / (1e4 * many)
+        stands = east + north <= np.where(many <= _FEW, 3.5**2, 3.0**2) * noise
+        stands &= many <= _MOST_IN_WINDOW
+        reach = np.full(self._count, -1)
+        reach[begin[stands]] = end[stands]
+        covered = np.zeros(self._count, dtype=np.bool_)
+        covered[1:] = np.maximum.accumulate(reach)[:-1] >= np.arange(1, self._count)
+        return covered
+
+    def _variances(self, low: Ints, high: Ints, many: Ints) -> tuple[Floats, Floats]:
+        """Of longitudes and latitudes of windows, in units²."""
+        found = []
+        for values in (self._x >> _COARSE, self._y >> _COARSE):
+            sums, squares = _sums(values), _sums(values * values)
+            total = sums[high] - sums[low]
+            spread = many * (squares[high] - squares[low]) - total * total
+            found.append(spread.astype(np.float64) * float(1 << 2 * _COARSE) / (many.astype(np.float64) ** 2))
+        return found[0], found[1]
+
+    def _stands(self) -> tuple[Ints, Ints, Ints]:
+        """The fixes that stand, and the first and the last fix of the stand of each."""
+        place = np.arange(self._count)
+        goes_on = np.append(self.still[1:], False)
+        first = np.maximum.accumulate(np.where(self.still, 0, place))
+        last = np.minimum.accumulate(np.where(goes_on, self._count, place)[::-1])[::-1]
+        some = np.flatnonzero(self.still | goes_on)
+        return some, first[some], last[some]
+
+    def _around(self, some: Ints, first: Ints, last: Ints, reach_ms: int) -> tuple[Ints, Ints]:
+        """From which fix to which one the stand reaches, so far at most on each side."""
+        low = np.maximum(first, np.searchsorted(self._clock, self._clock[some] - reach_ms))
+        high = np.minimum(last, np.searchsorted(self._clock, self._clock[some] + reach_ms, side="right") - 1)
+        return low, high
+
+    def _creeping(self) -> Bools:
+        """The segments at whose ends the mean place of some time before is not that of the time after."""
+        some, first, last = self._stands()
+        low, high = self._around(some, first, last, CREEP_MS)
+        clock = self._clock
+        long = (clock[high] - clock[some] >= _LEAST_SIDE_MS) & (clock[some] - clock[low] >= _LEAST_SIDE_MS)
+        some, low, high = some[long], low[long], high[long]
+        before, after = some - low + 1, high - some + 1
+        east = self._mean(self._sum_x, self._x, some, some, high) - self._mean(self._sum_x, self._x, some, low, some)
+        north = self._mean(self._sum_y, self._y, some, some, high) - self._mean(self._sum_y, self._y, some, low, some)
+        noise = (self._sum_square[high + 1] - self._sum_square[low]) / (1e4 * (high - low + 1))
+        limit = np.where(np.minimum(before, after) <= _FEW, 8.5**2, 5.0**2)
+        creeps = np.zeros(self._count, dtype=np.bool_)
+        creeps[some] = (east * self._east[some]) ** 2 + (north * self._north) ** 2 > limit * noise
+        creeps[1:] |= creeps[:-1].copy()
+        return creeps
+
+    @staticmethod
+    def _mean(sums: Ints, values: Ints, own: Ints, low: Ints, high: Ints) -> Floats:
+        """The mean of `low .. high`, from the own value on: in units, small numbers."""
+        many = high - low + 1
+        return np.asarray((sums[high + 1] - sums[low] - many * values[own]) / many)
+
+    def cleaned(self) -> tuple[Ints, Floats, Floats]:
+        """The fixes that are moved, and their longitudes and latitudes."""
+        some, first, last = self._stands()
+        low, high = self._around(some, first, last, PLACE_MS)
+        short = self._clock[last] - self._clock[first] <= 2 * PLACE_MS
+        low, high = np.where(short, first, low), np.where(short, last, high)
+        many = high - low + 1
+        x = _longitude(self._sum_x[high + 1] - self._sum_x[low], many)
+        y = _degrees(self._sum_y[high + 1] - self._sum_y[low], many)
+        standing = np.zeros(self._count, dtype=np.bool_)
+        standing[some] = True
+        moving, half = self._half_widths(standing)
+        whole, part = half // _PARTS, half % _PARTS
+        low, high = moving - whole, moving + whole
+        weight = _PARTS * (2 * whole + 1) + 2 * part
+        # where the outermost have no part, they need not be there
+        left, right = np.maximum(low - 1, 0), np.minimum(high + 1, self._count - 1)
+        totals = (
+            _PARTS * (sums[high + 1] - sums[low]) + part * (values[left] + values[right])
+            for sums, values in ((self._sum_x, self._x), (self._sum_y, self._y))
+        )
+        smooth_x, smooth_y = _longitude(next(totals), weight), _degrees(next(totals), weight)
+        return np.append(some, moving), np.append(x, smooth_x), np.append(y, smooth_y)
+
+    def _half_widths(self, standing: Bools) -> tuple[Ints, Ints]:
+        """The moving fixes that are smoothed, and over how many parts of a fix on each side."""
+        count, metres = self._count, self._metres
+        # a window ends at a standing fix, and at the track's
+        place = np.arange(count)
+        begins = place == self._first
+        opens = begins | standing
+        opens[1:] |= standing[:-1]
+        first = np.maximum.accumulate(np.where(opens, place, 0))
+        last = np.minimum.accumulate(np.where(np.append(opens[1:], True), place, count)[::-1])[::-1]
+        room = np.where(standing, 0, np.minimum(place - first, last - place))
+        step = np.zeros(count)
+        step[:-1] = (metres[:-1] + metres[1:]) / 2.0
+        some = np.flatnonzero((room > 0) & (step < 2.0 * _LENGTH * self._smooth))
+        wanted = _LENGTH * np.minimum(self._smooth[some], 4.0 * self._roughness(some)) - step[some] / 2.0
+        some, wanted = some[wanted > 0.0], wanted[wanted > 0.0]
+        room = np.minimum(room[some], self._within(some, _SMOOTH_MS))
+        half = np.zeros(len(some), dtype=np.int64)
+        asked, before, reached = np.arange(len(some)), np.zeros(len(some), dtype=np.int64), np.zeros(len(some))
+        for width in _HALVES:
+            here = some[asked]
+            many = np.minimum(width, room[asked])
+            advance = self._advance(here, many)
+            enough = advance >= wanted[asked]
+            share = (wanted[asked] - reached) / np.where(enough, advance - reached, 1.0)
+            between = before * _PARTS + np.floor(share * ((many - before) * _PARTS)).astype(np.int64)
+            half[asked] = np.where(enough, between, many * _PARTS)
+            go_on = ~enough & (many == width)
+            asked, before, reached = asked[go_on], many[go_on], advance[go_on]
+            if not len(asked):
+                break
+        return some[half > 0], half[half > 0]
+
+    def _within(self, some: Ints, reach_ms: int) -> Ints:
+        """How many fixes lie within a time on each side of each."""
+        clock = self._clock[some]
+        before = some - np.searchsorted(self._clock, clock - reach_ms)
+        after = np.searchsorted(self._clock, clock + reach_ms, side="right") - 1 - some
+        return np.minimum(before, after)
+
+    def _roughness(self, some: Ints) -> Floats:
+        """The noise in each direction, by how second differences next to each other oppose: those of a bend do not."""
+        sums, pairs = self._opposing()
+        low, high = np.maximum(some - _ROUGH_FIXES, 0), np.minimum(some + _ROUGH_FIXES, self._count - 1)
+        wide = (self._clock[some] - self._clock[low] > _ROUGH_MS) | (self._clock[high] - self._clock[some] > _ROUGH_MS)
+        rows = np.flatnonzero(wide)
+        clock = self._clock[some[rows]]
+        low[rows] = np.maximum(low[rows], np.searchsorted(self._clock, clock - _ROUGH_MS))
+        high[rows] = np.minimum(high[rows], np.searchsorted(self._clock, clock + _ROUGH_MS, side="right") - 1)
+        many = np.maximum(pairs[high] - pairs[low], 1)
+        return np.sqrt(np.maximum(-(sums[high] - sums[low]) / (8e4 * many), 0.0))
+
+    def _opposing(self) -> tuple[Ints, Ints]:
+        """Sums of the products of neighbouring second differences (1e-4 m²), and how many there are, before each fix.
+
+        A fix is held against where it would be, at its time, on the line between its neighbours.
+        """
+        step = np.diff(self._clock).astype(np.float64)
+        inner = self._first[2:] <= np.arange(self._count - 2)
+        share = 2.0 / (step[:-1] + step[1:])
+        bend = []
+        for values in (self._x, self._y):
+            change = np.diff(values).astype(np.float64)
+            bend.append((change[1:] * step[:-1] - change[:-1] * step[1:]) * share)
+        east, north = bend[0] * self._east[1:-1], bend[1] * self._north
+        both = inner[1:] & inner[:-1]
+        product = np.where(both, east[1:] * east[:-1] + north[1:] * north[:-1], 0.0)
+        # the pair of the fixes 1 and 2 is the first: it counts from fix 1 on
+        opposing, pairs = np.zeros(self._count, dtype=np.int64), np.zeros(self._count, dtype=np.int64)
+        np.cumsum(np.rint(1e4 * product).astype(np.int64), out=opposing[2:-1])
+        np.cumsum(both, out=pairs[2:-1])
+        opposing[-1:], pairs[-1:] = opposing[-2:-1], pairs[-2:-1]
+        return opposing, pairs
+
+    def _advance(self, some: Ints, many: Ints) -> Floats:
+        """How far the mean of some fixes from each on is from the mean of as many up to it; half of the way on one
+        side, if that is more: there and back is an advance, too."""
+        low, high = some - many, some + many
+        metres = []
+        for sums, values, scale in (
+            (self._sum_x, self._x, self._east[some]),
+            (self._sum_y, self._y, self._north),
+        ):
+            own = values[some]
+            ahead, behind = sums[high + 1] - sums[some], sums[some + 1] - sums[low]
+            metres.append(
+                [
+                    (ahead - behind) / (many + 1) * scale,
+                    (values[high] - own) * (scale / 2.0),
+                    (own - values[low]) * (scale / 2.0),
+                ]
+            )
+        squares = [east * east + north * north for east, north in zip(*metres, strict=True)]
+        return np.sqrt(np.maximum(squares[0], np.maximum(squares[1], squares[2])))
+
+
+def _unwrapped(x: Ints, linked: Bools) -> Ints:
+    """Longitudes that go on beyond 180° within a track."""
+    step = np.append(0, np.diff(x))
+    turn = np.where(linked & (np.abs(step) > _TURN // 2), -np.sign(step), 0)
+    return x + _TURN * np.cumsum(turn) if turn.any() else x
+
+
+def _degrees(total: Ints, weight: Ints) -> Floats:
+    """A mean of whole places, in degrees: the same bytes for the same ones."""
+    whole, rest = np.divmod(total, weight)
+    return np.asarray((whole + rest / weight) / _UNIT)
+
+
+def _longitude(total: Ints, weight: Ints) -> Floats:
+    whole, rest = np.divmod(total, weight)
+    whole = (whole + _TURN // 2) % _TURN - _TURN // 2
+    return np.asarray((whole + rest / weight) / _UNIT)
