@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from geo.spatial.fixes import Fixes
-from geo.spatial.ragged import Bools, Floats, Ints
+from geo.spatial.ragged import Bools, Floats, Ints, Points
 from geo.spatial.track_settings import CLEANING_REACH_MS
 
 PLACE_MS: Final = 150_000
@@ -35,11 +35,15 @@ _LEAST_SIGMA_M, _MOST_SIGMA_M = 1.5, 50.0
 _NOT_SAID_MOVING: Final = 0.8  # of the accuracy that is assumed
 _SLOW_MPS: Final = 0.8
 _FEW: Final = 3
+_REST_MPS, _TRUST_MS = 0.6, 60_000
 _LEAST_SIDE_MS: Final = 60_000
 _SMOOTH_MS: Final = 60_000
+_MOST_BEND: Final = 9.0  # of noise, of a second difference that may come of it
 _ROUGH_FIXES, _ROUGH_MS = 15, 300_000
 _LENGTH: Final = 7.0  # of noise, that a smoothed way is to advance on each side
 _HALVES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_NARROWINGS: Final = 2
+_BEND: Final = 8.0
 _PARTS: Final = 64  # of a fix, in which half widths are counted
 
 
@@ -65,7 +69,11 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
     at = _tracks_with(slow, linked)
     if len(at):
         smooth = np.where(said, sigma, sigma * _NOT_SAID_MOVING)
-        track = _Track(fixes.t_ms[row[at]], lat[at], lon[at], linked[at], metres[at], slow[at], sigma[at], smooth[at])
+        speed = None if fixes.speed_mps is None else fixes.speed_mps[row[at]]
+        track = _Track(
+            fixes.t_ms[row[at]], lat[at], lon[at], linked[at], metres[at], sigma[at], smooth=smooth[at], speed=speed
+        )
+        track.decide(slow[at])
         some, x, y = track.cleaned()
         lat[at[some]], lon[at[some]] = y, x
         moved[at[some]], still[at] = True, track.still
@@ -112,11 +120,12 @@ class _Track:
         lon: Floats,
         linked: Bools,
         metres: Floats,
-        slow: Bools,
         sigma: Floats,
+        *,
         smooth: Floats,
+        speed: Floats | None,
     ) -> None:
-        self._count, self._metres, self._smooth = len(t_ms), metres, smooth
+        self._count, self._metres, self._sigma, self._smooth, self._speed = len(t_ms), metres, sigma, smooth, speed
         step = np.append(0, np.diff(t_ms))
         # one clock for all: no window reaches over a break
         self._clock = np.cumsum(np.where(linked, step, _BREAK_MS))
@@ -127,13 +136,54 @@ class _Track:
         self._sum_x, self._sum_y = _sums(self._x), _sums(self._y)
         self._sum_square = _sums(np.rint(sigma * sigma * 1e4).astype(np.int64))
         self._first = np.maximum.accumulate(np.where(linked, 0, np.arange(self._count)))
-        self.still = slow & self._covered(sigma)
+        self.still = np.zeros(self._count, dtype=np.bool_)
+
+    def decide(self, slow: Bools) -> None:
+        """Find the standing segments among slow ones."""
+        self.still = slow & self._covered()
+        if self._speed is not None:
+            self.still |= slow & self._at_rest(self._speed)
         self.still &= ~self._creeping()
 
-    def _covered(self, sigma: Floats) -> Bools:
+    def _at_rest(self, speed: Floats) -> Bools:
+        """The segments at both ends of which a speed next to nought is reported that the places do not belie.
+
+        They do where the mean place of a minute before is farther from that of the minute after than the noise and
+        the reported speeds explain: so a constant 0, or the wheels' speed on a ferry, is no standing.
+        """
+        says = np.where(speed >= 0.0, np.minimum(speed, 1e3), 0.0)  # NaN and what is negative: not said
+        whole = np.rint(says * 1_000.0).astype(np.int64)
+        step = np.diff(self._clock)
+        step[self._first[1:] == np.arange(1, self._count)] = 0
+        driven = _sums((whole[1:] + whole[:-1]) * step // 2_000)
+        some = np.flatnonzero((speed >= 0.0) & (speed < _REST_MPS))
+        low, high = self._around(some, self._first[some], np.full(len(some), self._count), _TRUST_MS)
+        east, north = self._change(some, low, high)
+        noise = np.sqrt(self._variance(low, high))
+        explained = 6.0 * noise + (driven[high] - driven[low]) / 1_000.0
+        rest = np.zeros(self._count, dtype=np.bool_)
+        rest[some] = east * east + north * north <= explained * explained
+        both = rest.copy()
+        both[1:] &= rest[:-1]
+        variance = self._sigma * self._sigma
+        both[1:] &= self._metres[1:] ** 2 <= 36.0 * (variance[1:] + variance[:-1])
+        return both
+
+    def _variance(self, low: Ints, high: Ints) -> Floats:
+        return np.asarray((self._sum_square[high + 1] - self._sum_square[low]) / (1e4 * (high - low + 1)))
+
+    def _change(self, some: Ints, low: Ints, high: Ints) -> Points:
+        """Metres from the mean place of `low .. some` to that of `some .. high`."""
+        found = []
+        for sums, values, scale in ((self._sum_x, self._x, self._east[some]), (self._sum_y, self._y, self._north)):
+            after, before = (self._mean(sums, values, some, *ends) for ends in ((some, high), (low, some)))
+            found.append((after - before) * scale)
+        return found[0], found[1]
+
+    def _covered(self) -> Bools:
         """The segments that lie in some window over which the places scatter no more than their noise does."""
         begin = np.arange(self._count)
-        lasts = np.rint(np.clip(12_000.0 / _SLOW_MPS * sigma, 20_000.0, MAX_WINDOW_MS)).astype(np.int64)
+        lasts = np.rint(np.clip(12_000.0 / _SLOW_MPS * self._sigma, 20_000.0, MAX_WINDOW_MS)).astype(np.int64)
         end = np.searchsorted(self._clock, self._clock + lasts)
         end = np.minimum(end, self._count - 1)
         begin = np.flatnonzero((self._first[end] <= begin) & (self._clock[end] - self._clock >= lasts) & (end > begin))
@@ -142,7 +192,7 @@ class _Track:
         east, north = self._variances(begin, end + 1, many)
         east *= self._east[begin] ** 2
         north *= self._north**2
-        noise = (self._sum_square[end + 1] - self._sum_square[begin]) / (1e4 * many)
+        noise = self._variance(begin, end)
         stands = east + north <= np.where(many <= _FEW, 3.5**2, 3.0**2) * noise
         stands &= many <= _MOST_IN_WINDOW
         reach = np.full(self._count, -1)
@@ -183,13 +233,11 @@ class _Track:
         clock = self._clock
         long = (clock[high] - clock[some] >= _LEAST_SIDE_MS) & (clock[some] - clock[low] >= _LEAST_SIDE_MS)
         some, low, high = some[long], low[long], high[long]
-        before, after = some - low + 1, high - some + 1
-        east = self._mean(self._sum_x, self._x, some, some, high) - self._mean(self._sum_x, self._x, some, low, some)
-        north = self._mean(self._sum_y, self._y, some, some, high) - self._mean(self._sum_y, self._y, some, low, some)
-        noise = (self._sum_square[high + 1] - self._sum_square[low]) / (1e4 * (high - low + 1))
-        limit = np.where(np.minimum(before, after) <= _FEW, 8.5**2, 5.0**2)
+        east, north = self._change(some, low, high)
+        few = np.minimum(some - low, high - some) < _FEW
+        limit = np.where(few, 8.5**2, 5.0**2)
         creeps = np.zeros(self._count, dtype=np.bool_)
-        creeps[some] = (east * self._east[some]) ** 2 + (north * self._north) ** 2 > limit * noise
+        creeps[some] = east * east + north * north > limit * self._variance(low, high)
         creeps[1:] |= creeps[:-1].copy()
         return creeps
 
@@ -211,17 +259,57 @@ class _Track:
         standing = np.zeros(self._count, dtype=np.bool_)
         standing[some] = True
         moving, half = self._half_widths(standing)
+        total_x, total_y, weight = self._box(moving, half)
+        smooth_x, smooth_y = _longitude(total_x, weight), _degrees(total_y, weight)
+        return np.append(some, moving), np.append(x, smooth_x), np.append(y, smooth_y)
+
+    def _box(self, some: Ints, half: Ints) -> tuple[Ints, Ints, Ints]:
+        """The sums of places over so many parts of a fix on each side, and their weight."""
         whole, part = half // _PARTS, half % _PARTS
-        low, high = moving - whole, moving + whole
-        weight = _PARTS * (2 * whole + 1) + 2 * part
+        low, high = some - whole, some + whole
         # where the outermost have no part, they need not be there
         left, right = np.maximum(low - 1, 0), np.minimum(high + 1, self._count - 1)
-        totals = (
+        x, y = (
             _PARTS * (sums[high + 1] - sums[low]) + part * (values[left] + values[right])
             for sums, values in ((self._sum_x, self._x), (self._sum_y, self._y))
         )
-        smooth_x, smooth_y = _longitude(next(totals), weight), _degrees(next(totals), weight)
-        return np.append(some, moving), np.append(x, smooth_x), np.append(y, smooth_y)
+        return x, y, _PARTS * (2 * whole + 1) + 2 * part
+
+    def _offset(self, some: Ints, half: Ints) -> Points:
+        """Metres from each fix to the mean around it, east and north."""
+        x, y, weight = self._box(some, half)
+        east = (x - weight * self._x[some]) / weight * self._east[some]
+        return east, (y - weight * self._y[some]) / weight * self._north
+
+    def _narrowed(self, some: Ints, half: Ints, wanted: Floats, rough: Floats) -> Ints:
+        """Half widths, halved where the way bends within them: where the place is moved sideways more than by noise."""
+        asked = np.arange(len(some))
+        for _ in range(_NARROWINGS):
+            asked = asked[half[asked] >= _PARTS]
+            here, wide = some[asked], half[asked]
+            narrow = wide // 2
+            ahead_east, ahead_north = self._ahead(here, np.maximum(wide // _PARTS, 1))
+            (east, north), (other_east, other_north) = self._offset(here, wide), self._offset(here, narrow)
+            sideways = (east - other_east) * ahead_north - (north - other_north) * ahead_east
+            noise = 1.0 / (2.0 * narrow / _PARTS + 1.0) - 1.0 / (2.0 * wide / _PARTS + 1.0)
+            length = ahead_east * ahead_east + ahead_north * ahead_north
+            bends = sideways * sideways > _BEND * rough[asked] ** 2 * noise * length
+            # where it hardly moves, a narrow window has more noise and no less of a bend
+            bends &= self._advance(here, np.maximum(narrow // _PARTS, 1)) >= wanted[asked] / 3.0
+            wanted[asked] /= 2.0
+            asked = asked[bends]
+            half[asked] = narrow[bends]
+            if not len(asked):
+                break
+        return half
+
+    def _ahead(self, some: Ints, many: Ints) -> Points:
+        """Metres from the mean of some fixes up to each to the mean of as many from it on."""
+        found = []
+        for sums, scale in ((self._sum_x, self._east[some]), (self._sum_y, self._north)):
+            ahead, behind = sums[some + many + 1] - sums[some], sums[some + 1] - sums[some - many]
+            found.append((ahead - behind) / (many + 1) * scale)
+        return found[0], found[1]
 
     def _half_widths(self, standing: Bools) -> tuple[Ints, Ints]:
         """The moving fixes that are smoothed, and over how many parts of a fix on each side."""
@@ -237,8 +325,10 @@ class _Track:
         step = np.zeros(count)
         step[:-1] = (metres[:-1] + metres[1:]) / 2.0
         some = np.flatnonzero((room > 0) & (step < 2.0 * _LENGTH * self._smooth))
-        wanted = _LENGTH * np.minimum(self._smooth[some], 4.0 * self._roughness(some)) - step[some] / 2.0
-        some, wanted = some[wanted > 0.0], wanted[wanted > 0.0]
+        rough = self._roughness(some)
+        wanted = _LENGTH * np.minimum(self._smooth[some], 4.0 * rough) - step[some] / 2.0
+        positive = wanted > 0.0
+        some, wanted, rough = some[positive], wanted[positive], rough[positive]
         room = np.minimum(room[some], self._within(some, _SMOOTH_MS))
         half = np.zeros(len(some), dtype=np.int64)
         asked, before, reached = np.arange(len(some)), np.zeros(len(some), dtype=np.int64), np.zeros(len(some))
@@ -254,6 +344,7 @@ class _Track:
             asked, before, reached = asked[go_on], many[go_on], advance[go_on]
             if not len(asked):
                 break
+        half = self._narrowed(some, half, wanted, rough)
         return some[half > 0], half[half > 0]
 
     def _within(self, some: Ints, reach_ms: int) -> Ints:
@@ -288,7 +379,8 @@ class _Track:
             change = np.diff(values).astype(np.float64)
             bend.append((change[1:] * step[:-1] - change[:-1] * step[1:]) * share)
         east, north = bend[0] * self._east[1:-1], bend[1] * self._north
-        both = inner[1:] & inner[:-1]
+        noisy = inner & (east * east + north * north <= (_MOST_BEND * self._smooth[1:-1]) ** 2)
+        both = noisy[1:] & noisy[:-1]
         product = np.where(both, east[1:] * east[:-1] + north[1:] * north[:-1], 0.0)
         # the pair of the fixes 1 and 2 is the first: it counts from fix 1 on
         opposing, pairs = np.zeros(self._count, dtype=np.int64), np.zeros(self._count, dtype=np.int64)

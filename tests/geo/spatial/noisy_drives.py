@@ -20,12 +20,14 @@ _SIDEWAYS: Final = 2.5
 
 class Receiver(NamedTuple):
     """How places are reported: a fix each `every_s`, with noise of `sigma_m` in each direction (`memory_s`: its
-    correlation time, 0: white). `accuracy_m`: what each fix says of itself; None: twice the noise; NaN: nothing."""
+    correlation time, 0: white). `accuracy_m`: what each fix says of itself; None: twice the noise; NaN: nothing.
+    `speed`: the noise of reported speeds, m/s; None: none is reported."""
 
     every_s: float = 1.0
     sigma_m: float = 4.0
     memory_s: float = 0.0
     accuracy_m: float | None = None
+    speed: float | None = None
 
 
 class Drive(NamedTuple):
@@ -117,15 +119,26 @@ def noise(random: np.random.Generator, t_ms: Ints, receiver: Receiver) -> Floats
 
 
 def reported(
-    east_m: Floats, north_m: Floats, t_ms: Ints, receiver: Receiver, seed: int, *, home: tuple[float, float] = HOME
+    east_m: Floats,
+    north_m: Floats,
+    t_ms: Ints,
+    receiver: Receiver,
+    seed: int,
+    *,
+    speed_mps: Floats | None = None,
+    home: tuple[float, float] = HOME,
 ) -> Drive:
     """What a receiver says of places at times."""
     off = noise(np.random.default_rng(seed), t_ms, receiver)
     (lon, lat), (x, y) = degrees_of(east_m, north_m, home), degrees_of(east_m + off[0], north_m + off[1], home)
     said = 2.0 * receiver.sigma_m if receiver.accuracy_m is None else receiver.accuracy_m
     device, accuracy = np.zeros(len(t_ms), np.int64), np.full(len(t_ms), said)
+    speed = None
+    if receiver.speed is not None:
+        truly = np.zeros(len(t_ms)) if speed_mps is None else speed_mps
+        speed = np.abs(truly + np.random.default_rng([seed, 2]).normal(0.0, receiver.speed, len(t_ms)))
     return Drive(
-        Fixes(device=device, t_ms=t_ms, lat=y, lon=x, accuracy_m=accuracy),
+        Fixes(device=device, t_ms=t_ms, lat=y, lon=x, accuracy_m=accuracy, speed_mps=speed),
         Fixes(device=device, t_ms=t_ms, lat=lat, lon=lon),
     )
 
@@ -141,9 +154,11 @@ def drive(road: Road, receiver: Receiver, seed: int, *, wait_s: float = 300.0) -
     most = road.seconds
     t_s = np.arange(0.0, wait_s + most + wait_s, receiver.every_s)
     east, north = road.driven(t_s - wait_s)
+    speed = np.hypot(*(after - before for after, before in zip(road.driven(t_s - wait_s + 0.1), (east, north)))) / 0.1
     arrived = np.flatnonzero((east != east[-1]) | (north != north[-1])).max() * receiver.every_s
     some = t_s <= arrived + wait_s
-    return reported(east[some], north[some], START_MS + np.rint(t_s[some] * 1000).astype(np.int64), receiver, seed)
+    t_ms = START_MS + np.rint(t_s[some] * 1000).astype(np.int64)
+    return reported(east[some], north[some], t_ms, receiver, seed, speed_mps=speed[some])
 
 
 def city(seed: int) -> Road:
