@@ -68,7 +68,10 @@ def joined_runs(parts: Iterable[ZoneRuns]) -> ZoneRuns:
 
 
 def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
-    """Pieces from runs over `segments` (those of `tracks`), with their metres and milliseconds."""
+    """Pieces from runs over `segments` (those of `tracks`), with their metres and milliseconds.
+
+    Of a segment on which the vehicle stands they have no metres and no entry: its places differ by noise alone.
+    """
     ends = tracks.segments()[runs.segment]
     metres = tracks.metres[ends]
     # Whole segments have their length from the track already, and a geodesic is found by iteration.
@@ -76,5 +79,7 @@ def measured(tracks: Tracks, segments: Segments, runs: ZoneRuns) -> Pieces:
     from_x, from_y = segments.at(runs.segment[part], runs.start[part])
     to_x, to_y = segments.at(runs.segment[part], runs.end[part])
     metres[part] = distance_m(from_x, from_y, to_x, to_y)
+    still = tracks.still[ends]
+    metres[still] = 0.0
     ms = (segments.end_ms - segments.start_ms)[runs.segment] * (runs.end - runs.start)
-    return Pieces(tracks.row[ends], runs.zone, metres, ms, runs.entry, runs.start, runs.end)
+    return Pieces(tracks.row[ends], runs.zone, metres, ms, runs.entry & ~still, runs.start, runs.end)

@@ -2,8 +2,8 @@
 
 A receiver's places have noise: a parked vehicle seems to move, and a slow one to zigzag. The places of a track are
 cleaned from their neighbourhood, in time and in the noise that the accuracy states. Every value is a function of the
-fixes within `CLEANING_REACH_MS` and some gaps around it, decided with whole numbers: sums over a window are differences of
-cumulative sums in int64, exact wherever the arrays begin. So any cut and any order of the fixes give the same bytes.
+fixes within `CLEANING_REACH_MS` and some gaps around it, decided with whole numbers: sums over a window are differences
+of cumulative sums in int64, exact wherever the arrays begin. So any cut and any order of the fixes give the same bytes.
 
 `docs/spatial.md` has the rules, `docs/decisions/0037` why.
 """
@@ -18,11 +18,12 @@ from geo.spatial.fixes import Fixes
 from geo.spatial.ragged import Bools, Floats, Ints, Points
 from geo.spatial.track_settings import CLEANING_REACH_MS
 
-PLACE_MS: Final = 150_000
+PLACE_MS: Final = 135_000
 """A standing fix gets the mean of its neighbours so far on each side; of all its stand, if that is twice as short."""
+SMOOTH_MS: Final = 30_000
 CREEP_MS: Final = 300_000
 MAX_WINDOW_MS: Final = 300_000
-assert 2 * PLACE_MS + CREEP_MS + MAX_WINDOW_MS <= CLEANING_REACH_MS
+assert SMOOTH_MS + 2 * PLACE_MS + CREEP_MS + MAX_WINDOW_MS <= CLEANING_REACH_MS
 
 _UNIT: Final = 10**7  # places are whole numbers of 1e-7 degrees
 _TURN: Final = 360 * _UNIT
@@ -35,9 +36,8 @@ _LEAST_SIGMA_M, _MOST_SIGMA_M = 1.5, 50.0
 _NOT_SAID_MOVING: Final = 0.8  # of the accuracy that is assumed
 _SLOW_MPS: Final = 0.8
 _FEW: Final = 3
-_REST_MPS, _TRUST_MS = 0.6, 60_000
+_REST_MPS, _SPEED_MS, _TRUST_MS = 0.6, 3_000, 60_000
 _LEAST_SIDE_MS: Final = 60_000
-_SMOOTH_MS: Final = 60_000
 _MOST_BEND: Final = 9.0  # of noise, of a second difference that may come of it
 _ROUGH_FIXES, _ROUGH_MS = 15, 300_000
 _LENGTH: Final = 7.0  # of noise, that a smoothed way is to advance on each side
@@ -62,7 +62,7 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
     lat, lon = fixes.lat[row], fixes.lon[row]
     moved, still = np.zeros(len(row), dtype=np.bool_), np.zeros(len(row), dtype=np.bool_)
     accuracy = stated_accuracy(fixes, row)
-    said = accuracy == accuracy
+    said = ~np.isnan(accuracy)
     sigma = np.clip(np.where(said, accuracy, accuracy_not_said_m) / 2.0, _LEAST_SIGMA_M, _MOST_SIGMA_M)
     slow = linked & (metres * metres <= (2.0 * _LENGTH) ** 2 * _of_ends(sigma * sigma))
     slow[1:] &= (np.abs(lat[1:]) <= _POLAR_DEG) & (np.abs(lat[:-1]) <= _POLAR_DEG)
@@ -71,7 +71,14 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
         smooth = np.where(said, sigma, sigma * _NOT_SAID_MOVING)
         speed = None if fixes.speed_mps is None else fixes.speed_mps[row[at]]
         track = _Track(
-            fixes.t_ms[row[at]], lat[at], lon[at], linked[at], metres[at], sigma[at], smooth=smooth[at], speed=speed
+            fixes.t_ms[row[at]],
+            lat[at],
+            lon[at],
+            linked[at],
+            metres=metres[at],
+            sigma=sigma[at],
+            smooth=smooth[at],
+            speed=speed,
         )
         track.decide(slow[at])
         some, x, y = track.cleaned()
@@ -119,9 +126,9 @@ class _Track:
         lat: Floats,
         lon: Floats,
         linked: Bools,
+        *,
         metres: Floats,
         sigma: Floats,
-        *,
         smooth: Floats,
         speed: Floats | None,
     ) -> None:
@@ -156,7 +163,8 @@ class _Track:
         step = np.diff(self._clock)
         step[self._first[1:] == np.arange(1, self._count)] = 0
         driven = _sums((whole[1:] + whole[:-1]) * step // 2_000)
-        some = np.flatnonzero((speed >= 0.0) & (speed < _REST_MPS))
+        some = np.flatnonzero((speed >= 0.0) & (speed < 2.0 * _REST_MPS))
+        some = some[self._is_slow(some, whole)]
         low, high = self._around(some, self._first[some], np.full(len(some), self._count), _TRUST_MS)
         east, north = self._change(some, low, high)
         noise = np.sqrt(self._variance(low, high))
@@ -168,6 +176,14 @@ class _Track:
         variance = self._sigma * self._sigma
         both[1:] &= self._metres[1:] ** 2 <= 36.0 * (variance[1:] + variance[:-1])
         return both
+
+    def _is_slow(self, some: Ints, mm_s: Ints) -> Bools:
+        """Is the mean of the speeds of some seconds before, or of those after, next to nought? One may be off."""
+        sums = _sums(mm_s)
+        low, high = self._around(some, self._first[some], np.full(len(some), self._count), _SPEED_MS)
+        before = (sums[some + 1] - sums[low]) / (some - low + 1)
+        after = (sums[high + 1] - sums[some]) / (high - some + 1)
+        return np.asarray(np.minimum(before, after) < 1_000.0 * _REST_MPS)
 
     def _variance(self, low: Ints, high: Ints) -> Floats:
         return np.asarray((self._sum_square[high + 1] - self._sum_square[low]) / (1e4 * (high - low + 1)))
@@ -193,7 +209,7 @@ class _Track:
         east *= self._east[begin] ** 2
         north *= self._north**2
         noise = self._variance(begin, end)
-        stands = east + north <= np.where(many <= _FEW, 3.5**2, 3.0**2) * noise
+        stands = east + north <= np.where(many <= _FEW, 4.2**2, 3.0**2) * noise
         stands &= many <= _MOST_IN_WINDOW
         reach = np.full(self._count, -1)
         reach[begin[stands]] = end[stands]
@@ -249,19 +265,21 @@ class _Track:
 
     def cleaned(self) -> tuple[Ints, Floats, Floats]:
         """The fixes that are moved, and their longitudes and latitudes."""
+        # the noise of places as they were reported
+        opposing = self._opposing()
         some, first, last = self._stands()
         low, high = self._around(some, first, last, PLACE_MS)
         short = self._clock[last] - self._clock[first] <= 2 * PLACE_MS
         low, high = np.where(short, first, low), np.where(short, last, high)
-        many = high - low + 1
-        x = _longitude(self._sum_x[high + 1] - self._sum_x[low], many)
-        y = _degrees(self._sum_y[high + 1] - self._sum_y[low], many)
-        standing = np.zeros(self._count, dtype=np.bool_)
-        standing[some] = True
-        moving, half = self._half_widths(standing)
+        twice = 2 * (high - low + 1)
+        x, y = ((2 * (sums[high + 1] - sums[low]) + twice // 2) // twice for sums in (self._sum_x, self._sum_y))
+        # from here on what stands has no noise, also for its neighbours
+        self._x[some], self._y[some] = x, y
+        self._sum_x, self._sum_y = _sums(self._x), _sums(self._y)
+        moving, half = self._half_widths(some, opposing)
         total_x, total_y, weight = self._box(moving, half)
-        smooth_x, smooth_y = _longitude(total_x, weight), _degrees(total_y, weight)
-        return np.append(some, moving), np.append(x, smooth_x), np.append(y, smooth_y)
+        longitude = np.append(_longitude(x, np.ones_like(x)), _longitude(total_x, weight))
+        return np.append(some, moving), longitude, np.append(_degrees(y, np.ones_like(y)), _degrees(total_y, weight))
 
     def _box(self, some: Ints, half: Ints) -> tuple[Ints, Ints, Ints]:
         """The sums of places over so many parts of a fix on each side, and their weight."""
@@ -311,25 +329,21 @@ class _Track:
             found.append((ahead - behind) / (many + 1) * scale)
         return found[0], found[1]
 
-    def _half_widths(self, standing: Bools) -> tuple[Ints, Ints]:
+    def _half_widths(self, standing: Ints, opposing: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
         """The moving fixes that are smoothed, and over how many parts of a fix on each side."""
-        count, metres = self._count, self._metres
-        # a window ends at a standing fix, and at the track's
-        place = np.arange(count)
-        begins = place == self._first
-        opens = begins | standing
-        opens[1:] |= standing[:-1]
-        first = np.maximum.accumulate(np.where(opens, place, 0))
-        last = np.minimum.accumulate(np.where(np.append(opens[1:], True), place, count)[::-1])[::-1]
-        room = np.where(standing, 0, np.minimum(place - first, last - place))
-        step = np.zeros(count)
+        place, metres = np.arange(self._count), self._metres
+        # a window ends at the track's ends
+        last = np.minimum.accumulate(np.where(np.append(self._first[1:] == place[1:], True), place, self._count)[::-1])
+        room = np.minimum(place - self._first, last[::-1] - place)
+        room[standing] = 0
+        step = np.zeros(self._count)
         step[:-1] = (metres[:-1] + metres[1:]) / 2.0
         some = np.flatnonzero((room > 0) & (step < 2.0 * _LENGTH * self._smooth))
-        rough = self._roughness(some)
+        rough = self._roughness(some, *opposing)
         wanted = _LENGTH * np.minimum(self._smooth[some], 4.0 * rough) - step[some] / 2.0
         positive = wanted > 0.0
         some, wanted, rough = some[positive], wanted[positive], rough[positive]
-        room = np.minimum(room[some], self._within(some, _SMOOTH_MS))
+        room = np.minimum(room[some], self._within(some, SMOOTH_MS))
         half = np.zeros(len(some), dtype=np.int64)
         asked, before, reached = np.arange(len(some)), np.zeros(len(some), dtype=np.int64), np.zeros(len(some))
         for width in _HALVES:
@@ -352,11 +366,10 @@ class _Track:
         clock = self._clock[some]
         before = some - np.searchsorted(self._clock, clock - reach_ms)
         after = np.searchsorted(self._clock, clock + reach_ms, side="right") - 1 - some
-        return np.minimum(before, after)
+        return np.asarray(np.minimum(before, after), dtype=np.int64)
 
-    def _roughness(self, some: Ints) -> Floats:
+    def _roughness(self, some: Ints, sums: Ints, pairs: Ints) -> Floats:
         """The noise in each direction, by how second differences next to each other oppose: those of a bend do not."""
-        sums, pairs = self._opposing()
         low, high = np.maximum(some - _ROUGH_FIXES, 0), np.minimum(some + _ROUGH_FIXES, self._count - 1)
         wide = (self._clock[some] - self._clock[low] > _ROUGH_MS) | (self._clock[high] - self._clock[some] > _ROUGH_MS)
         rows = np.flatnonzero(wide)
@@ -364,7 +377,7 @@ class _Track:
         low[rows] = np.maximum(low[rows], np.searchsorted(self._clock, clock - _ROUGH_MS))
         high[rows] = np.minimum(high[rows], np.searchsorted(self._clock, clock + _ROUGH_MS, side="right") - 1)
         many = np.maximum(pairs[high] - pairs[low], 1)
-        return np.sqrt(np.maximum(-(sums[high] - sums[low]) / (8e4 * many), 0.0))
+        return np.asarray(np.sqrt(np.maximum(-(sums[high] - sums[low]) / (8e4 * many), 0.0)))
 
     def _opposing(self) -> tuple[Ints, Ints]:
         """Sums of the products of neighbouring second differences (1e-4 m²), and how many there are, before each fix.
@@ -408,7 +421,7 @@ class _Track:
                 ]
             )
         squares = [east * east + north * north for east, north in zip(*metres, strict=True)]
-        return np.sqrt(np.maximum(squares[0], np.maximum(squares[1], squares[2])))
+        return np.asarray(np.sqrt(np.maximum(squares[0], np.maximum(squares[1], squares[2]))))
 
 
 def _unwrapped(x: Ints, linked: Bools) -> Ints:

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from settings import Settings
 
-
 CLEANING_REACH_MS: Final = 900_000
 """How far a cleaned place depends on others, apart from gaps: see `geo.spatial.standstill`."""
 

@@ -154,7 +154,8 @@ def drive(road: Road, receiver: Receiver, seed: int, *, wait_s: float = 300.0) -
     most = road.seconds
     t_s = np.arange(0.0, wait_s + most + wait_s, receiver.every_s)
     east, north = road.driven(t_s - wait_s)
-    speed = np.hypot(*(after - before for after, before in zip(road.driven(t_s - wait_s + 0.1), (east, north)))) / 0.1
+    later_east, later_north = road.driven(t_s - wait_s + 0.1)
+    speed = np.hypot(later_east - east, later_north - north) / 0.1
     arrived = np.flatnonzero((east != east[-1]) | (north != north[-1])).max() * receiver.every_s
     some = t_s <= arrived + wait_s
     t_ms = START_MS + np.rint(t_s[some] * 1000).astype(np.int64)
@@ -193,17 +194,17 @@ def delivery(seed: int) -> Road:
 def u_turn(seed: int) -> Road:
     """There and back on one road."""
     random, road = np.random.default_rng(seed), Road(random_heading(seed))
-    there = float(random.uniform(500, 1000))
+    there = float(random.uniform(1_000, 2_000))
     return road.straight(there, 12.0).turn(180, 7.0, 5.0).straight(there, 12.0)
 
 
 def roundabout(seed: int) -> Road:
-    """Five roundabouts, each left by another exit."""
+    """Four roundabouts, each left by another exit."""
     random, road = np.random.default_rng(seed), Road(random_heading(seed))
-    for _ in range(5):
-        road.straight(float(random.uniform(250, 500)), 13.0).turn(-60, 15.0, 6.0)
+    for _ in range(4):
+        road.straight(float(random.uniform(500, 900)), 13.0).turn(-60, 15.0, 6.0)
         road.turn(float(random.choice([150, 210, 300])), float(random.uniform(14, 22)), 7.0).turn(-60, 15.0, 6.0)
-    return road.straight(300, 13.0)
+    return road.straight(600, 13.0)
 
 
 def border(seed: int) -> Road:

@@ -1,0 +1,248 @@
+"""Tracks without the receivers' noise: parked vehicles stand, drives keep their length, any cut gives equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import shapely
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geo.spatial import Fence, Fixes, Tracks, TrackSettings, ZoneSet, build_tracks
+from geo.spatial.ragged import Ints
+from tests.examples import examples
+from tests.geo.spatial.noisy_drives import HOME, ROADS, Drive, Receiver, Road, degrees_of, drive, parked, reported
+from tests.geo.spatial.worlds import START_MS
+
+CLEAN = TrackSettings(rule="standstill")
+REACH = CLEAN.margin_ms, CLEAN.reach_ahead_ms + 1
+HOUR_MS = 3_600_000
+NAN = float("nan")
+
+
+def length_m(fixes: Fixes, rules: TrackSettings = CLEAN) -> float:
+    return float(build_tracks(fixes, rules).metres.sum())
+
+
+def changed(fixes: Fixes, **columns: Any) -> Fixes:
+    names = ("device", "t_ms", "lat", "lon", "accuracy_m", "speed_mps")
+    return Fixes(**{name: columns.get(name, getattr(fixes, name)) for name in names})
+
+
+def some_of(fixes: Fixes, some: Ints) -> Fixes:
+    """Some fixes, in this order, with all that they say."""
+    columns: dict[str, Any] = {name: getattr(fixes, name) for name in Fixes.__slots__}
+    return Fixes(**{name: None if column is None else column[some] for name, column in columns.items()})
+
+
+def joined(*several: Fixes) -> Fixes:
+    """Fixes without speeds."""
+    names = ("device", "t_ms", "lat", "lon", "accuracy_m")
+    return Fixes(**{name: np.concatenate([getattr(one, name) for one in several]) for name in names})
+
+
+def rows(tracks: Tracks, from_ms: int, until_ms: int) -> str:
+    """All that is known of the segments that end in a time: a digest of their times, places, lengths."""
+    end = tracks.segments()
+    time = tracks.fixes.t_ms[tracks.row]
+    end = end[(time[end] >= from_ms) & (time[end] < until_ms)]
+    places = [column[tracks.row[at]] for column in (tracks.fixes.lat, tracks.fixes.lon) for at in (end - 1, end)]
+    columns = (time[end], *places, tracks.metres[end], tracks.still[end])
+    return hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
+
+
+@pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0, 300.0])
+@pytest.mark.parametrize("memory_s", [0.0, 60.0, 900.0])
+@pytest.mark.parametrize("sigma_m", [2.0, 4.0, 8.0, 15.0])
+def test_a_parked_vehicle_stands(every_s: float, memory_s: float, sigma_m: float) -> None:
+    for seed, (accuracy, speed) in enumerate([(None, None), (None, 0.3), (1.5 * sigma_m, None)]):
+        receiver = Receiver(every_s, sigma_m, memory_s, accuracy, speed)
+        found = parked(24 if every_s > 1 else 3, receiver, 10 * int(every_s) + seed)
+        tracks = build_tracks(found.fixes, CLEAN)
+        assert tracks.speed_breaks == 0
+        assert tracks.metres.sum() <= 20.0, receiver
+        assert tracks.reported_m.sum() > 200.0
+
+
+@pytest.mark.parametrize("home", [(9.98, 89.0), (180.0, 53.55), (180.0, -17.0)])
+@pytest.mark.parametrize("speed", [None, 0.0, -1.0])
+def test_a_parked_vehicle_stands_anywhere(home: tuple[float, float], speed: float | None) -> None:
+    found = parked(3, Receiver(5.0), 7, home=home).fixes
+    if speed is not None:
+        found = changed(found, speed_mps=np.full(len(found), speed))
+    tracks = build_tracks(found, CLEAN)
+    assert tracks.metres.sum() <= 20.0
+    assert tracks.still.sum() > 0.99 * len(found)
+
+
+BOUND = {"walking": 0.1, "stop and go": 0.25, "roundabout": 0.02}
+"""A fix each ten seconds shows little of a roundabout."""
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_a_drive_keeps_its_length(name: str) -> None:
+    for every_s in (1.0, 10.0):
+        for sigma_m, memory_s in ((0.0, 0.0), (2.0, 0.0), (4.0, 0.0), (4.0, 60.0)):
+            receiver = Receiver(every_s, sigma_m, memory_s, 8.0 if sigma_m == 0.0 else None, 0.3)
+            found = [drive(ROADS[name](seed), receiver, seed) for seed in (3, 4)]
+            metered, true = sum(length_m(one.fixes) for one in found), sum(one.true_m for one in found)
+            # the places where both ends are, are not known better
+            assert metered == pytest.approx(true, rel=BOUND.get(name, 0.01), abs=6.0), receiver
+
+
+@pytest.mark.parametrize("name", ["city", "delivery", "ferry", "stop and go"])
+def test_speeds_that_are_wrong_change_little(name: str) -> None:
+    found = drive(ROADS[name](1), Receiver(5.0, 3.0, speed=0.0), 1).fixes
+    assert found.speed_mps is not None
+    without = length_m(changed(found, speed_mps=None))
+    for wrong in (0.0 * found.speed_mps, found.speed_mps * 0.0 - 1.0, found.speed_mps * 3.6, found.speed_mps / 3.6):
+        assert length_m(changed(found, speed_mps=wrong)) == pytest.approx(without, rel=0.02)
+
+
+def a_day(seed: int, receiver: Receiver) -> Fixes:
+    """Drives with a night between them."""
+    night = parked(2, receiver, seed).fixes
+    first = drive(ROADS["delivery"](seed), receiver, seed).fixes
+    second = drive(ROADS["stop and go"](seed), receiver, seed + 1).fixes
+    gap = int(receiver.every_s * 1000)
+    night = changed(night, t_ms=night.t_ms - START_MS + first.t_ms.max() + gap)
+    second = changed(second, t_ms=second.t_ms - START_MS + night.t_ms.max() + gap)
+    return joined(first, night, second)
+
+
+DAYS = [(1, Receiver(7.0, 4.0, 30.0)), (2, Receiver(60.0, 8.0)), (3, Receiver(3.0, 3.0, accuracy_m=NAN))]
+
+
+def cut(fixes: Fixes, from_ms: int, until_ms: int, reach_ms: tuple[int, int], random: np.random.Generator) -> str:
+    some = np.flatnonzero((fixes.t_ms >= from_ms - reach_ms[0]) & (fixes.t_ms < until_ms + reach_ms[1]))
+    random.shuffle(some)
+    return rows(build_tracks(some_of(fixes, some), CLEAN), from_ms, until_ms)
+
+
+@pytest.mark.parametrize(("seed", "receiver"), DAYS)
+def test_any_cut_with_the_margin_and_any_order_give_equal_bytes(seed: int, receiver: Receiver) -> None:
+    fixes, random = a_day(seed, receiver), np.random.default_rng(seed)
+    whole = build_tracks(fixes, CLEAN)
+    limits = [*range(int(fixes.t_ms.min()), int(fixes.t_ms.max()), 420_000), int(fixes.t_ms.max()) + 1]
+    too_little = 0
+    for from_ms, until_ms in pairwise(limits):
+        expected = rows(whole, from_ms, until_ms)
+        assert cut(fixes, from_ms, until_ms, REACH, random) == expected
+        too_little += cut(fixes, from_ms, until_ms, (60_000, 60_000), random) != expected
+    assert too_little > 0, "this test can fail"
+
+
+def test_a_late_fix_touches_its_hour_and_one_beside_it() -> None:
+    assert CLEAN.margin_ms + CLEAN.reach_ahead_ms <= HOUR_MS
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.sampled_from([1.0, 20.0, 60.0, 150.0, 280.0, 305.0]),
+    st.sampled_from([0.0, 0.5, 3.0, 30.0]),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_fixes_beyond_the_reach_change_no_byte(seed: int, every_s: float, speed: float) -> None:
+    # steps of all lengths, gaps, wild fixes and accuracies: whatever a receiver may report
+    random = np.random.default_rng(seed)
+    t_ms = START_MS + np.cumsum(random.choice([0.5, 1.0, 1.0, 2.0], 120) * every_s * 1000).astype(np.int64)
+    east = np.cumsum(random.normal(0, speed * every_s, 120)) + random.choice([0.0, 0.0, 0.0, 40_000.0], 120)
+    lon, lat = degrees_of(east + random.normal(0, 5, 120), random.normal(0, 5, 120))
+    accuracy = random.choice([3.0, 8.0, 60.0, 0.0, NAN], 120)
+    fixes = Fixes(device=np.zeros(120), t_ms=t_ms, lat=lat, lon=lon, accuracy_m=accuracy)
+    middle = int(t_ms[random.integers(120)])
+    expected = rows(build_tracks(fixes, CLEAN), middle, middle + 60_000)
+    assert cut(fixes, middle, middle + 60_000, REACH, random) == expected
+
+
+def test_names_neighbours_and_the_past_change_no_byte() -> None:
+    fixes = a_day(1, Receiver(10.0))
+    expected = rows(build_tracks(fixes, CLEAN), 0, 1 << 62)
+    renamed = changed(fixes, device=fixes.device + 7)
+    assert rows(build_tracks(renamed, CLEAN), 0, 1 << 62) == expected
+    far = np.arange(200_000)
+    past = Fixes(
+        device=np.full(len(far), 7),
+        t_ms=START_MS - 40 * 86_400_000 + far * 15_000,
+        lat=np.full(len(far), 89.0) + 1e-4 * (far % 3),
+        lon=np.full(len(far), -179.9) + 1e-4 * (far % 5),
+        accuracy_m=np.full(len(far), 8.0),
+    )
+    other = changed(fixes, device=fixes.device + 9)
+    tracks = build_tracks(joined(other, past, renamed), CLEAN)
+    mine = tracks.fixes.device[tracks.row] == 7
+    late = tracks.fixes.t_ms[tracks.row] >= START_MS
+    assert tracks.metres[mine & late].tobytes() == build_tracks(fixes, CLEAN).metres.tobytes()
+    assert tracks.fixes.lat[tracks.row[mine & late]].tobytes() == build_tracks(fixes, CLEAN).fixes.lat.tobytes()
+
+
+def test_places_far_apart_for_their_noise_keep_every_bit() -> None:
+    road = Road(30.0).straight(30_000, 33.0)
+    found = drive(road, Receiver(10.0, 4.0), 1, wait_s=0.0).fixes
+    some = np.arange(5, len(found) - 5)
+    tracks = build_tracks(some_of(found, some), CLEAN)
+    assert tracks.fixes.lat.tobytes() == found.lat[some].tobytes()
+    assert tracks.metres.tobytes() == build_tracks(some_of(found, some), TrackSettings()).metres.tobytes()
+
+
+def test_zones_and_outside_add_up_to_the_cleaned_length() -> None:
+    found = drive(ROADS["city"](2), Receiver(1.0, 4.0), 2)
+    x, y = HOME
+    boxes = [shapely.box(x + 0.002 * at, y - 0.05, x + 0.002 * at + 0.001, y + 0.05) for at in range(-20, 20)]
+    tracks = build_tracks(found.fixes, CLEAN)
+    pieces = ZoneSet([Fence(f"zone-{at:02}", one) for at, one in enumerate(boxes)]).split(tracks)
+    assert pieces.metres.sum() == pytest.approx(tracks.metres.sum(), rel=1e-6)
+    assert pieces.ms.sum() == pytest.approx(np.ptp(found.fixes.t_ms), rel=1e-9)
+    assert len(np.unique(pieces.zone)) > 3
+    assert tracks.metres.sum() <= tracks.reported_m.sum()
+
+
+@given(st.floats(1.5, 40.0), st.sampled_from([1, 2, 5, 10, 30]), st.floats(0, 360), st.sampled_from([3.0, 8.0, 60.0]))
+@settings(max_examples=examples(60), deadline=None)
+def test_steady_motion_keeps_its_length(speed: float, every_s: int, heading_deg: float, accuracy_m: float) -> None:
+    count = 600 // every_s
+    # what advances by less than its noise in the time of a window stands
+    if speed * every_s < 0.2 or speed < 0.11 * accuracy_m:
+        return
+    way = speed * every_s * np.arange(count)
+    lon, lat = degrees_of(way * np.cos(np.radians(heading_deg)), way * np.sin(np.radians(heading_deg)))
+    t_ms = START_MS + 1000 * every_s * np.arange(count, dtype=np.int64)
+    fixes = Fixes(device=np.zeros(count), t_ms=t_ms, lat=lat, lon=lon, accuracy_m=np.full(count, accuracy_m))
+    assert length_m(fixes) == pytest.approx(length_m(fixes, TrackSettings.every_fix()), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["city", "delivery", "stop and go"])
+def test_a_way_is_as_long_backwards(name: str) -> None:
+    found = drive(ROADS[name](5), Receiver(3.0, 3.0), 5).fixes
+    back = changed(found, t_ms=found.t_ms.max() + found.t_ms.min() - found.t_ms)
+    # a window of standing begins at a fix: at its two ends it may be a fix longer or shorter
+    assert length_m(back) == pytest.approx(length_m(found), rel=0.01)
+
+
+def test_an_accuracy_that_marks_unknown_is_none() -> None:
+    fixes = a_day(2, Receiver(10.0))
+    expected = None
+    for unknown in (-1.0, 0.0, NAN):
+        found = rows(build_tracks(changed(fixes, accuracy_m=np.full(len(fixes), unknown)), CLEAN), 0, 1 << 62)
+        assert expected in (None, found)
+        expected = found
+    assert rows(build_tracks(changed(fixes, accuracy_m=None), CLEAN), 0, 1 << 62) == expected
+
+
+def test_how_far_noise_may_throw_a_place_is_no_speed() -> None:
+    wild = parked(3, Receiver(1.0, 15.0), 1).fixes
+    assert build_tracks(wild, TrackSettings()).speed_breaks > 0
+    assert build_tracks(wild, CLEAN).speed_breaks == 0
+
+
+def test_a_place_that_is_not_said_to_be_accurate_is_taken_for_noise_by_the_settings() -> None:
+    east = np.repeat([0.0, 40.0], 100)
+    found: Drive = reported(
+        east, np.zeros(200), START_MS + np.arange(200, dtype=np.int64) * 5_000, Receiver(5.0, 0.1, 0.0, NAN), 1
+    )
+    assert length_m(found.fixes, TrackSettings(rule="standstill", accuracy_not_said_m=4.0)) == pytest.approx(40, abs=3)
+    assert length_m(found.fixes, TrackSettings(rule="standstill", accuracy_not_said_m=40.0)) < 20.0
