@@ -11,17 +11,22 @@ from settings import Settings
 
 CLEANING_REACH_MS: Final = 900_000
 """How far a cleaned place depends on others, apart from gaps: see `geo.spatial.standstill`."""
+CHARGE_BEFORE_MS, CHARGE_AHEAD_MS = 600_000, 300_000
+"""How long before a crossing, and after it, places decide whether it counts: see `geo.spatial.charges`."""
 
 
 class TrackSettings(Settings):
     """What a track is made of. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap.
 
     `rule`: `standstill` takes the noise of receivers out of the places, `every_fix` takes each place as it is reported.
-    `accuracy_not_said_m`: what is assumed of a fix that does not state its accuracy.
+    `accuracy_not_said_m`: what is assumed of a fix that does not state its accuracy. `buffer_m`: by the rule
+    `standstill` an entry or a crossing counts only if the vehicle then gets so far from the border, or as far as its
+    places are accurate, or stays.
     """
 
     rule: Literal["standstill", "every_fix"] = "every_fix"
     accuracy_not_said_m: Annotated[float, Field(gt=0, le=100)] = 20.0
+    buffer_m: Annotated[float, Field(ge=0, le=1_000)] = 10.0
     max_gap_s: Annotated[float, Field(gt=0)] = 300.0
     max_accuracy_m: Annotated[float, Field(gt=0)] | None = 100.0
     max_speed_mps: Annotated[float, Field(gt=0)] | None = 70.0
@@ -33,7 +38,7 @@ class TrackSettings(Settings):
 
         Of a cleaned place, from the segment's first fix on, and over the gap with which a window of standing ends.
         """
-        return math.ceil(2_000 * self.max_gap_s) + self._cleaning_ms(gaps=2)
+        return math.ceil(2_000 * self.max_gap_s) + self._cleaning_ms(2, CHARGE_BEFORE_MS)
 
     @property
     def reach_ahead_ms(self) -> int:
@@ -42,12 +47,12 @@ class TrackSettings(Settings):
         Its verdict looks ahead, at the next fix, and at that only within the gap; a cleaned place looks further.
         """
         verdict = 0 if self.max_speed_mps is None else math.ceil(1_000 * self.max_gap_s)
-        return verdict + self._cleaning_ms(gaps=1)
+        return verdict + self._cleaning_ms(1, CHARGE_AHEAD_MS)
 
-    def _cleaning_ms(self, gaps: int) -> int:
+    def _cleaning_ms(self, gaps: int, charge_ms: int) -> int:
         if self.rule == "every_fix":
             return 0
-        return CLEANING_REACH_MS + math.ceil(1_000 * gaps * self.max_gap_s)
+        return CLEANING_REACH_MS + charge_ms + math.ceil(1_000 * gaps * self.max_gap_s)
 
     @classmethod
     def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:

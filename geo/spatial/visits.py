@@ -57,7 +57,7 @@ class Visits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sides:
+class Sides:
     """Stretches of time on one side of one fence, sorted by `course`, then time; sides alternate.
 
     `course` numbers (unbroken track, fence). `crossed`: the stretch began with a crossing.
@@ -71,11 +71,12 @@ class _Sides:
     end_ms: Floats
     crossed: Bools
 
-    def rows(self, keep: Bools) -> _Sides:
-        return _Sides(*(getattr(self, name)[keep] for name in self.__slots__))
+    def rows(self, keep: Bools) -> Sides:
+        """Some of them."""
+        return Sides(*(getattr(self, name)[keep] for name in self.__slots__))
 
 
-class _Course:
+class Course:
     """The segments of tracks, and which of them follow on each other without a break."""
 
     def __init__(self, tracks: Tracks) -> None:
@@ -86,27 +87,30 @@ class _Course:
         self.first: Ints = np.append(np.flatnonzero(opens), len(ends))
 
     def device(self, track: Ints) -> Ints:
+        """The devices of unbroken tracks."""
         return self.tracks.fixes.device[self.tracks.row[self.ends[self.first[track]]]]
 
     def start_ms(self, track: Ints) -> Floats:
+        """When unbroken tracks begin."""
         return self.segments.start_ms[self.first[track]]
 
     def end_ms(self, track: Ints) -> Floats:
+        """When unbroken tracks end."""
         return self.segments.end_ms[self.first[track + 1] - 1]
 
 
 def find_visits(tracks: Tracks, fences: FenceSet, settings: VisitSettings | None = None) -> Visits:
     """The visits of all devices to all fences."""
-    course = _Course(tracks)
+    course = Course(tracks)
     if not len(course.ends) or not fences.names:
-        return _visits(course, _Sides(*(np.zeros(0, dtype=kind) for kind in (int, int, int, bool, float, float, bool))))
-    sides = _sides(course, fences)
+        return _visits(course, Sides(*(np.zeros(0, dtype=kind) for kind in (int, int, int, bool, float, float, bool))))
+    sides = sides_of(course, fences)
     sure = _sure(course, sides, fences, settings or VisitSettings())
     # the first side is where the track began: there is nothing to compare it with
     return _visits(course, sides.rows(sure | run_starts(sides.course)))
 
 
-def _sides(course: _Course, fences: FenceSet) -> _Sides:
+def sides_of(course: Course, fences: FenceSet) -> Sides:
     """Stretches inside each fence, and the stretches outside between them."""
     stays = joined_stays(_stays(course, runs) for runs in runs_by_fence(course.segments, fences))
     track, fence, start, end = stays.group, stays.fence, stays.start_ms, stays.end_ms
@@ -127,30 +131,35 @@ def _sides(course: _Course, fences: FenceSet) -> _Sides:
     place = 3 * rows + np.repeat([1, 0, 2], [len(track), len(before), len(after)])
     order = np.argsort(place)
     rows = rows[order]
-    return _Sides(number[rows], track[rows], fence[rows], inside[order], starts[order], ends[order], crossed[order])
+    return Sides(number[rows], track[rows], fence[rows], inside[order], starts[order], ends[order], crossed[order])
 
 
-def _stays(course: _Course, runs: FenceRuns) -> Stays:
+def _stays(course: Course, runs: FenceRuns) -> Stays:
     segment, track = runs.segment, course.of_segment[runs.segment]
     start, end = course.segments.time_at(segment, runs.start), course.segments.time_at(runs.last, runs.end)
     return Stays(track, runs.zone, segment, start, end, runs.entry, runs.leaves, np.zeros(len(segment)))
 
 
-def _sure(course: _Course, sides: _Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
+def _sure(course: Course, sides: Sides, fences: FenceSet, settings: VisitSettings) -> Bools:
     """Which stretches are no jitter."""
     # The cheap question first: only what lasts long enough is measured against the border.
     sure = sides.end_ms - sides.start_ms >= settings.min_stay_s * 1000.0
     accuracy = course.tracks.fixes.accuracy_m if settings.use_accuracy else None
     if settings.buffer_m == 0.0 and (accuracy is None or np.isnan(accuracy).all()):
         return sure
-    samples = _Samples(course, fences, settings.buffer_m, accuracy)
     ask = np.flatnonzero(sure)
-    deep = samples.deep(sides.track[ask], sides.fence[ask], sides.start_ms[ask], sides.end_ms[ask])
-    sure[ask] = deep
-    ask = ask[~deep]
-    for parts in samples.parts(sides.track[ask], sides.fence[ask], sides.start_ms[ask], sides.end_ms[ask]):
-        sure[ask[parts.row[samples.anywhere_deep(parts)]]] = True
+    sure[ask] = deep_stays(sides, ask, Samples(course, fences, settings.buffer_m, accuracy))
     return sure
+
+
+def deep_stays(sides: Sides, ask: Ints, samples: Samples) -> Bools:
+    """Whether some place of each of these stretches is farther from the border than its uncertainty."""
+    deep = samples.deep(sides.track[ask], sides.fence[ask], sides.start_ms[ask], sides.end_ms[ask])
+    rest = np.flatnonzero(~deep)
+    ask = ask[rest]
+    for parts in samples.parts(sides.track[ask], sides.fence[ask], sides.start_ms[ask], sides.end_ms[ask]):
+        deep[rest[parts.row[samples.anywhere_deep(parts)]]] = True
+    return deep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,14 +173,18 @@ class _Parts:
     end_ms: Floats
 
 
-class _Samples:
+class Samples:
     """Places on a track: are they farther from a fence's border than their uncertainty?
 
-    The border is that of the version in force; where none is, there is no border near.
+    The border is that of the version in force; where none is, there is no border near. `most_m`: of each shape, how
+    far a place has to be at most (None: as far as it is uncertain).
     """
 
-    def __init__(self, course: _Course, fences: FenceSet, buffer_m: float, accuracy_m: Floats | None) -> None:
+    def __init__(
+        self, course: Course, fences: FenceSet, buffer_m: float, accuracy_m: Floats | None, most_m: Floats | None = None
+    ) -> None:
         self._course, self._fences, self._buffer_m, self._accuracy_m = course, fences, buffer_m, accuracy_m
+        self._most_m = most_m
 
     def _segment(self, track: Ints, t_ms: Floats) -> Ints:
         """The segment of a track at a time: segments of all tracks are in order of (track, time)."""
@@ -189,11 +202,15 @@ class _Samples:
         fraction: Floats = np.clip((t_ms - start) / (end - start), 0.0, 1.0)
         return segments.at(segment, fraction)
 
-    def _uncertainty_m(self, segment: Ints) -> Floats:
+    def _uncertainty_m(self, segment: Ints, fence: Ints) -> Floats:
         uncertainty_m = np.full(len(segment), self._buffer_m)
-        if self._accuracy_m is None:
+        if self._accuracy_m is not None:
+            accuracy_m = self._accuracy_m[self._course.tracks.row[self._course.ends[segment]]]
+            uncertainty_m = np.asarray(np.fmax(uncertainty_m, accuracy_m))
+        if self._most_m is None:
             return uncertainty_m
-        return np.asarray(np.fmax(uncertainty_m, self._accuracy_m[self._course.tracks.row[self._course.ends[segment]]]))
+        # of no fence (-1) there is no border: whatever is found there is not used
+        return np.asarray(np.minimum(uncertainty_m, self._most_m[self._fences.shared.of_fence[fence]]))
 
     def deep(self, track: Ints, name: Ints, start_ms: Floats, end_ms: Floats) -> Bools:
         """Is the place in the middle of each stretch so far away? That says enough of most."""
@@ -202,7 +219,7 @@ class _Samples:
         fence = self._fences.version_at(name, _version_ms(start_ms, t_ms))
         deep: Bools = fence < 0
         near = np.flatnonzero(~deep)
-        (x, y), uncertainty_m = self._places(segment[near], t_ms[near]), self._uncertainty_m(segment[near])
+        (x, y), uncertainty_m = self._places(segment[near], t_ms[near]), self._uncertainty_m(segment[near], fence[near])
         shape = self._fences.shared.of_fence[fence[near]]
         deep[near] = (
             border_distance_m(self._fences.index.outlines, shape, wrap_lon(x), y, uncertainty_m) >= uncertainty_m
@@ -211,7 +228,7 @@ class _Samples:
 
     def anywhere_deep(self, parts: _Parts) -> Bools:
         """Is any place of each part so far away?"""
-        uncertainty_m = self._uncertainty_m(parts.segment)
+        uncertainty_m = self._uncertainty_m(parts.segment, parts.fence)
         deep: Bools = (parts.fence < 0) | (uncertainty_m == 0.0)
         near = np.flatnonzero(~deep)
         segment, shape = parts.segment[near], self._fences.shared.of_fence[parts.fence[near]]
@@ -257,7 +274,7 @@ def _cut(row: Ints, t_ms: Ints, start_ms: Floats, end_ms: Floats) -> tuple[Ints,
     return item, start, np.where(last, end_ms[item], np.append(start[1:], 0.0)[: len(item)])
 
 
-def _visits(course: _Course, sides: _Sides) -> Visits:
+def _visits(course: Course, sides: Sides) -> Visits:
     """Visits from the stretches that count: neighbours on the same side are one."""
     opens = run_starts(sides.course, sides.inside) if len(sides.course) else np.zeros(0, dtype=np.bool_)
     first = np.flatnonzero(opens)
