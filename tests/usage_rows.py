@@ -90,7 +90,7 @@ def record_arrays(rows: Sequence[Mapping[str, Any]], names: Sequence[TenantDevic
         "touched": np.array([row.get("touched", True) for row in ordered], np.bool_),
     } | {
         name: np.array([_float(row.get(name)) for row in ordered], np.float64)
-        for name in ("latitude", "longitude", "accuracy_m")
+        for name in ("latitude", "longitude", "accuracy_m", "speed_mps")
     }
 
 

@@ -120,7 +120,8 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
     new = joined((one for path in group.new for one in records(files, path, devices, (), wanted)), names)
     own = distinct(device_hours(new["device"], new["t_ms"] // HOUR_MS))
     fix = new["is_position"]
-    keys = distinct(np.concatenate([touched_by(new["device"][fix], new["t_ms"][fix], margin_ms), own]))
+    by_fix = touched_by(new["device"][fix], new["t_ms"][fix], rules.settings.reach_ahead_ms, margin_ms)
+    keys = distinct(np.concatenate([by_fix, own]))
     if rules.changes:
         keys = distinct(np.concatenate([keys, _of_changes(files, devices, group, rules)]))
     erased = np.array([group.erased_before_ms.get(name, _NEVER_MS) for name in devices.names], np.int64)

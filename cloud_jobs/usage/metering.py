@@ -22,7 +22,19 @@ from cloud_jobs.published_fences import parsed
 from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts
 from cloud_jobs.usage.reading import Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS, device_hours, device_of, hour_of
-from geo.spatial import ENGINE_VERSION, Fence, Fixes, Gate, GateSet, Tracks, TrackSettings, ZoneSet, build_tracks
+from geo.spatial import (
+    ENGINE_VERSION,
+    Fence,
+    Fixes,
+    Gate,
+    GateSet,
+    Tracks,
+    TrackSettings,
+    ZoneSet,
+    build_tracks,
+    charged_crossings,
+    charged_entries,
+)
 from geo.spatial.ragged import Floats, Ints, distinct, run_starts
 
 QUARTER_MS: Final = HOUR_MS // QUARTERS
@@ -114,10 +126,11 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
     track = track_of(records, place, rules.settings)
     before, touched = _fix_before(track), records["touched"]
     pieces = rules.zones.split(track)
+    entry = charged_entries(track, rules.zones, pieces, rules.settings)
     mine = np.flatnonzero(touched[place[pieces.end_fix]])
     ends = pieces.end_fix[mine]
     ways = _share(records, rules, place[before[ends]], place[ends], rules.of_zone[pieces.zone[mine]])
-    ends, gates = _crossed(track, rules.gates)
+    ends, gates = _crossed(track, rules)
     asked = np.flatnonzero(touched[place[ends]])
     ends, gates = ends[asked], rules.of_gate[gates[asked]]
     crossed = _share(records, rules, place[before[ends]], place[ends], gates)
@@ -135,7 +148,7 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
         quantities=(
             rows.sums(way, pieces.metres[mine], 1000.0),
             rows.sums(way, pieces.ms[mine], 1.0),
-            rows.counts(way[pieces.entry[mine]]),
+            rows.counts(way[entry[mine]]),
             rows.counts(crossing),
             rows.counts(record[records["is_event"][own]]),
             rows.totals(record, records["content_bytes"][own]),
@@ -190,16 +203,18 @@ def track_of(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:
         lat=records["latitude"][place],
         lon=records["longitude"][place],
         accuracy_m=records["accuracy_m"][place],
+        speed_mps=records["speed_mps"][place],
     )
     return build_tracks(fixes, settings)
 
 
-def _crossed(track: Tracks, gates: GateSet) -> tuple[Ints, Ints]:
-    """Of each crossing the row of the fix that ends its segment, and the gate."""
-    if not gates.gates:
+def _crossed(track: Tracks, rules: MeterRules) -> tuple[Ints, Ints]:
+    """Of each crossing that counts the row of the fix that ends its segment, and the gate."""
+    if not rules.gates.gates:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    found = gates.crossings(track)
-    return found.end_fix, found.gate
+    found = rules.gates.crossings(track)
+    counts = charged_crossings(track, found, rules.settings)
+    return found.end_fix[counts], found.gate[counts]
 
 
 def _share(records: Arrays, rules: MeterRules, begin: Ints, end: Ints, name: Ints) -> _Share:

@@ -20,7 +20,7 @@ from geo.spatial.ragged import run_starts
 Integers = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
-PLACE: Final = ("latitude", "longitude", "accuracy_m")
+PLACE: Final = ("latitude", "longitude", "accuracy_m", "speed_mps")
 METERED_COLUMNS: Final = ("epoch", "seq", "content_bytes", *PLACE)
 """What is read of a record to meter it, beside its device, its kind and its time."""
 RECORD_ARRAYS: Final = ("device", "t_ms", "is_position", "is_event", *METERED_COLUMNS)

@@ -34,13 +34,12 @@ def hour_of(keys: Ints) -> Ints:
     return (keys & ((1 << _HOUR_BITS) - 1)) - _BASE
 
 
-def touched_by(device: Ints, t_ms: Ints, margin_ms: int) -> Ints:
-    """The hours in which a new fix can change something: all from the margin before it to the margin after it.
+def touched_by(device: Ints, t_ms: Ints, reach_ahead_ms: int, margin_ms: int) -> Ints:
+    """The hours in which a new fix can change something: those in which a segment ends that it has a say in.
 
-    A segment is decided by the fixes within the margin around its end, so each hour that one of its fixes or any
-    moment between them lies in is among those, with the hours beside it that it can reach.
+    A segment is decided by the fixes from the margin before its end to the reach ahead after it.
     """
-    return _spans(device, (t_ms - margin_ms) // HOUR_MS, (t_ms + margin_ms) // HOUR_MS)
+    return _spans(device, (t_ms - reach_ahead_ms) // HOUR_MS, (t_ms + margin_ms) // HOUR_MS)
 
 
 def with_margin(keys: Ints, margin_ms: int) -> Ints:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geo.spatial.activity import ALWAYS, Activity
+    from geo.spatial.charges import charged_crossings, charged_entries
     from geo.spatial.encounters import Encounters, find_encounters
     from geo.spatial.engine_version import ENGINE_VERSION
     from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
@@ -77,6 +78,8 @@ __all__ = [
     "ZoneSet",
     "bounded_lines",
     "build_tracks",
+    "charged_crossings",
+    "charged_entries",
     "end_fixes",
     "events_of",
     "fact_id",
@@ -97,6 +100,7 @@ __all__ = [
 
 _MODULES = {
     "activity": ("ALWAYS", "Activity"),
+    "charges": ("charged_crossings", "charged_entries"),
     "encounters": ("Encounters", "find_encounters"),
     "engine_version": ("ENGINE_VERSION",),
     "errors": ("FenceError", "FixError", "SpatialError", "TooManyEncounters"),

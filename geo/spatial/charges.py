@@ -24,8 +24,8 @@ from geo.spatial.track_settings import CHARGE_AHEAD_MS, CHARGE_BEFORE_MS, TrackS
 from geo.spatial.tracks import Tracks
 from geo.spatial.visits import Course, Samples, deep_stays, sides_of
 
-SURE_MS: Final = 300_000
-LOOK_BACK_MS: Final = 300_000
+SURE_MS: Final = 120_000
+LOOK_BACK_MS: Final = 120_000
 assert LOOK_BACK_MS + SURE_MS <= CHARGE_BEFORE_MS
 assert SURE_MS <= CHARGE_AHEAD_MS
 _BREAK_MS: Final = 1 << 32
@@ -33,7 +33,7 @@ _MIDDLE_LINE: Final = 0.5  # of area by perimeter: half of the way to the middle
 
 
 def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: TrackSettings) -> Bools:
-    """Which pieces, of fences or of fences, begin with an entry that counts. By the rule `every_fix` each entry does."""
+    """Which pieces, of zones or fences, begin with an entry that counts. By the rule `every_fix` each entry does."""
     entry = pieces.entry.copy()
     asked = np.flatnonzero(entry)
     if settings.rule == "every_fix" or not len(asked):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from geo.spatial.fence_set import FenceSet, SegmentFences
 from geo.spatial.pieces import Pieces, ZoneRuns, joined_runs, measured
 from geo.spatial.ragged import Bools, Floats, Ints, expand, lexical, run_starts
 from geo.spatial.tracks import Tracks
+
+EntryRule: TypeAlias = Callable[[Pieces], Bools]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,19 +76,23 @@ def runs_by_version(segments: Segments, fences: FenceSet) -> Iterator[FenceRuns]
         yield _runs(parts, np.arange(len(fences.fences)))
 
 
-def use_by_fence(tracks: Tracks, fences: FenceSet) -> FenceUse:
-    """Sums of `pieces_by_fence` for each device and fence; the pieces themselves are not held."""
+def use_by_fence(tracks: Tracks, fences: FenceSet, counts: EntryRule | None = None) -> FenceUse:
+    """Sums of `pieces_by_fence` for each device and fence; the pieces themselves are not held.
+
+    `counts`: which pieces have an entry that counts, see `geo.spatial.charges` (None: each entry does).
+    """
     segments, names = segments_of(tracks), max(len(fences.names), 1)
     devices, number = np.unique(tracks.fixes.device, return_inverse=True)
     pair, metres, ms, entries = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0)
     for runs in runs_by_fence(segments, fences):
         pieces = measured(tracks, segments, _lasting(runs))
+        entry = pieces.entry if counts is None else counts(pieces)
         # what was summed before comes first: the order of the sum is that of the pieces, however they are cut
         both = np.concatenate([pair, number[pieces.end_fix] * names + pieces.zone])
         pair, group = np.unique(both, return_inverse=True)
         metres, ms, entries = (
             np.bincount(group, weights=np.concatenate([before, now]), minlength=len(pair)).astype(np.float64)
-            for before, now in ((metres, pieces.metres), (ms, pieces.ms), (entries, pieces.entry))
+            for before, now in ((metres, pieces.metres), (ms, pieces.ms), (entries, entry))
         )
     return FenceUse(devices[pair // names], pair % names, metres, ms, entries.astype(np.int64))
 

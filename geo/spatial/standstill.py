@@ -18,11 +18,11 @@ from geo.spatial.fixes import Fixes
 from geo.spatial.ragged import Bools, Floats, Ints, Points
 from geo.spatial.track_settings import CLEANING_REACH_MS
 
-PLACE_MS: Final = 135_000
+PLACE_MS: Final = 105_000
 """A standing fix gets the mean of its neighbours so far on each side; of all its stand, if that is twice as short."""
 SMOOTH_MS: Final = 30_000
-CREEP_MS: Final = 300_000
-MAX_WINDOW_MS: Final = 300_000
+CREEP_MS: Final = 240_000
+MAX_WINDOW_MS: Final = 240_000
 assert SMOOTH_MS + 2 * PLACE_MS + CREEP_MS + MAX_WINDOW_MS <= CLEANING_REACH_MS
 
 _UNIT: Final = 10**7  # places are whole numbers of 1e-7 degrees
