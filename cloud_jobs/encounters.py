@@ -9,10 +9,12 @@ from typing import Annotated, Final
 import typer
 
 from cloud_jobs.measure import (
+    DEFAULT_RULE,
     REFUSED,
     FixesFile,
     MaxGap,
     Plausibility,
+    Rule,
     file_errors_as_messages,
     finite,
     print_summary,
@@ -36,6 +38,7 @@ def encounters(
     out: Annotated[Path, typer.Option(dir_okay=False, help="CSV: device_a,device_b,start_ms,end_ms,min_m,t_min_ms")],
     max_gap_s: MaxGap = 300.0,
     plausibility: Plausibility = True,
+    rule: Rule = DEFAULT_RULE,
 ) -> None:
     """Each time that two devices come within a distance of each other, with their closest approach.
 
@@ -46,8 +49,10 @@ def encounters(
     refuse_to_replace(out, fixes)
     with file_errors_as_messages():
         read = read_fix_file(fixes)
-        tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
-        found = find_encounters(tracks, distance_m)
+        settings = track_settings(max_gap_s, plausibility, rule)
+        tracks = build_tracks(read.fixes, settings)
+        apart_m = None if rule == "every_fix" else distance_m + settings.buffer_m
+        found = find_encounters(tracks, distance_m, apart_m)
         write_csv(out, HEADER, encounter_rows(read.devices, found))
     print_summary(tracks, f"{len(found)} encounters written to {out}")
     if read.fault_count:

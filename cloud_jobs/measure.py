@@ -22,10 +22,13 @@ from geo.spatial import (
     FixFile,
     GateSet,
     SpatialError,
+    TrackRule,
     Tracks,
     TrackSettings,
     bounded_lines,
     build_tracks,
+    charged_crossings,
+    charged_entries,
     fences_from_geojson,
     read_fixes,
     use_by_fence,
@@ -68,6 +71,11 @@ Plausibility = Annotated[
     bool,
     typer.Option("--plausibility/--no-plausibility", help="Exclude fixes of impossible speed, place or accuracy"),
 ]
+DEFAULT_RULE: Final = TrackSettings().rule
+Rule = Annotated[
+    TrackRule,
+    typer.Option(help="standstill: without the noise of receivers; every_fix: each place as it was reported"),
+]
 
 
 def measure(
@@ -77,6 +85,7 @@ def measure(
     out: Annotated[Path, typer.Option(dir_okay=False, help="CSV: device_id,fence_id,km,seconds,entries")],
     max_gap_s: MaxGap = 300.0,
     plausibility: Plausibility = True,
+    rule: Rule = DEFAULT_RULE,
 ) -> None:
     """Kilometres, seconds and entries of each device in each fence, every fence on its own, and in all (fence *).
 
@@ -89,12 +98,13 @@ def measure(
     with file_errors_as_messages():
         read = read_fix_file(fixes)
         report = read_fence_file(fences)
-        tracks = build_tracks(read.fixes, track_settings(max_gap_s, plausibility))
+        settings = track_settings(max_gap_s, plausibility, rule)
+        tracks = build_tracks(read.fixes, settings)
         usable = len(report.fences) + len(report.gates)
         if not usable:
             raise FenceError(f"{fences} holds no fence that can be used; nothing is written")
         fences_made, gates_made = FenceSet(report.fences), GateSet(report.gates)
-        write_csv(out, HEADER, usage_rows(read.devices, tracks, fences_made, gates_made))
+        write_csv(out, HEADER, usage_rows(read.devices, tracks, fences_made, gates_made, settings))
     kinds = f"{count_text(len(report.fences), 'fence')} and {count_text(len(report.gates), 'gate')}"
     zeros = "" if writes_zeros(read.devices, fences_made, gates_made) else "; rows of zeros are left out, too many"
     print_summary(tracks, f"{kinds}, {len(report.refused)} refused; written to {out}{zeros}")
@@ -106,14 +116,14 @@ def measure(
 
 
 def usage_rows(
-    devices: tuple[str, ...], tracks: Tracks, fences: FenceSet, gates: GateSet
+    devices: tuple[str, ...], tracks: Tracks, fences: FenceSet, gates: GateSet, settings: TrackSettings
 ) -> Iterator[tuple[str, str, str, str, int]]:
     """The rows of the CSV: for each device its fences in text order, its gates, then the whole track.
 
     A gate has entries (forward crossings) only. What a device never was in, or never crossed, has a row of zeros if
     `writes_zeros`.
     """
-    use = use_by_fence(tracks, fences)
+    use = use_by_fence(tracks, fences, lambda pieces: charged_entries(tracks, fences, pieces, settings))
     end = tracks.segments()
     device = tracks.fixes.device[tracks.row[end]]
     ms = tracks.fixes.t_ms[tracks.row[end]] - tracks.fixes.t_ms[tracks.row[end - 1]]
@@ -121,7 +131,7 @@ def usage_rows(
     all_ms = np.bincount(device, weights=ms, minlength=len(devices))
     zeros, gate_ids = writes_zeros(devices, fences, gates), _gate_ids(gates)
     first = np.searchsorted(use.device, np.arange(len(devices) + 1))
-    forward = _forward(tracks, gates)
+    forward = _forward(tracks, gates, settings)
     for number, name in enumerate(devices):
         rows = range(first[number], first[number + 1])
         used = {int(use.fence[at]): (use.metres[at], use.ms[at], int(use.entries[at])) for at in rows}
@@ -143,15 +153,15 @@ def _gate_ids(gates: GateSet) -> dict[str, int]:
     return {name: at for at, name in enumerate(dict.fromkeys(gate.id for gate in gates.gates))}
 
 
-def _forward(tracks: Tracks, gates: GateSet) -> dict[int, Counter[str]]:
+def _forward(tracks: Tracks, gates: GateSet, settings: TrackSettings) -> dict[int, Counter[str]]:
     """How often each device crossed each gate forwards, whichever version of it."""
     forward: dict[int, Counter[str]] = {}
-    for crossings in gates.crossings_in_parts(tracks):
-        device = tracks.fixes.device[crossings.end_fix[crossings.forward]]
-        many = len(gates.gates)
-        pairs, counts = np.unique(device * many + crossings.gate[crossings.forward], return_counts=True)
-        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-            forward.setdefault(pair // many, Counter())[gates.gates[pair % many].id] += count
+    crossings, many = gates.crossings(tracks), len(gates.gates)
+    counted = np.flatnonzero(crossings.forward & charged_crossings(tracks, crossings, settings))
+    device = tracks.fixes.device[crossings.end_fix[counted]]
+    pairs, counts = np.unique(device * many + crossings.gate[counted], return_counts=True)
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        forward.setdefault(pair // many, Counter())[gates.gates[pair % many].id] += count
     return forward
 
 
@@ -238,9 +248,10 @@ def read_fence_file(path: Path) -> FenceReport:
     return report
 
 
-def track_settings(max_gap_s: float, plausibility: bool) -> TrackSettings:
+def track_settings(max_gap_s: float, plausibility: bool, rule: TrackRule) -> TrackSettings:
     """How tracks are made of the fixes of a file."""
-    return TrackSettings(max_gap_s=max_gap_s) if plausibility else TrackSettings.every_fix(max_gap_s)
+    settings = TrackSettings(max_gap_s=max_gap_s) if plausibility else TrackSettings.every_fix(max_gap_s)
+    return settings.model_copy(update={"rule": rule})
 
 
 def print_problems(path: Path, messages: list[str] | tuple[str, ...]) -> None:
@@ -257,6 +268,9 @@ def print_summary(tracks: Tracks, result: str) -> None:
     unknown_s = float((end - start).sum()) / 1000.0
     gaps, jumps = count_text(tracks.gap_breaks, "gap"), count_text(tracks.speed_breaks, "jump")
     breaks = f"{gaps} and {jumps} left {unknown_s:.0f} s unknown"
+    noise_m = float((tracks.reported_m - tracks.metres).sum())
+    if noise_m:
+        breaks += f"; {noise_m / 1000:.3f} km of noise left out"
     fixes = f"{len(tracks.row)} of {len(tracks.fixes)} fixes kept, excluded: {excluded}"
     typer.echo(f"{fixes}; {breaks}; {result}", err=True)
 

@@ -25,13 +25,26 @@ import numpy as np
 import shapely
 
 from benchmarks.spatial.worlds import outlines, polygons, read, scattered, vehicles
-from geo.spatial import EventSettings, Fence, FenceSet, ZoneSet, build_tracks, find_encounters, find_events
+from geo.spatial import (
+    EventSettings,
+    Fence,
+    FenceSet,
+    Fixes,
+    TrackRule,
+    TrackSettings,
+    ZoneSet,
+    build_tracks,
+    charged_entries,
+    find_encounters,
+    find_events,
+)
 from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import Spots
 
 ROOT = Path(__file__).parents[2]
 REPEATS = 3
 POINTS = 1_000_000
+RULES: tuple[TrackRule, ...] = ("every_fix", "standstill")
 Row = tuple[str, str, str]
 
 
@@ -134,11 +147,42 @@ def few(count: int = 100, points: int = 20_000) -> list[Row]:
     return [(f"{count:,} fences: against prepared geometries, all points at once", f"{by_loop / lattice:.0f}x", "")]
 
 
-def whole_path(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> list[Row]:
-    """Fixes to tracks, crossings, split lengths and events with hysteresis."""
+def fence_sets(count: int) -> tuple[ZoneSet, FenceSet]:
+    """The same fences as zones and one by one."""
     shapes = polygons(outlines(count))
     made = [Fence(f"zone-{at:06}", shape, at % 3) for at, shape in enumerate(shapes)]
-    zones, every = ZoneSet(made), FenceSet(made)
+    return ZoneSet(made), FenceSet(made)
+
+
+def standstill(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> list[Row]:
+    """What it takes to leave the receivers' noise out, against every fix: tracks, zones with charged entries, events."""
+    zones, every = fence_sets(count)
+    settings = EventSettings(buffer_m=20, min_stay_s=10)
+
+    def path(rows: Fixes, rules: TrackSettings) -> None:
+        tracks = build_tracks(rows, rules)
+        charged_entries(tracks, zones, zones.split(tracks), rules)
+        find_events(tracks, every, settings=settings)
+
+    rows: list[Row] = []
+    for name, step_m, seconds_apart, bound in (
+        ("a fix each 150 m", 150.0, 10.0, "5 %"),
+        ("dense: 1 Hz at 15 m/s", 15.0, 1.0, "60 %"),
+        ("parked: 1 Hz with noise of 4 m", 0.0, 1.0, "60 %"),
+    ):
+        made = vehicles(count, devices, fixes, step_m=step_m, seconds=seconds_apart, noise_m=0.0 if step_m else 4.0)
+        exact, clean = (
+            seconds(lambda: path(made, TrackSettings(rule=rule)), 3)  # noqa: B023  # called at once
+            for rule in RULES
+        )
+        more = f"{(clean - exact) / len(made) * 1e6:+.2f} µs a fix"
+        rows.append((f"without noise: {name}", f"{100 * (clean / exact - 1):+.0f} %", f"{more}; allowed {bound}"))
+    return rows
+
+
+def whole_path(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> list[Row]:
+    """Fixes to tracks, crossings, split lengths and events with hysteresis."""
+    zones, every = fence_sets(count)
     rows = vehicles(count, devices, fixes, step_m=150.0, seconds=10.0)
     tracks = build_tracks(rows)
     total = len(rows)
@@ -230,6 +274,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "few": few,
     "depot": depot,
     "path": whole_path,
+    "standstill": standstill,
     "encounters": meetings,
     "files": files,
 }

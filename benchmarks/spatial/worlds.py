@@ -73,8 +73,13 @@ def scattered(count: int, points: int, seed: int = 6) -> tuple[np.ndarray, np.nd
     return rng.uniform(0, side_deg(count), points), low(count) + rng.uniform(0, side_deg(count) / 2, points)
 
 
-def vehicles(count: int, devices: int, fixes: int, *, step_m: float, seconds: float, seed: int = 7) -> Fixes:
-    """Devices that drive about: every `seconds` a fix, `step_m` on; each on its own beat, sorted by device and time."""
+def vehicles(
+    count: int, devices: int, fixes: int, *, step_m: float, seconds: float, noise_m: float = 0.0, seed: int = 7
+) -> Fixes:
+    """Devices that drive about: every `seconds` a fix, `step_m` on; each on its own beat, sorted by device and time.
+
+    `noise_m`: of the receivers, in each direction, which state twice as much.
+    """
     rng = np.random.default_rng(seed)
     heading = rng.uniform(0, 2 * np.pi, (devices, 1)) + np.cumsum(rng.normal(0, 0.2, (devices, fixes)), axis=1)
     west, south, height = 0.0, low(count), side_deg(count) / 2
@@ -82,6 +87,8 @@ def vehicles(count: int, devices: int, fixes: int, *, step_m: float, seconds: fl
     lat = south + rng.uniform(0.1, 0.9, (devices, 1)) * height + np.cumsum(step * np.sin(heading), axis=1)
     lon = west + rng.uniform(0.1, 0.9, (devices, 1)) * side_deg(count)
     lon = lon + np.cumsum(step * np.cos(heading) / np.cos(np.radians(lat)), axis=1)
+    if noise_m:
+        lat, lon = (place + rng.normal(0, noise_m / 111_195, place.shape) for place in (lat, lon))
     t_ms = (
         1_767_603_422_000 + rng.integers(0, int(seconds * 1000), (devices, 1)) + np.arange(fixes) * int(seconds * 1000)
     )
@@ -90,6 +97,7 @@ def vehicles(count: int, devices: int, fixes: int, *, step_m: float, seconds: fl
         t_ms=t_ms.ravel(),
         lat=np.round(np.clip(lat, -89, 89).ravel(), 7),
         lon=np.round((lon.ravel() + 180) % 360 - 180, 7),
+        accuracy_m=np.full(lat.size, 2.0 * noise_m) if noise_m else None,
     )
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from geo.spatial.measure import FenceUse, pieces_by_fence, use_by_fence
     from geo.spatial.pieces import OUTSIDE, Pieces
     from geo.spatial.revisions import Revision, fact_id, in_force, new_revisions, ordinals
-    from geo.spatial.track_settings import TrackSettings
+    from geo.spatial.track_settings import TrackRule, TrackSettings
     from geo.spatial.tracks import Tracks, Verdict, build_tracks
     from geo.spatial.visits import Visits, VisitSettings, find_visits
     from geo.spatial.zones import ZoneSet
@@ -70,6 +70,7 @@ __all__ = [
     "Revision",
     "SpatialError",
     "TooManyEncounters",
+    "TrackRule",
     "TrackSettings",
     "Tracks",
     "Verdict",
@@ -116,7 +117,7 @@ _MODULES = {
     "measure": ("FenceUse", "pieces_by_fence", "use_by_fence"),
     "pieces": ("OUTSIDE", "Pieces"),
     "revisions": ("Revision", "fact_id", "in_force", "new_revisions", "ordinals"),
-    "track_settings": ("TrackSettings",),
+    "track_settings": ("TrackRule", "TrackSettings"),
     "tracks": ("Tracks", "Verdict", "build_tracks"),
     "visits": ("Visits", "VisitSettings", "find_visits"),
     "zones": ("ZoneSet",),

@@ -50,8 +50,28 @@ class Encounters:
         return len(self.device_a)
 
 
-def find_encounters(tracks: Tracks, within_m: float) -> Encounters:
-    """Every encounter of every pair of devices, each once. Raises `TooManyEncounters`."""
+def find_encounters(tracks: Tracks, within_m: float, apart_m: float | None = None) -> Encounters:
+    """Every encounter of every pair of devices, each once. Raises `TooManyEncounters`.
+
+    `apart_m`: two that met are together until they are so far apart (None: until they are beyond the distance).
+    """
+    near = _within(tracks, within_m)
+    if apart_m is None or apart_m <= within_m or not len(near):
+        return near
+    wide = _within(tracks, apart_m)
+    # each lies in one of the wider ones, and begins with it or later
+    columns = ((wide.start_ms, near.start_ms), (wide.device_b, near.device_b), (wide.device_a, near.device_a))
+    is_near = np.repeat([False, True], [len(wide), len(near)])
+    order = np.lexsort((is_near, *(np.concatenate(both) for both in columns)))
+    around = np.cumsum(~is_near[order])[is_near[order]] - 1
+    first = np.flatnonzero(run_starts(around))
+    last, group = np.append(first[1:], len(around)) - 1, np.cumsum(run_starts(around)) - 1
+    least = np.minimum.reduceat(near.min_m, first)
+    when = np.minimum.reduceat(np.where(near.min_m == least[group], near.t_min_ms, np.inf), first)
+    return Encounters(near.device_a[first], near.device_b[first], near.start_ms[first], near.end_ms[last], least, when)
+
+
+def _within(tracks: Tracks, within_m: float) -> Encounters:
     segments = segments_of(tracks)
     device = tracks.fixes.device[tracks.row[tracks.segments()]]
     pairs = candidates(segments, device, within_m)

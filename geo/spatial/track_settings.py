@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ CHARGE_BEFORE_MS, CHARGE_AHEAD_MS = 240_000, 120_000
 """How long before a crossing, and after it, places decide whether it counts: see `geo.spatial.charges`."""
 
 
+TrackRule: TypeAlias = Literal["standstill", "every_fix"]
+
+
 class TrackSettings(Settings):
     """What a track is made of. `None` switches a rule off; `TrackSettings.every_fix()` switches all off but the gap.
 
@@ -24,7 +27,7 @@ class TrackSettings(Settings):
     places are accurate, or stays.
     """
 
-    rule: Literal["standstill", "every_fix"] = "every_fix"
+    rule: TrackRule = "every_fix"
     accuracy_not_said_m: Annotated[float, Field(gt=0, le=100)] = 20.0
     buffer_m: Annotated[float, Field(ge=0, le=1_000)] = 10.0
     max_gap_s: Annotated[float, Field(gt=0)] = 300.0

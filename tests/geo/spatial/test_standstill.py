@@ -29,14 +29,16 @@ def length_m(fixes: Fixes, rules: TrackSettings = CLEAN) -> float:
 
 
 def changed(fixes: Fixes, **columns: Any) -> Fixes:
-    names = ("device", "t_ms", "lat", "lon", "accuracy_m", "speed_mps")
-    return Fixes(**{name: columns.get(name, getattr(fixes, name)) for name in names})
+    """The same fixes with other columns."""
+    both: dict[str, Any] = {name: columns.get(name, getattr(fixes, name)) for name in Fixes.__slots__}
+    return Fixes(**both)
 
 
 def some_of(fixes: Fixes, some: Ints) -> Fixes:
     """Some fixes, in this order, with all that they say."""
     columns: dict[str, Any] = {name: getattr(fixes, name) for name in Fixes.__slots__}
-    return Fixes(**{name: None if column is None else column[some] for name, column in columns.items()})
+    chosen: dict[str, Any] = {name: None if column is None else column[some] for name, column in columns.items()}
+    return Fixes(**chosen)
 
 
 def joined(*several: Fixes) -> Fixes:
