@@ -155,7 +155,7 @@ def fence_sets(count: int) -> tuple[ZoneSet, FenceSet]:
 
 
 def standstill(count: int = 10_000, devices: int = 200, fixes: int = 1000) -> list[Row]:
-    """What it takes to leave the receivers' noise out, against every fix: tracks, zones with charged entries, events."""
+    """What it takes to leave the receivers' noise out, against every fix: tracks, zones, charged entries, events."""
     zones, every = fence_sets(count)
     settings = EventSettings(buffer_m=20, min_stay_s=10)
 

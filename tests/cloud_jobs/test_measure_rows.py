@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cloud_jobs.measure import MAX_ZERO_ROWS, count_text, usage_rows, writes_zeros
-from geo.spatial import FenceSet, Fixes, GateSet
+from geo.spatial import FenceSet, Fixes, GateSet, TrackSettings
 from geo.spatial.gates import Gate
 from tests.geo.spatial.worlds import every_fix
 
@@ -25,8 +25,8 @@ def test_gates_and_fences_together_have_rows_of_zeros_up_to_a_number_and_no_more
     devices, tracks, none = tuple(f"d{at}" for at in range(count)), every_fix(fixes), FenceSet(())
     few, many = GateSet(gates[:-1]), GateSet(gates)
     assert (writes_zeros(devices, none, few), writes_zeros(devices, none, many)) == (True, False)
-    assert len(list(usage_rows(devices, tracks, none, few))) == count * several
-    rows = [row for row in usage_rows(devices, tracks, none, many) if row[1] != "*"]
+    assert len(list(usage_rows(devices, tracks, none, few, TrackSettings()))) == count * several
+    rows = [row for row in usage_rows(devices, tracks, none, many, TrackSettings()) if row[1] != "*"]
     assert [(row[0], row[1], row[4]) for row in rows] == [("d3", "g7", 1)]
 
 
