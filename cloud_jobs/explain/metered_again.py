@@ -99,6 +99,17 @@ def _box(records: Arrays, tracks: TrackSettings) -> TrackBox | None:
     return TrackBox.around(track.fixes.lon[track.row], track.fixes.lat[track.row])
 
 
+def noise_left_out_m(again: MeteredAgain) -> float | None:
+    """How much longer the ways of the hours would be through the reported places; None: these were metered."""
+    rules, records = again.rules.settings, again.records
+    if rules.rule == "every_fix":
+        return None
+    place = np.flatnonzero(records["is_position"])
+    track = track_of(records, place, rules)
+    touched = records["touched"][place[track.row]]
+    return float((track.reported_m - track.metres)[touched].sum())
+
+
 def stretches_of(records: Arrays, rules: MeterRules, zone: str) -> list[Stretch]:
     """The track of the records of one device in the hours that were asked for, in the order of time; `metered` is what
     lay in a zone ("": outside of all)."""

@@ -73,6 +73,13 @@ class AlertSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _places_are_as_reported(self) -> Self:
+        # a cleaned place needs fixes of the next minutes, and an alert does not wait for them
+        if self.tracks.rule != "every_fix":
+            raise ValueError(f'tracks.rule is "{self.tracks.rule}": an alert process takes "every_fix"; remove the key')
+        return self
+
+    @model_validator(mode="after")
     def _takeover_knows_of_stays(self) -> Self:
         if self.rewind_s < self._longest_s:
             raise ValueError(

@@ -12,11 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import shapely
 
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.gates import Crossings
-from geo.spatial.geodesic import WGS84
 from geo.spatial.pieces import Pieces
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 from geo.spatial.standstill import stated_accuracy
@@ -29,7 +27,7 @@ LOOK_BACK_MS: Final = 120_000
 assert LOOK_BACK_MS + SURE_MS <= CHARGE_BEFORE_MS
 assert SURE_MS <= CHARGE_AHEAD_MS
 _BREAK_MS: Final = 1 << 32
-_MIDDLE_LINE: Final = 0.5  # of area by perimeter: half of the way to the middle of a strip
+_MIDDLE_LINE: Final = 0.5  # of the way from a border to the middle: what is asked in a narrow fence
 
 
 def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: TrackSettings) -> Bools:
@@ -40,32 +38,56 @@ def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: 
         return entry
     position = np.empty(len(tracks.fixes), dtype=np.int64)
     position[tracks.row] = np.arange(len(tracks.row))
-    ends = position[pieces.end_fix[asked]]
-    course = Course(_around(tracks, ends))
+    ends, where, zone = position[pieces.end_fix[asked]], pieces.start[asked], pieces.zone[asked]
+    # most are decided by the very next fixes
+    near = _part(tracks, ends - 2, ends + 2)
+    charged = _entered(near, fences, settings, _Moments(tracks, ends, where), zone, only_near=True)
+    rest = np.flatnonzero(~charged)
+    if len(rest):
+        around, moments = _around(tracks, ends[rest]), _Moments(tracks, ends[rest], where[rest])
+        charged[rest] = _entered(around, fences, settings, moments, zone[rest], only_near=False)
+    entry[asked] = charged
+    return entry
+
+
+class _Moments:
+    """Moments on segments (by their ends, and the fraction): each device and time has a number."""
+
+    def __init__(self, tracks: Tracks, ends: Ints, fraction: Floats) -> None:
+        start_ms, end_ms = (tracks.fixes.t_ms[tracks.row[at]].astype(np.float64) for at in (ends - 1, ends))
+        t_ms = start_ms + (end_ms - start_ms) * fraction
+        self._devices, self.t_ms = distinct(tracks.fixes.device), np.unique(t_ms)
+        self.number = self.of(tracks.fixes.device[tracks.row[ends]], t_ms)
+
+    def of(self, device: Ints, t_ms: Floats) -> Ints:
+        return np.searchsorted(self._devices, device) * len(self.t_ms) + np.searchsorted(self.t_ms, t_ms)
+
+
+def _entered(
+    tracks: Tracks, fences: FenceSet, settings: TrackSettings, moments: _Moments, zone: Ints, *, only_near: bool
+) -> Bools:
+    """Whether each of these zones is entered for sure at its moment; `only_near`: as far as these tracks show it."""
+    course = Course(tracks)
     sides = sides_of(course, fences)
     sure = sides.end_ms - sides.start_ms >= SURE_MS
+    changes = np.flatnonzero(sides.crossed & np.isin(sides.start_ms, moments.t_ms))
     ask = np.flatnonzero(~sure)
-    uncertain_m = _uncertain_m(tracks, settings)
-    samples = Samples(course, fences, settings.buffer_m, uncertain_m, _narrowness_m(fences, distinct(sides.fence[ask])))
+    if only_near:
+        beside = np.zeros(len(sure), dtype=np.bool_)
+        beside[changes] = beside[changes - 1] = True
+        ask = np.flatnonzero(beside & ~sure)
+    wanted = distinct(fences.shared.of_fence[np.isin(fences.name_of_fence, sides.fence[ask])])
+    most_m = _MIDDLE_LINE * fences.shared.half_widths_m(wanted)
+    samples = Samples(course, fences, settings.buffer_m, _uncertain_m(tracks, settings), most_m)
     sure[ask] = deep_stays(sides, ask, samples)
-    counts = sides.crossed & _counts(sides.course, sides.inside, sides.start_ms, sides.end_ms, sure)
-    start_ms, end_ms = (tracks.fixes.t_ms[tracks.row[at]].astype(np.float64) for at in (ends - 1, ends))
-    time = start_ms + (end_ms - start_ms) * pieces.start[asked]
-    devices, moments = distinct(tracks.fixes.device), np.unique(time)
-
-    def key(device: Ints, t_ms: Floats) -> Ints:
-        return np.searchsorted(devices, device) * len(moments) + np.searchsorted(moments, t_ms)
-
-    changes = np.flatnonzero(sides.crossed & np.isin(sides.start_ms, moments))
-    way_in, counts = sides.inside[changes], counts[changes]
-    moment, own = key(course.device(sides.track[changes]), sides.start_ms[changes]), key(_device(tracks, ends), time)
-    into, own_zone = (
-        of * len(fences.names) + zone for of, zone in ((moment, sides.fence[changes]), (own, pieces.zone[asked]))
-    )
+    counts = _counts(sides.course, sides.inside, (sides.start_ms, sides.end_ms), sure, only_near=only_near)
+    counts, way_in = counts[changes], sides.inside[changes]
+    moment = moments.of(course.device(sides.track[changes]), sides.start_ms[changes])
+    names = len(fences.names)
+    into, own = moment * names + sides.fence[changes], moments.number * names + zone
     # a zone is entered at the border of its fence, or where a fence is left that wins over it
-    at_own = np.isin(own_zone, into[way_in])
-    entry[asked] = np.where(at_own, np.isin(own_zone, into[way_in & counts]), np.isin(own, moment[~way_in & counts]))
-    return entry
+    at_own = np.isin(own, into[way_in])
+    return np.where(at_own, np.isin(own, into[way_in & counts]), np.isin(moments.number, moment[~way_in & counts]))
 
 
 def charged_crossings(tracks: Tracks, crossings: Crossings, settings: TrackSettings) -> Bools:
@@ -102,22 +124,22 @@ def charged_crossings(tracks: Tracks, crossings: Crossings, settings: TrackSetti
     ends, certain = np.full(total, np.inf), np.ones(total, dtype=np.bool_)
     side[rows], side[before], begins[rows] = forward, ~forward[opens], crossings.t_ms[order]
     course[before], ends[rows], ends[before], certain[rows] = 1, until, crossings.t_ms[order[opens]], sure
-    counts = _counts(np.cumsum(course), side, begins, ends, certain)
+    counts = _counts(np.cumsum(course), side, (begins, ends), certain, only_near=False)
     found = np.zeros(count, dtype=np.bool_)
     found[order] = counts[rows]
     return found
-
-
-def _device(tracks: Tracks, at: Ints) -> Ints:
-    return tracks.fixes.device[tracks.row[at]]
 
 
 def _millimetres(metres: Floats) -> Ints:
     return np.rint(metres * 1_000.0).astype(np.int64)
 
 
-def _counts(course: Ints, side: Bools, start_ms: Floats, end_ms: Floats, sure: Bools) -> Bools:
-    """Which stays begin with a crossing that counts; of stays in the order of (course, time), whose sides alternate."""
+def _counts(course: Ints, side: Bools, limits_ms: tuple[Floats, Floats], sure: Bools, *, only_near: bool) -> Bools:
+    """Which stays begin with a crossing that counts; of stays in the order of (course, time), whose sides alternate.
+
+    `only_near`: only where a sure stay before it is among these.
+    """
+    start_ms, end_ms = limits_ms
     place = np.arange(len(course))
     first = np.maximum.accumulate(np.where(run_starts(course), place, 0)) if len(course) else place
     before = np.maximum.accumulate(np.where(sure, place, -1)) if len(course) else place
@@ -126,7 +148,9 @@ def _counts(course: Ints, side: Bools, start_ms: Floats, end_ms: Floats, sure: B
     last = before[asked]
     since_ms = start_ms[asked] - LOOK_BACK_MS
     recent = (last >= first[asked]) & (end_ms[last] > since_ms)
-    for row in np.flatnonzero(~recent).tolist():
+    if only_near:
+        asked, last = asked[recent], last[recent]
+    for row in [] if only_near else np.flatnonzero(~recent).tolist():
         low = int(first[asked[row]])
         last[row] = low + max(int(np.searchsorted(start_ms[low : asked[row]], since_ms[row], side="right")) - 1, 0)
     counts = np.zeros(len(course), dtype=np.bool_)
@@ -140,10 +164,15 @@ def _around(tracks: Tracks, ends: Ints) -> Tracks:
     step = np.append(0, np.diff(time))
     clock = np.cumsum(np.where(tracks.linked, step, _BREAK_MS))
     low = np.searchsorted(clock, clock[ends - 1] - CHARGE_BEFORE_MS) - 1
-    high = np.searchsorted(clock, clock[ends] + CHARGE_AHEAD_MS, side="right") + 1
-    covers = np.bincount(np.maximum(low, 0), minlength=len(time) + 2)
-    covers -= np.bincount(np.minimum(high, len(time)), minlength=len(time) + 2)
-    some = np.flatnonzero(np.cumsum(covers)[: len(time)] > 0)
+    return _part(tracks, low, np.searchsorted(clock, clock[ends] + CHARGE_AHEAD_MS, side="right") + 1)
+
+
+def _part(tracks: Tracks, low: Ints, high: Ints) -> Tracks:
+    """The fixes of tracks in these stretches, `high` excluded."""
+    count = len(tracks.row)
+    covers = np.bincount(np.clip(low, 0, count), minlength=count + 1)
+    covers -= np.bincount(np.clip(high, 0, count), minlength=count + 1)
+    some = np.flatnonzero(np.cumsum(covers)[:count] > 0)
     linked = tracks.linked[some]
     linked[1:] &= np.diff(some) == 1
     linked[:1] = False
@@ -161,16 +190,3 @@ def _uncertain_m(tracks: Tracks, settings: TrackSettings) -> Floats:
     """How far each fix may be from its place: as far as it states, or half of what is assumed elsewhere."""
     stated = stated_accuracy(tracks.fixes, np.arange(len(tracks.fixes)))
     return np.where(np.isnan(stated), settings.accuracy_not_said_m / 2.0, stated)
-
-
-def _narrowness_m(fences: FenceSet, names: Ints) -> Floats:
-    """Of each shape how far from its border a place in it can be asked to be; infinite for those of other names."""
-    most = np.full(len(fences.shared.shapes), np.inf)
-    wanted = distinct(fences.shared.of_fence[np.isin(fences.name_of_fence, names)])
-    for number in wanted.tolist():
-        shape = fences.shared.shapes[number]
-        degree = np.radians(WGS84.a)
-        scale = np.array([degree * np.cos(np.radians((shape.bounds[1] + shape.bounds[3]) / 2.0)), degree])
-        flat = shapely.transform(shape, lambda places, scale=scale: places * scale)
-        most[number] = _MIDDLE_LINE * flat.area / max(flat.length, 1e-9)
-    return most

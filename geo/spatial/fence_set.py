@@ -13,7 +13,7 @@ import shapely
 from geo.spatial.activity import begin_ms
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, in_parts, meet
 from geo.spatial.fences import Fence
-from geo.spatial.geodesic import wrap_lon
+from geo.spatial.geodesic import WGS84, wrap_lon
 from geo.spatial.grid import GridIndex
 from geo.spatial.index import FenceIndex, comes_near
 from geo.spatial.predicates import Spots
@@ -43,6 +43,21 @@ class SharedShapes:
         self._fences = np.argsort(of_fence, kind="stable")
         self.counts: Ints = np.bincount(of_fence, minlength=len(unique))
         self._first = offsets(self.counts)
+        self._half_widths_m = np.full(len(unique), np.nan)
+
+    def half_widths_m(self, wanted: Ints) -> Floats:
+        """How far the middle of each shape is from its border, if it were a strip; only those `wanted` are known."""
+        unknown = wanted[np.isnan(self._half_widths_m[wanted])]
+        if len(unknown):
+            shapes = np.array([self.shapes[at] for at in unknown.tolist()], dtype=np.object_)
+            places, owner = shapely.get_coordinates(shapes, return_index=True)
+            bounds, degree_m = shapely.bounds(shapes), np.radians(WGS84.a)
+            east_m = degree_m * np.cos(np.radians((bounds[:, 1] + bounds[:, 3]) / 2.0))
+            flat = shapely.set_coordinates(
+                shapes, places * np.column_stack([east_m[owner], np.full(len(owner), degree_m)])
+            )
+            self._half_widths_m[unknown] = shapely.area(flat) / np.maximum(shapely.length(flat), 1e-9)
+        return self._half_widths_m
 
     def fences(self, row: Ints, shape: Ints) -> tuple[Ints, Ints]:
         """Pairs (row, fence) from pairs (row, shape): each fence of the shape."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from pyproj import Geod
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.usage.touched_hours import HOUR_MS
 from geo.spatial import TrackSettings
+from tests.geo.spatial.noisy_drives import Receiver, parked
 from tests.usage_rows import metered_rows
 
 RULES = TrackSettings()
@@ -111,3 +113,45 @@ def test_zones_and_outside_together_are_the_whole_track(moves: list[tuple[int, f
     for name in ("distance_mm", "duration_ms"):
         found, expected = (sum(sum(row[name]) for row in rows) for rows in (split, whole))
         assert found == pytest.approx(expected, abs=4 * len(split) + 1)
+
+
+CLEAN = TrackSettings(rule="standstill")
+
+
+def parked_van(every_s: float, **said: float | None) -> list[dict[str, Any]]:
+    """A day beside the square's border, with a short drive into the square at its end."""
+    found = parked(24, Receiver(every_s, 4.0), 3, home=(0.01 + 2e-5, 0.005)).fixes
+    stood = zip((found.t_ms - found.t_ms[0]).tolist(), found.lat.tolist(), found.lon.tolist(), strict=True)
+    after = 86_400_000 + 10_000 * np.arange(6)
+    drive = [(int(t_ms), 0.005, round(0.01 - 0.0012 * at, 7)) for at, t_ms in enumerate(after, 1)]
+    return [row | {"accuracy_m": 8.0} | said for row in fixes([*stood, *drive])]
+
+
+@pytest.mark.parametrize("said", [{}, {"speed_mps": 0.0}, {"speed_mps": -1.0}, {"accuracy_m": -1.0}])
+def test_a_parked_van_is_charged_its_drive_alone(said: dict[str, float | None]) -> None:
+    van = parked_van(60.0, **said)
+    noisy, clean = (metered_rows(van, FEATURES, rules) for rules in (TrackSettings(), CLEAN))
+    totals = [
+        {name: sum(sum(row[name]) for row in rows) for name in ("distance_mm", "duration_ms", "entries", "events")}
+        for rows in (noisy, clean)
+    ]
+    assert totals[0]["duration_ms"] == totals[1]["duration_ms"]
+    assert totals[0]["distance_mm"] > 5_000_000
+    assert totals[0]["entries"] > 100
+    assert totals[1]["entries"] == 1
+    assert totals[1]["distance_mm"] == pytest.approx(800_000, abs=30_000)
+
+
+def test_each_hour_with_its_margin_is_charged_as_the_whole_day() -> None:
+    van = parked_van(60.0)
+    together = metered_rows(van, FEATURES, CLEAN)
+    apart: list[dict[str, Any]] = []
+    for hour in range(25):
+        start, end = hour * HOUR_MS, (hour + 1) * HOUR_MS
+        near = [
+            row | {"touched": start <= row["t_ms"] < end}
+            for row in van
+            if start - CLEAN.margin_ms <= row["t_ms"] < end + CLEAN.reach_ahead_ms
+        ]
+        apart.extend(metered_rows(near, FEATURES, CLEAN))
+    assert apart == together

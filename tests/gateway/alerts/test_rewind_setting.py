@@ -74,3 +74,8 @@ def test_with_what_is_needed_a_takeover_raises_what_the_owner_before_would_have(
         short = [one for one in fixes[:at] if one.t_ms >= fixes[at].t_ms - 59_000]
         found.append(bool(short) and raised(short, fixes[at:]) != raised(fixes[:at], fixes[at:]))
     assert any(found) == (step_s < 60), "with less, a dwell is raised again"
+
+
+def test_an_alert_process_takes_each_place_as_it_is_reported() -> None:
+    with pytest.raises(SettingsError, match="every_fix"):
+        settings(900, '[tracks]\nrule = "standstill"')
