@@ -269,7 +269,7 @@ def print_summary(tracks: Tracks, result: str) -> None:
     gaps, jumps = count_text(tracks.gap_breaks, "gap"), count_text(tracks.speed_breaks, "jump")
     breaks = f"{gaps} and {jumps} left {unknown_s:.0f} s unknown"
     noise_m = float((tracks.reported_m - tracks.metres).sum())
-    if noise_m:
+    if noise_m >= 0.5:
         breaks += f"; {noise_m / 1000:.3f} km of noise left out"
     fixes = f"{len(tracks.row)} of {len(tracks.fixes)} fixes kept, excluded: {excluded}"
     typer.echo(f"{fixes}; {breaks}; {result}", err=True)

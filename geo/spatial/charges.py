@@ -106,9 +106,8 @@ def charged_crossings(tracks: Tracks, crossings: Crossings, settings: TrackSetti
     rest_m = tracks.metres[end] * (end_ms - crossings.t_ms) / (end_ms - start_ms)
     at_mm = np.cumsum(_millimetres(tracks.metres))[end] - _millimetres(rest_m)
     away_mm = 2_000.0 * np.fmax(_uncertain_m(tracks, settings)[crossings.end_fix], settings.buffer_m)
-    moving = np.flatnonzero(~tracks.still[end])
     track = np.cumsum(~tracks.linked)[end]
-    order = moving[np.lexsort((crossings.t_ms[moving], crossings.gate[moving], track[moving]))]
+    order = np.lexsort((crossings.t_ms, crossings.gate, track))
     track, gate, forward = track[order], crossings.gate[order], crossings.forward[order]
     # round its end a vehicle comes to the other side of a gate without crossing it
     opens = run_starts(track, gate)

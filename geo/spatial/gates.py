@@ -105,14 +105,16 @@ class GateSet:
         return Crossings(*stacked(list(self.crossings_in_parts(tracks))))
 
     def crossings_in_parts(self, tracks: Tracks) -> Iterator[Crossings]:
-        """The same, some neighbouring segments after the other, at least once.
+        """The same, some neighbouring segments after the other, at least once. Who stands crosses nothing.
 
         Holds at most about `PAIRS_AT_ONCE` pairs of a segment and an edge that it meets, or those of one segment.
         """
         segments = segments_of(tracks)
-        ends, each = tracks.row[tracks.segments()], np.ones(len(segments), dtype=np.int64)
+        ends, still = tracks.row[tracks.segments()], tracks.still[tracks.segments()]
+        each = np.ones(len(segments), dtype=np.int64)
         for segment, gate, forward, t_ms in in_parts(segments, each, PAIRS_AT_ONCE, self._in_force):
             order = np.lexsort((gate, t_ms, segment))
+            order = order[~still[segment[order]]]
             yield Crossings(ends[segment[order]], gate[order], forward[order], t_ms[order])
 
     def _in_force(self, begin: int, segments: Segments) -> Found | None:
