@@ -16,11 +16,11 @@ import numpy as np
 
 from geo.spatial.fixes import Fixes
 from geo.spatial.ragged import Bools, Floats, Ints, Points
+from geo.spatial.smoothing import MOST_STEP, SMOOTH_MS, Smoothing, sums_of
 from geo.spatial.track_settings import CLEANING_REACH_MS
 
 PLACE_MS: Final = 105_000
 """A standing fix gets the mean of its neighbours so far on each side; of all its stand, if that is twice as short."""
-SMOOTH_MS: Final = 30_000
 CREEP_MS: Final = 240_000
 MAX_WINDOW_MS: Final = 240_000
 assert SMOOTH_MS + 2 * PLACE_MS + CREEP_MS + MAX_WINDOW_MS <= CLEANING_REACH_MS
@@ -38,13 +38,6 @@ _SLOW_MPS: Final = 0.8
 _FEW: Final = 3
 _REST_MPS, _SPEED_MS, _TRUST_MS = 0.6, 3_000, 60_000
 _LEAST_SIDE_MS: Final = 60_000
-_MOST_BEND: Final = 9.0  # of noise, of a second difference that may come of it
-_ROUGH_FIXES, _ROUGH_MS = 15, 300_000
-_LENGTH: Final = 7.0  # of noise, that a smoothed way is to advance on each side
-_HALVES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-_NARROWINGS: Final = 2
-_BEND: Final = 8.0
-_PARTS: Final = 64  # of a fix, in which half widths are counted
 
 
 class CleanPlaces(NamedTuple):
@@ -64,7 +57,7 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
     accuracy = stated_accuracy(fixes, row)
     said = ~np.isnan(accuracy)
     sigma = np.clip(np.where(said, accuracy, accuracy_not_said_m) / 2.0, _LEAST_SIGMA_M, _MOST_SIGMA_M)
-    slow = linked & (metres * metres <= (2.0 * _LENGTH) ** 2 * _of_ends(sigma * sigma))
+    slow = linked & (metres * metres <= MOST_STEP**2 * _of_ends(sigma * sigma))
     slow[1:] &= (np.abs(lat[1:]) <= _POLAR_DEG) & (np.abs(lat[:-1]) <= _POLAR_DEG)
     at = _tracks_with(slow, linked)
     if len(at):
@@ -110,13 +103,6 @@ def _tracks_with(some: Bools, linked: Bools) -> Ints:
     return np.flatnonzero(wanted[number])
 
 
-def _sums(values: Ints) -> Ints:
-    """Cumulative sums with a nought before them. They may wrap: differences below 2^63 are right all the same."""
-    sums = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(values, out=sums[1:])
-    return sums
-
-
 class _Track:
     """Fixes of unbroken tracks, one after the other; `still` is decided when it is made."""
 
@@ -140,8 +126,8 @@ class _Track:
         self._x = _unwrapped(np.rint(lon * _UNIT).astype(np.int64), linked)
         self._north: Final = _METRES_A_UNIT
         self._east = _METRES_A_UNIT * np.cos(np.radians(lat))
-        self._sum_x, self._sum_y = _sums(self._x), _sums(self._y)
-        self._sum_square = _sums(np.rint(sigma * sigma * 1e4).astype(np.int64))
+        self._sum_x, self._sum_y = sums_of(self._x), sums_of(self._y)
+        self._sum_square = sums_of(np.rint(sigma * sigma * 1e4).astype(np.int64))
         self._first = np.maximum.accumulate(np.where(linked, 0, np.arange(self._count)))
         self.still = np.zeros(self._count, dtype=np.bool_)
 
@@ -162,7 +148,7 @@ class _Track:
         whole = np.rint(says * 1_000.0).astype(np.int64)
         step = np.diff(self._clock)
         step[self._first[1:] == np.arange(1, self._count)] = 0
-        driven = _sums((whole[1:] + whole[:-1]) * step // 2_000)
+        driven = sums_of((whole[1:] + whole[:-1]) * step // 2_000)
         some = np.flatnonzero((speed >= 0.0) & (speed < 2.0 * _REST_MPS))
         some = some[self._is_slow(some, whole)]
         low, high = self._around(some, self._first[some], np.full(len(some), self._count), _TRUST_MS)
@@ -179,7 +165,7 @@ class _Track:
 
     def _is_slow(self, some: Ints, mm_s: Ints) -> Bools:
         """Is the mean of the speeds of some seconds before, or of those after, next to nought? One may be off."""
-        sums = _sums(mm_s)
+        sums = sums_of(mm_s)
         low, high = self._around(some, self._first[some], np.full(len(some), self._count), _SPEED_MS)
         before = (sums[some + 1] - sums[low]) / (some - low + 1)
         after = (sums[high + 1] - sums[some]) / (high - some + 1)
@@ -221,7 +207,7 @@ class _Track:
         """Of longitudes and latitudes of windows, in units²."""
         found = []
         for values in (self._x >> _COARSE, self._y >> _COARSE):
-            sums, squares = _sums(values), _sums(values * values)
+            sums, squares = sums_of(values), sums_of(values * values)
             total = sums[high] - sums[low]
             spread = many * (squares[high] - squares[low]) - total * total
             found.append(spread.astype(np.float64) * float(1 << 2 * _COARSE) / (many.astype(np.float64) ** 2))
@@ -265,163 +251,21 @@ class _Track:
 
     def cleaned(self) -> tuple[Ints, Floats, Floats]:
         """The fixes that are moved, and their longitudes and latitudes."""
-        # the noise of places as they were reported
-        opposing = self._opposing()
+        scale = self._east, self._north
+        smoothing = Smoothing(
+            self._clock, self._first, scale, (self._x, self._y), metres=self._metres, sigma=self._smooth
+        )
         some, first, last = self._stands()
         low, high = self._around(some, first, last, PLACE_MS)
         short = self._clock[last] - self._clock[first] <= 2 * PLACE_MS
         low, high = np.where(short, first, low), np.where(short, last, high)
         twice = 2 * (high - low + 1)
         x, y = ((2 * (sums[high + 1] - sums[low]) + twice // 2) // twice for sums in (self._sum_x, self._sum_y))
-        # from here on what stands has no noise, also for its neighbours
+        # what stands has no noise, also for its neighbours
         self._x[some], self._y[some] = x, y
-        self._sum_x, self._sum_y = _sums(self._x), _sums(self._y)
-        moving, half = self._half_widths(some, opposing)
-        total_x, total_y, weight = self._box(moving, half)
+        moving, total_x, total_y, weight = smoothing.means((self._x, self._y), some)
         longitude = np.append(_longitude(x, np.ones_like(x)), _longitude(total_x, weight))
         return np.append(some, moving), longitude, np.append(_degrees(y, np.ones_like(y)), _degrees(total_y, weight))
-
-    def _box(self, some: Ints, half: Ints) -> tuple[Ints, Ints, Ints]:
-        """The sums of places over so many parts of a fix on each side, and their weight."""
-        whole, part = half // _PARTS, half % _PARTS
-        low, high = some - whole, some + whole
-        # where the outermost have no part, they need not be there
-        left, right = np.maximum(low - 1, 0), np.minimum(high + 1, self._count - 1)
-        x, y = (
-            _PARTS * (sums[high + 1] - sums[low]) + part * (values[left] + values[right])
-            for sums, values in ((self._sum_x, self._x), (self._sum_y, self._y))
-        )
-        return x, y, _PARTS * (2 * whole + 1) + 2 * part
-
-    def _offset(self, some: Ints, half: Ints) -> Points:
-        """Metres from each fix to the mean around it, east and north."""
-        x, y, weight = self._box(some, half)
-        east = (x - weight * self._x[some]) / weight * self._east[some]
-        return east, (y - weight * self._y[some]) / weight * self._north
-
-    def _narrowed(self, some: Ints, half: Ints, wanted: Floats, rough: Floats) -> Ints:
-        """Half widths, halved where the way bends within them: where the place is moved sideways more than by noise."""
-        asked = np.arange(len(some))
-        for _ in range(_NARROWINGS):
-            asked = asked[half[asked] >= _PARTS]
-            here, wide = some[asked], half[asked]
-            narrow = wide // 2
-            ahead_east, ahead_north = self._ahead(here, np.maximum(wide // _PARTS, 1))
-            (east, north), (other_east, other_north) = self._offset(here, wide), self._offset(here, narrow)
-            sideways = (east - other_east) * ahead_north - (north - other_north) * ahead_east
-            noise = 1.0 / (2.0 * narrow / _PARTS + 1.0) - 1.0 / (2.0 * wide / _PARTS + 1.0)
-            length = ahead_east * ahead_east + ahead_north * ahead_north
-            bends = sideways * sideways > _BEND * rough[asked] ** 2 * noise * length
-            # where it hardly moves, a narrow window has more noise and no less of a bend
-            bends &= self._advance(here, np.maximum(narrow // _PARTS, 1)) >= wanted[asked] / 3.0
-            wanted[asked] /= 2.0
-            asked = asked[bends]
-            half[asked] = narrow[bends]
-            if not len(asked):
-                break
-        return half
-
-    def _ahead(self, some: Ints, many: Ints) -> Points:
-        """Metres from the mean of some fixes up to each to the mean of as many from it on."""
-        found = []
-        for sums, scale in ((self._sum_x, self._east[some]), (self._sum_y, self._north)):
-            ahead, behind = sums[some + many + 1] - sums[some], sums[some + 1] - sums[some - many]
-            found.append((ahead - behind) / (many + 1) * scale)
-        return found[0], found[1]
-
-    def _half_widths(self, standing: Ints, opposing: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-        """The moving fixes that are smoothed, and over how many parts of a fix on each side."""
-        place, metres = np.arange(self._count), self._metres
-        # a window ends at the track's ends
-        last = np.minimum.accumulate(np.where(np.append(self._first[1:] == place[1:], True), place, self._count)[::-1])
-        room = np.minimum(place - self._first, last[::-1] - place)
-        room[standing] = 0
-        step = np.zeros(self._count)
-        step[:-1] = (metres[:-1] + metres[1:]) / 2.0
-        some = np.flatnonzero((room > 0) & (step < 2.0 * _LENGTH * self._smooth))
-        rough = self._roughness(some, *opposing)
-        wanted = _LENGTH * np.minimum(self._smooth[some], 4.0 * rough) - step[some] / 2.0
-        positive = wanted > 0.0
-        some, wanted, rough = some[positive], wanted[positive], rough[positive]
-        room = np.minimum(room[some], self._within(some, SMOOTH_MS))
-        half = np.zeros(len(some), dtype=np.int64)
-        asked, before, reached = np.arange(len(some)), np.zeros(len(some), dtype=np.int64), np.zeros(len(some))
-        for width in _HALVES:
-            here = some[asked]
-            many = np.minimum(width, room[asked])
-            advance = self._advance(here, many)
-            enough = advance >= wanted[asked]
-            share = (wanted[asked] - reached) / np.where(enough, advance - reached, 1.0)
-            between = before * _PARTS + np.floor(share * ((many - before) * _PARTS)).astype(np.int64)
-            half[asked] = np.where(enough, between, many * _PARTS)
-            go_on = ~enough & (many == width)
-            asked, before, reached = asked[go_on], many[go_on], advance[go_on]
-            if not len(asked):
-                break
-        half = self._narrowed(some, half, wanted, rough)
-        return some[half > 0], half[half > 0]
-
-    def _within(self, some: Ints, reach_ms: int) -> Ints:
-        """How many fixes lie within a time on each side of each."""
-        clock = self._clock[some]
-        before = some - np.searchsorted(self._clock, clock - reach_ms)
-        after = np.searchsorted(self._clock, clock + reach_ms, side="right") - 1 - some
-        return np.asarray(np.minimum(before, after), dtype=np.int64)
-
-    def _roughness(self, some: Ints, sums: Ints, pairs: Ints) -> Floats:
-        """The noise in each direction, by how second differences next to each other oppose: those of a bend do not."""
-        low, high = np.maximum(some - _ROUGH_FIXES, 0), np.minimum(some + _ROUGH_FIXES, self._count - 1)
-        wide = (self._clock[some] - self._clock[low] > _ROUGH_MS) | (self._clock[high] - self._clock[some] > _ROUGH_MS)
-        rows = np.flatnonzero(wide)
-        clock = self._clock[some[rows]]
-        low[rows] = np.maximum(low[rows], np.searchsorted(self._clock, clock - _ROUGH_MS))
-        high[rows] = np.minimum(high[rows], np.searchsorted(self._clock, clock + _ROUGH_MS, side="right") - 1)
-        many = np.maximum(pairs[high] - pairs[low], 1)
-        return np.asarray(np.sqrt(np.maximum(-(sums[high] - sums[low]) / (8e4 * many), 0.0)))
-
-    def _opposing(self) -> tuple[Ints, Ints]:
-        """Sums of the products of neighbouring second differences (1e-4 m²), and how many there are, before each fix.
-
-        A fix is held against where it would be, at its time, on the line between its neighbours.
-        """
-        step = np.diff(self._clock).astype(np.float64)
-        inner = self._first[2:] <= np.arange(self._count - 2)
-        share = 2.0 / (step[:-1] + step[1:])
-        bend = []
-        for values in (self._x, self._y):
-            change = np.diff(values).astype(np.float64)
-            bend.append((change[1:] * step[:-1] - change[:-1] * step[1:]) * share)
-        east, north = bend[0] * self._east[1:-1], bend[1] * self._north
-        noisy = inner & (east * east + north * north <= (_MOST_BEND * self._smooth[1:-1]) ** 2)
-        both = noisy[1:] & noisy[:-1]
-        product = np.where(both, east[1:] * east[:-1] + north[1:] * north[:-1], 0.0)
-        # the pair of the fixes 1 and 2 is the first: it counts from fix 1 on
-        opposing, pairs = np.zeros(self._count, dtype=np.int64), np.zeros(self._count, dtype=np.int64)
-        np.cumsum(np.rint(1e4 * product).astype(np.int64), out=opposing[2:-1])
-        np.cumsum(both, out=pairs[2:-1])
-        opposing[-1:], pairs[-1:] = opposing[-2:-1], pairs[-2:-1]
-        return opposing, pairs
-
-    def _advance(self, some: Ints, many: Ints) -> Floats:
-        """How far the mean of some fixes from each on is from the mean of as many up to it; half of the way on one
-        side, if that is more: there and back is an advance, too."""
-        low, high = some - many, some + many
-        metres = []
-        for sums, values, scale in (
-            (self._sum_x, self._x, self._east[some]),
-            (self._sum_y, self._y, self._north),
-        ):
-            own = values[some]
-            ahead, behind = sums[high + 1] - sums[some], sums[some + 1] - sums[low]
-            metres.append(
-                [
-                    (ahead - behind) / (many + 1) * scale,
-                    (values[high] - own) * (scale / 2.0),
-                    (own - values[low]) * (scale / 2.0),
-                ]
-            )
-        squares = [east * east + north * north for east, north in zip(*metres, strict=True)]
-        return np.asarray(np.sqrt(np.maximum(squares[0], np.maximum(squares[1], squares[2]))))
 
 
 def _unwrapped(x: Ints, linked: Bools) -> Ints:
