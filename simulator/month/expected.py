@@ -1,6 +1,5 @@
 """What is right at each step of the month, by the truth alone: who can be issued, and what each document says."""
 
-import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -15,12 +14,12 @@ from simulator.truth import (
     TrueFences,
     TrueLedger,
     TrueOwed,
-    TruePosition,
     TrueQuarter,
     made_event,
     made_position,
     made_signal,
     owed_by,
+    position_of,
     quarters_of,
     quarters_used,
 )
@@ -112,9 +111,7 @@ def known_record(record: Record) -> KnownRecord:
     match body:
         case Position():
             made = made_position(time_us, **body.model_dump())
-            grid = json.loads(made.content)
-            place = TruePosition(time_us, grid["longitude"], grid["latitude"], grid.get("accuracy_m"))
-            return KnownRecord(made, place)
+            return KnownRecord(made, position_of(made))
         case Event():
             return KnownRecord(made_event(time_us, body.name, body.attributes))
         case Signal():

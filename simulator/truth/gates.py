@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.truth.errors import TruthError
-from simulator.truth.shapes import DEGREE, Edge, ExactPoint
+from simulator.truth.shapes import DEGREE, Edge, ExactPoint, meetings
 
 
 class TrueGate(NamedTuple):
@@ -18,13 +18,18 @@ class TrueGate(NamedTuple):
     id: str
     corners: tuple[ExactPoint, ...]
 
-    def crossings(self, start: ExactPoint, end: ExactPoint) -> int:
-        """How often the straight way crosses it. A fix on the line is on its left; both ends belong to the line.
+    def crossings(self, start: ExactPoint, end: ExactPoint) -> list[tuple[Fraction, bool]]:
+        """Where the straight way crosses it, in order, as shares of the way, and whether from the left.
 
-        Raises TruthError for a way through a corner between two edges: that is not decided here.
+        A fix on the line is on its left; both ends belong to the line. Raises TruthError for a way through a corner
+        between two edges: that is not decided here.
         """
         edges = [Edge(a, b) for a, b in pairwise(self.corners)]
-        return sum(self._crosses(start, end, edge, number, len(edges) - 1) for number, edge in enumerate(edges))
+        return sorted(
+            (meetings(start, end, edge)[0], _is_left(edge, start))
+            for number, edge in enumerate(edges)
+            if self._crosses(start, end, edge, number, len(edges) - 1)
+        )
 
     def _crosses(self, start: ExactPoint, end: ExactPoint, edge: Edge, number: int, last: int) -> bool:
         if _is_left(edge, start) == _is_left(edge, end):

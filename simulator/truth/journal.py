@@ -19,12 +19,22 @@ from simulator.truth.made import (
 
 
 class TruePosition(NamedTuple):
-    """A fix on the grid: 1e-7 degrees; accuracy in millimetres or None."""
+    """A fix on the grid: 1e-7 degrees; accuracy in millimetres, speed in millimetres a second, None if not said."""
 
     time_us: int
     longitude_e7: int
     latitude_e7: int
     accuracy_mm: int | None
+    speed_mm_s: int | None = None
+
+
+def position_of(made: Made) -> TruePosition:
+    """The fix that a record of a position is."""
+    grid = json.loads(made.content)
+    assert made.time_us is not None
+    return TruePosition(
+        made.time_us, grid["longitude"], grid["latitude"], grid.get("accuracy_m"), grid.get("speed_mps")
+    )
 
 
 class Entry(NamedTuple):
@@ -57,8 +67,7 @@ def _entry(line: dict[str, Any]) -> Entry:
     time_us = time_us_of(line["time"])
     if kind == "position":
         made = made_position(time_us, **content)
-        grid = json.loads(made.content)
-        return Entry(device, made, TruePosition(time_us, grid["longitude"], grid["latitude"], grid.get("accuracy_m")))
+        return Entry(device, made, position_of(made))
     if kind == "signal":
         return Entry(device, made_signal(time_us, content["path"], content["value"]), None)
     if kind == "event":

@@ -8,15 +8,16 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from simulator.truth.charged import ChargedEntries, between, changes, charged_crossings, point
 from simulator.truth.gates import TrueGate
 from simulator.truth.journal import TruePosition
 from simulator.truth.made import Made, content_bytes, is_customer_event
 from simulator.truth.quarters import WHOLE_DEVICE
 from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
-from simulator.truth.track import metres, tracks
+from simulator.truth.standstill import TruePlace
+from simulator.truth.track import TrueRule, metres, places
 
 QUARTER_US = 900_000_000
-E7 = DEGREE // 10**7
 
 
 class TrueUsage(NamedTuple):
@@ -37,12 +38,13 @@ class TrueUsage(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of the way between two fixes that lies in one zone."""
+    """A part of the way between two fixes that lies in one zone; `begin_us`: when it begins."""
 
     zone: str
     length_m: float
     duration_ms: Fraction
     entered: int
+    begin_us: Fraction = Fraction(0)
 
 
 class _Sum:
@@ -52,27 +54,35 @@ class _Sum:
         self.entries = 0
 
 
-def usage_of(device: str, positions: list[TruePosition], zones: Zones) -> list[TrueUsage]:
+def usage_of(device: str, positions: list[TruePosition], zones: Zones, rule: TrueRule = "every_fix") -> list[TrueUsage]:
     """The usage of one device in zones, by quarter and zone; rows with nothing in them are left out."""
     sums: dict[tuple[int, str], _Sum] = {}
-    for track in tracks(positions):
+    for track in places(positions, rule):
+        charges = ChargedEntries(track, lambda _: zones) if rule == "standstill" else None
         for end, piece in pieces_of(track, zones):
             total = sums.setdefault((end.time_us // QUARTER_US, piece.zone), _Sum())
             # Kept one by one for fsum: a running sum of doubles would depend on the order of the pieces.
             total.lengths_m.append(piece.length_m)
             total.duration_ms += piece.duration_ms
-            total.entries += piece.entered
+            if piece.entered and piece.zone != OUTSIDE:
+                total.entries += charges is None or charges.charged(piece.zone, piece.begin_us)
     rows = (_usage(device, quarter, zone, total) for (quarter, zone), total in sorted(sums.items()))
     return [row for row in rows if row.distance_mm or row.duration_ms or row.entries]
 
 
-def gate_usage_of(device: str, positions: list[TruePosition], gates: Iterable[TrueGate]) -> list[TrueUsage]:
+def gate_usage_of(
+    device: str, positions: list[TruePosition], gates: Iterable[TrueGate], rule: TrueRule = "every_fix"
+) -> list[TrueUsage]:
     """The crossings of one device, by quarter and gate; one on a segment belongs to the quarter of its end."""
     found: Counter[tuple[int, str]] = Counter()
-    for track in tracks(positions):
-        for start, end in pairwise(track):
-            for gate in gates:
-                found[end.time_us // QUARTER_US, gate.id] += gate.crossings(_point(start), _point(end))
+    for track in places(positions, rule):
+        for gate in gates:
+            if rule == "standstill":
+                ends = charged_crossings(track, gate)
+            else:
+                ways = pairwise(track)
+                ends = [end for start, end in ways for _ in gate.crossings(point(start), point(end))]
+            found.update((end.time_us // QUARTER_US, gate.id) for end in ends)
     return [
         TrueUsage(device, _begin(quarter), gate, crossings=count)
         for (quarter, gate), count in sorted(found.items())
@@ -97,11 +107,11 @@ def _begin(quarter: int) -> datetime:
     return datetime.fromtimestamp(quarter * 900, UTC)
 
 
-def pieces_of(track: list[TruePosition], zones: Zones) -> Iterator[tuple[TruePosition, Piece]]:
+def pieces_of(track: list[TruePlace], zones: Zones) -> Iterator[tuple[TruePlace, Piece]]:
     """The pieces of a track in order, each with the fix that ends its segment (and decides its hour)."""
     if not track:
         return
-    here = zones.at(_point(track[0]))
+    here = zones.at(point(track[0]))
     for start, end in pairwise(track):
         for piece in _pieces(start, end, here, zones):
             yield end, piece
@@ -120,41 +130,37 @@ def _usage(device: str, quarter: int, zone: str, total: _Sum) -> TrueUsage:
     )
 
 
-def _pieces(start: TruePosition, end: TruePosition, here: str, zones: Zones) -> Iterator[Piece]:
-    """The way from `start`, which is in zone `here`, to `end`; a zone only reached by it gives a piece of no length."""
-    a, b = _point(start), _point(end)
-    duration_ms = Fraction(end.time_us - start.time_us, 1000)
+def _pieces(start: TruePlace, end: TruePlace, here: str, zones: Zones) -> Iterator[Piece]:
+    """The way from `start`, which is in zone `here`, to `end`; a zone only reached by it gives a piece of no length.
+
+    Who stands has no length and enters nothing.
+    """
+    a, b = point(start), point(end)
+    time_us = end.time_us - start.time_us
     for zone, first, last, entered in _stays(a, b, here, zones):
-        length_m = _length_m(_between(a, b, first), _between(a, b, last)) if last > first else 0.0
-        yield Piece(zone, length_m, duration_ms * (last - first), entered)
+        if end.still or first == last:
+            length_m = 0.0
+        elif last - first == 1:
+            length_m = end.metres
+        else:
+            length_m = _length_m(between(a, b, first), between(a, b, last))
+        yield Piece(
+            zone,
+            length_m,
+            Fraction(time_us, 1000) * (last - first),
+            0 if end.still else entered,
+            start.time_us + time_us * first,
+        )
 
 
 def _stays(a: ExactPoint, b: ExactPoint, here: str, zones: Zones) -> Iterator[tuple[str, Fraction, Fraction, int]]:
     """(zone, from, to, 1 if it was entered on this way) along the way from `a` to `b`, neighbours never equal."""
     since, entered = Fraction(0), 0
-    for share, zone in _zones_along(a, b, zones):
+    for share, zone in changes(a, b, zones):
         if zone != here:
             yield here, since, share, entered
             here, since, entered = zone, share, 1
     yield here, since, Fraction(1), entered
-
-
-def _zones_along(a: ExactPoint, b: ExactPoint, zones: Zones) -> Iterator[tuple[Fraction, str]]:
-    """The zone between each two borders that the way meets, and at its end; every change of zone is among them.
-
-    The zone at a border itself is not asked for: a way that touches one point of a zone and turns off crosses nothing.
-    """
-    cuts = zones.cuts(a, b)
-    if not cuts:
-        return
-    marks = sorted({Fraction(0), *cuts, Fraction(1)})
-    for mark, following in pairwise(marks):
-        yield mark, zones.at(_between(a, b, (mark + following) / 2))
-    yield Fraction(1), zones.at(b)
-
-
-def _between(a: ExactPoint, b: ExactPoint, share: Fraction) -> ExactPoint:
-    return ExactPoint(a.x + (b.x - a.x) * share, a.y + (b.y - a.y) * share)
 
 
 def _length_m(a: ExactPoint, b: ExactPoint) -> float:
@@ -164,10 +170,6 @@ def _length_m(a: ExactPoint, b: ExactPoint) -> float:
         float(Fraction(b.y, DEGREE)),
         float(Fraction(b.x, DEGREE)),
     )
-
-
-def _point(fix: TruePosition) -> ExactPoint:
-    return ExactPoint(fix.longitude_e7 * E7, fix.latitude_e7 * E7)
 
 
 def whole(pieces: Iterable[Piece]) -> tuple[float, Fraction]:

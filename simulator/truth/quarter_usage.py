@@ -8,12 +8,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from simulator.truth.charged import ChargedEntries
 from simulator.truth.fence_versions import TrueFences
 from simulator.truth.journal import TruePosition
 from simulator.truth.made import EPOCH, Made
 from simulator.truth.metering import QUARTER_US, Piece, pieces_of, whole_usage_of
 from simulator.truth.quarters import TrueQuarter
-from simulator.truth.track import tracks
+from simulator.truth.shapes import Zones
+from simulator.truth.standstill import TruePlace
+from simulator.truth.track import places
 
 
 class KnownRecord(NamedTuple):
@@ -27,10 +30,18 @@ def quarters_used(tenant: str, device: str, records: Iterable[KnownRecord], fenc
     """The usage of one device, sorted by quarter and zone; `records` in the order in which they were made."""
     records = list(records)
     pieces: dict[tuple[int, str], list[Piece]] = {}
-    for track in tracks([record.position for record in records if record.position is not None]):
+
+    def zones_at(end: TruePlace) -> Zones:
+        return fences.at(_moment(end.time_us))
+
+    for track in places([record.position for record in records if record.position is not None], "standstill"):
+        charges = ChargedEntries(track, zones_at)
         for start, end in pairwise(track):
-            for _, piece in pieces_of([start, end], fences.at(_moment(end.time_us))):
-                pieces.setdefault((end.time_us // QUARTER_US, piece.zone), []).append(piece)
+            for _, piece in pieces_of([start, end], zones_at(end)):
+                charged = piece.entered and piece.zone and charges.charged(piece.zone, piece.begin_us)
+                pieces.setdefault((end.time_us // QUARTER_US, piece.zone), []).append(
+                    piece._replace(entered=int(bool(charged)))
+                )
     rows = [_moved(tenant, device, quarter, zone, found) for (quarter, zone), found in pieces.items()]
     wholes = whole_usage_of(device, Counter(record.made for record in records))
     rows += [TrueQuarter(tenant, *whole) for whole in wholes]

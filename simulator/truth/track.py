@@ -6,10 +6,15 @@ and back, and last break the track at gaps and at what remains impossibly fast.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import Literal
 
 from geographiclib.geodesic import Geodesic
 
 from simulator.truth.journal import TruePosition
+from simulator.truth.standstill import NOT_SAID_M, TruePlace, as_reported, cleaned, stated_m
+
+TrueRule = Literal["standstill", "every_fix"]
 
 MAX_GAP_US = 300 * 1_000_000
 MAX_SPEED_MPS = 70.0
@@ -23,11 +28,18 @@ def metres(latitude_a: float, longitude_a: float, latitude_b: float, longitude_b
     return length
 
 
-def tracks(positions: list[TruePosition]) -> Iterator[list[TruePosition]]:
+def places(positions: list[TruePosition], rule: TrueRule = "every_fix") -> Iterator[list[TruePlace]]:
+    """Where the device was, of each of its unbroken tracks."""
+    for track in tracks(positions, rule):
+        lengths = [0.0, *(_step_m(before, after) for before, after in pairwise(track))]
+        yield as_reported(track, lengths) if rule == "every_fix" else cleaned(track, lengths)
+
+
+def tracks(positions: list[TruePosition], rule: TrueRule = "every_fix") -> Iterator[list[TruePosition]]:
     """The unbroken tracks of one device; `positions` in the order in which it made them."""
     track: list[TruePosition] = []
-    for fix in _without_jumps(_plausible(_one_of_each_time(positions))):
-        if track and (_gap_us(track[-1], fix) > MAX_GAP_US or _too_fast(track[-1], fix)):
+    for fix in _without_jumps(_plausible(_one_of_each_time(positions)), rule):
+        if track and (_gap_us(track[-1], fix) > MAX_GAP_US or _too_fast(track[-1], fix, rule)):
             yield track
             track = []
         track.append(fix)
@@ -53,26 +65,32 @@ def _plausible(positions: list[TruePosition]) -> list[TruePosition]:
     ]
 
 
-def _without_jumps(positions: list[TruePosition]) -> list[TruePosition]:
+def _without_jumps(positions: list[TruePosition], rule: TrueRule) -> list[TruePosition]:
     """Without each fix that is too far from both neighbours while they are not too far from each other."""
-    return [fix for index, fix in enumerate(positions) if not _jumps(positions, index)]
+    return [fix for index, fix in enumerate(positions) if not _jumps(positions, index, rule)]
 
 
-def _jumps(positions: list[TruePosition], index: int) -> bool:
+def _jumps(positions: list[TruePosition], index: int, rule: TrueRule) -> bool:
     # A jump goes out and back, which the first and the last fix cannot.
     if index in {0, len(positions) - 1}:
         return False
     before, fix, after = positions[index - 1 : index + 2]
     near = _gap_us(before, fix) <= MAX_GAP_US and _gap_us(fix, after) <= MAX_GAP_US
-    return near and _too_fast(before, fix) and _too_fast(fix, after) and not _too_fast(before, after)
+    out_and_back = _too_fast(before, fix, rule) and _too_fast(fix, after, rule)
+    return near and out_and_back and not _too_fast(before, after, rule)
 
 
 def _gap_us(before: TruePosition, after: TruePosition) -> int:
     return after.time_us - before.time_us
 
 
-def _too_fast(before: TruePosition, after: TruePosition) -> bool:
-    length_m = metres(
+def _step_m(before: TruePosition, after: TruePosition) -> float:
+    return metres(
         before.latitude_e7 / 1e7, before.longitude_e7 / 1e7, after.latitude_e7 / 1e7, after.longitude_e7 / 1e7
     )
-    return length_m / (_gap_us(before, after) / 1e6) > MAX_SPEED_MPS
+
+
+def _too_fast(before: TruePosition, after: TruePosition, rule: TrueRule) -> bool:
+    """By the rule `standstill` the places may be off by as much as they state."""
+    off_m = sum(stated_m(fix) or NOT_SAID_M for fix in (before, after)) if rule == "standstill" else 0.0
+    return _step_m(before, after) > MAX_SPEED_MPS * (_gap_us(before, after) / 1e6) + off_m

@@ -142,8 +142,8 @@ class Truth:
             if device not in self._metered:
                 positions = self.positions(device)
                 self._metered[device] = [
-                    *usage_of(device, positions, self._zones),
-                    *gate_usage_of(device, positions, self._gates),
+                    *usage_of(device, positions, self._zones, "standstill"),
+                    *gate_usage_of(device, positions, self._gates, "standstill"),
                     *whole_usage_of(device, self.records(device)),
                 ]
         return tuple(sorted(row for rows in self._metered.values() for row in rows))

@@ -27,6 +27,7 @@ def usage_by_the_engine(truth: Truth, fences: str) -> tuple[TrueUsage, ...]:
             "latitude": fix.latitude_e7 / 1e7,
             "longitude": fix.longitude_e7 / 1e7,
             "accuracy_m": None if fix.accuracy_mm is None else fix.accuracy_mm / 1e3,
+            "speed_mps": None if fix.speed_mm_s is None else fix.speed_mm_s / 1e3,
         }
         for device in truth.devices
         for seq, fix in enumerate(truth.positions(device), 1)

@@ -1,0 +1,258 @@
+"""Which entries and crossings are charged by the rule `standstill`, as `docs/standstill.md` states it: (7) and (8)."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+from simulator.truth.gates import TrueGate
+from simulator.truth.shapes import DEGREE, ExactPoint, Zone, Zones
+from simulator.truth.standstill import TruePlace
+
+BUFFER_M = 10.0
+SURE_US = LOOK_BACK_US = 120_000_000
+RADIUS_M = 6_378_137.0
+
+ZonesAt = Callable[[TruePlace], Zones]
+"""The zones in force on the segment that ends at a place."""
+
+
+class Stay(NamedTuple):
+    """A stretch of a track on one side of a border; `crossed`: it begins with a crossing."""
+
+    inside: bool
+    start_us: Fraction
+    end_us: Fraction
+    sure: bool
+    crossed: bool
+
+
+class Way(NamedTuple):
+    """A part of a segment, from `a` to `b`, and how far a place on it may be from where it is said to be."""
+
+    a: ExactPoint
+    b: ExactPoint
+    uncertain_m: float
+
+
+def point(place: TruePlace) -> ExactPoint:
+    """A place as the zones take it."""
+    return ExactPoint(place.x * (DEGREE // 10**7), place.y * (DEGREE // 10**7))
+
+
+def between(a: ExactPoint, b: ExactPoint, share: Fraction) -> ExactPoint:
+    """A place on the straight way."""
+    return ExactPoint(a.x + (b.x - a.x) * share, a.y + (b.y - a.y) * share)
+
+
+def changes(a: ExactPoint, b: ExactPoint, zones: Zones) -> Iterator[tuple[Fraction, str]]:
+    """The zone between each two borders that the way meets, and at its end; every change of zone is among them.
+
+    The zone at a border itself is not asked for: a way that touches one point of a zone and turns off crosses nothing.
+    """
+    cuts = zones.cuts(a, b)
+    if not cuts:
+        return
+    marks = sorted({Fraction(0), *cuts, Fraction(1)})
+    for mark, following in pairwise(marks):
+        yield mark, zones.at(between(a, b, (mark + following) / 2))
+    yield Fraction(1), zones.at(b)
+
+
+class ChargedEntries:
+    """Of one unbroken track: whether a zone that is entered at a moment is charged."""
+
+    def __init__(self, track: Sequence[TruePlace], zones_at: ZonesAt) -> None:
+        self._track, self._zones_at = track, zones_at
+        self._counted: dict[str, dict[tuple[Fraction, bool], bool]] = {}
+
+    def charged(self, zone: str, moment_us: Fraction) -> bool:
+        """An entry at the own border counts as that of the fence; else one that wins over it is left for sure."""
+        own = self._of_fence(zone).get((moment_us, True))
+        if own is not None:
+            return own
+        names = {one.id for place in self._track for one in self._zones_at(place).in_order}
+        return any(self._of_fence(name).get((moment_us, False), False) for name in names)
+
+    def _of_fence(self, name: str) -> dict[tuple[Fraction, bool], bool]:
+        """Of the changes of sides of a fence (when, and whether inward) whether they count."""
+        if name not in self._counted:
+            stays = list(_stays(self._track, name, self._zones_at))
+            counts = sure_changes(stays)
+            self._counted[name] = {
+                (stay.start_us, stay.inside): count for stay, count in zip(stays, counts, strict=True) if stay.crossed
+            }
+        return self._counted[name]
+
+
+def sure_changes(stays: Sequence[Stay]) -> list[bool]:
+    """Which stays begin with a change of sides that counts."""
+    counts = []
+    for number, stay in enumerate(stays):
+        counts.append(False)
+        if number and stay.sure:
+            since = stay.start_us - LOOK_BACK_US
+            sure = next((one for one in reversed(stays[:number]) if one.sure), None)
+            if sure is None or sure.end_us <= since:
+                sure = next((one for one in reversed(stays[:number]) if one.start_us <= since), stays[0])
+            counts[-1] = sure.inside != stay.inside
+    return counts
+
+
+def _stays(track: Sequence[TruePlace], name: str, zones_at: ZonesAt) -> Iterator[Stay]:
+    here: bool | None = None
+    since, crossed = Fraction(track[0].time_us), False
+    ways: list[tuple[Zone | None, Way]] = []
+
+    def stay(until: Fraction) -> Stay:
+        sure = until - since >= SURE_US or any(zone is None or deep(zone, way) for zone, way in ways)
+        return Stay(bool(here), since, until, sure, crossed)
+
+    for start, end in pairwise(track):
+        a, b = point(start), point(end)
+        fence = next((zone for zone in zones_at(end).in_order if zone.id == name), None)
+        alone = Zones([fence] if fence else [])
+        begins_inside = bool(alone.at(a))
+        marks = [(Fraction(0), begins_inside, False)]
+        for share, zone in changes(a, b, alone):
+            if bool(zone) != marks[-1][1]:
+                marks.append((share, bool(zone), True))
+        for (share, inside, is_crossing), (following, *_) in pairwise([*marks, (Fraction(1), False, False)]):
+            if here is not None and inside != here:
+                moment = start.time_us + (end.time_us - start.time_us) * share
+                yield stay(moment)
+                since, crossed, ways = moment, is_crossing, []
+            here = inside
+            ways.append((fence, Way(between(a, b, share), between(a, b, following), end.uncertain_m)))
+    if here is not None:
+        yield stay(Fraction(track[-1].time_us))
+
+
+def deep(zone: Zone, way: Way) -> bool:
+    """Whether some place of a way is as far from a fence's border as it is uncertain, or so far as the fence allows."""
+    away_m = min(max(BUFFER_M, way.uncertain_m), 0.5 * _half_width_m(zone))
+    latitude = float(way.a.y + way.b.y) / 2.0 / DEGREE
+    es = 0.0066943799901413165
+    flat = 1.0 - es * math.sin(math.radians(latitude)) ** 2
+    prime = RADIUS_M / math.sqrt(flat)
+    scale = (
+        math.radians(prime * math.cos(math.radians(latitude))) / DEGREE,
+        math.radians(prime * (1.0 - es) / flat) / DEGREE,
+    )
+
+    def flat_place(place: ExactPoint) -> complex:
+        # from where the way begins: small numbers
+        return complex(float(place.x - way.a.x) * scale[0], float(place.y - way.a.y) * scale[1])
+
+    end = flat_place(way.b)
+    near = [
+        part
+        for polygon in zone.polygons
+        for ring in polygon
+        for edge in ring
+        if (part := _within(end, flat_place(edge.a), flat_place(edge.b), away_m)) is not None
+    ]
+    share = 0.0
+    for low, high in sorted(near):
+        if low >= share:
+            break
+        share = max(share, high)
+    return share <= 1.0
+
+
+def _half_width_m(zone: Zone) -> float:
+    """How far the middle of a fence is from its border, if it were a strip: its area by its length."""
+    scale_y = math.radians(RADIUS_M) / DEGREE
+    scale_x = scale_y * math.cos(math.radians(float(zone.low.y + zone.high.y) / 2.0 / DEGREE))
+    area = length = 0.0
+    for polygon in zone.polygons:
+        for number, ring in enumerate(polygon):
+            x0, y0 = ring[0].a
+            twice = 0.0
+            for a, b in ring:
+                ax, ay, bx, by = (
+                    float(one - zero) * scale
+                    for one, zero, scale in (
+                        (a.x, x0, scale_x),
+                        (a.y, y0, scale_y),
+                        (b.x, x0, scale_x),
+                        (b.y, y0, scale_y),
+                    )
+                )
+                twice += ax * by - bx * ay
+                length += math.hypot(bx - ax, by - ay)
+            area += abs(twice) / (-2.0 if number else 2.0)
+    return area / max(length, 1e-9)
+
+
+def _within(end: complex, a: complex, b: complex, away_m: float) -> tuple[float, float] | None:
+    """The shares of the way from 0 to `end`, as if it went on for ever, that are nearer to the edge than that."""
+    if not end:
+        away = _away(0j, a, b)
+        return (-math.inf, math.inf) if away < away_m else None
+    # the distance to a straight edge is convex along a straight line: one stretch is near, if any
+    low, high = 0.0, 1.0
+    for _ in range(90):
+        third = (high - low) / 3.0
+        if _away(end * (low + third), a, b) <= _away(end * (high - third), a, b):
+            high -= third
+        else:
+            low += third
+    nearest = (low + high) / 2.0
+    if _away(end * nearest, a, b) >= away_m:
+        return None
+    return _limit(end, a, b, away_m, nearest, 0.0), _limit(end, a, b, away_m, nearest, 1.0)
+
+
+def _limit(end: complex, a: complex, b: complex, away_m: float, near: float, far: float) -> float:  # noqa: PLR0917
+    """Where the way gets so far away, between a near share and an end; infinite if it does not."""
+    if _away(end * far, a, b) < away_m:
+        return math.inf if far else -math.inf
+    for _ in range(60):
+        middle = (near + far) / 2.0
+        near, far = (middle, far) if _away(end * middle, a, b) < away_m else (near, middle)
+    return far
+
+
+def _away(place: complex, a: complex, b: complex) -> float:
+    along = b - a
+    share = ((place - a) * along.conjugate()).real / abs(along) ** 2 if along else 0.0
+    return abs(place - a - along * min(max(share, 0.0), 1.0))
+
+
+class _Crossing(NamedTuple):
+    end: TruePlace
+    time_us: Fraction
+    forward: bool
+    at_mm: int
+
+
+def charged_crossings(track: Sequence[TruePlace], gate: TrueGate) -> list[TruePlace]:
+    """Of each crossing of a gate that counts, the fix that ends its segment."""
+    found: list[_Crossing] = []
+    way_mm = 0
+    for start, end in pairwise(track):
+        way_mm += round(end.metres * 1000.0)
+        for share, forward in [] if end.still else gate.crossings(point(start), point(end)):
+            moment = start.time_us + (end.time_us - start.time_us) * share
+            found.append(_Crossing(end, moment, forward, way_mm - round(end.metres * float(1 - share) * 1000.0)))
+    charged: list[TruePlace] = []
+    while found:
+        # round its end a vehicle comes to the other side without crossing: what follows has nothing to do with that
+        count = next((i for i in range(1, len(found)) if found[i].forward == found[i - 1].forward), len(found))
+        series, found = found[:count], found[count:]
+        first = series[0]
+        stays = [Stay(not first.forward, Fraction(-(10**18)), first.time_us, sure=True, crossed=False)]
+        for crossing, following in pairwise([*series, None]):
+            assert crossing is not None
+            sure = following is None
+            if following is not None:
+                away_mm = 2_000.0 * max(crossing.end.uncertain_m, BUFFER_M)
+                lasts = following.time_us - crossing.time_us >= SURE_US
+                sure = lasts or following.at_mm - crossing.at_mm >= away_mm
+            until = Fraction(10**18) if following is None else following.time_us
+            stays.append(Stay(crossing.forward, crossing.time_us, until, sure, crossed=True))
+        counts = sure_changes(stays)[1:]
+        charged += [crossing.end for crossing, count in zip(series, counts, strict=True) if count]
+    return charged
