@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.schemas import QUANTITIES
-from geo.spatial import TrackSettings
+from geo.spatial import TrackRule, TrackSettings
 from simulator.truth import TrueUsage, content_bytes, made_event, made_position, made_signal
 from simulator.truth.gates import TrueGate, read_gates
 from simulator.truth.journal import TruePosition
@@ -61,18 +61,20 @@ moves = st.tuples(
 )
 
 
-@given(st.lists(moves, min_size=1, max_size=30))
+@pytest.mark.parametrize("rule", ["standstill", "every_fix"])
+@given(moved=st.lists(moves, min_size=1, max_size=30))
 def test_every_quantity_of_every_quarter_is_the_truth_s(
-    town: tuple[Zones, tuple[TrueGate, ...]], moved: list[tuple[int, int, int, str]]
+    town: tuple[Zones, tuple[TrueGate, ...]], rule: TrackRule, moved: list[tuple[int, int, int, str]]
 ) -> None:
     zones, gates = town
     made, positions = journal(moved)
     truth = [
-        *usage_of("d", positions, zones),
-        *gate_usage_of("d", positions, gates),
+        *usage_of("d", positions, zones, rule),
+        *gate_usage_of("d", positions, gates, rule),
         *whole_usage_of("d", Counter(made)),
     ]
-    rows = metered_rows(records(made, positions), [json.dumps(feature) for feature in TOWN])
+    features = [json.dumps(feature) for feature in TOWN]
+    rows = metered_rows(records(made, positions), features, TrackSettings(rule=rule))
     assert sorted(by_quarters(rows)) == sorted(truth)
 
 
