@@ -18,7 +18,7 @@ from simulator.drive import drive as drive_fleet
 from simulator.errors import SimulatorError
 from simulator.fleet import START, generated_scenario, recorded_scenario
 from simulator.folder import read_folder, write_folder
-from simulator.options import parse_brokers, parse_faults
+from simulator.options import parse_brokers, parse_faults, parse_noise
 from simulator.publisher import Progress as Published
 from simulator.publisher import PublishSettings, publish
 from simulator.replay import read_recording
@@ -49,6 +49,9 @@ def scenario(
     interval: Annotated[int, typer.Option(min=1, max=300, help="Seconds between two fixes.")] = 10,
     replay: Annotated[Path | None, typer.Option(help="Repeat this recorded track (CSV) instead.")] = None,
     faults: Annotated[str, typer.Option(help="For instance duplicates=0.01,wrong_clocks=2,late=1.")] = "",
+    gps_noise: Annotated[
+        str, typer.Option(help="Noise of the receivers: SIGMA[,TAU], metres and seconds of memory.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Write a scenario: its fences, vehicles, accounts, tariffs and contracts.
@@ -57,8 +60,10 @@ def scenario(
     """
     with _errors_as_messages():
         names = tuple(name.strip() for name in regions.split(",") if name.strip())
-        struck = parse_faults(faults)
+        struck, noise = parse_faults(faults), parse_noise(gps_noise)
         recording = track = None
+        if replay is not None and noise is not None:
+            raise SimulatorError("--gps-noise goes with a generated fleet: a recorded track has its own noise")
         if replay is not None:
             recording = read_recording(replay)
             made, track = recorded_scenario(recording, seed=seed, regions=names, faults=struck)
@@ -71,6 +76,7 @@ def scenario(
                 duration_s=duration,
                 interval_s=interval,
                 faults=struck,
+                gps_noise=noise,
             )
         files = [str(path) for path in write_folder(out, made, track)]
         if as_json:
@@ -104,8 +110,14 @@ def drive(
         missing = [vehicle.device for vehicle in made.vehicles if vehicle.device not in addresses]
         if missing:
             raise SimulatorError(f"no local broker is given for {', '.join(missing)}: use --broker or --brokers")
-        with (journal or folder / "made.jsonl").open("w", encoding="utf-8") as lines, _progress(made) as on_progress:
-            summary = publish(drive_fleet(made, track), addresses, settings, journal=lines, on_progress=on_progress)
+        path = journal or folder / "made.jsonl"
+        with (
+            path.open("w", encoding="utf-8") as lines,
+            path.with_name("driven.jsonl").open("w", encoding="utf-8") as driven,
+            _progress(made) as on_progress,
+        ):
+            messages = drive_fleet(made, track)
+            summary = publish(messages, addresses, settings, journal=lines, driven=driven, on_progress=on_progress)
         if as_json:
             _print_json({**summary._asdict(), "complete": summary.complete})
         else:

@@ -52,4 +52,5 @@ def _setting(scenario: Scenario, vehicle: ScenarioVehicle, roads: Roads) -> Driv
         duration_s=scenario.duration_s,
         interval_s=scenario.interval_s,
         clock=clock_of(scenario, vehicle.device),
+        noise=scenario.gps_noise,
     )

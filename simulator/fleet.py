@@ -16,6 +16,7 @@ from simulator.replay import Recording
 from simulator.scenario import (
     UNITS,
     Faults,
+    GpsNoise,
     Meter,
     Scenario,
     ScenarioAccount,
@@ -69,6 +70,7 @@ def generated_scenario(
     duration_s: int = 7200,
     interval_s: int = 10,
     faults: Faults | None = None,
+    gps_noise: GpsNoise | None = None,
 ) -> Scenario:
     """A fleet of `vehicles` spread over `regions` (eu, us, ap), shared by two accounts that both have some in each."""
     _check_regions(regions)
@@ -88,6 +90,7 @@ def generated_scenario(
         names=sorted((region, f"{region}-{number:04d}") for region, number in names),
         fences=fences,
         faults=faults or Faults(),
+        gps_noise=gps_noise,
     )
 
 
@@ -170,6 +173,7 @@ def _scenario(
     names: list[tuple[str, str]],
     fences: tuple[ScenarioFence, ...],
     faults: Faults,
+    gps_noise: GpsNoise | None = None,
     track: str = "",
 ) -> Scenario:
     vehicles = _deal(names)
@@ -190,6 +194,7 @@ def _scenario(
             # From the first of any month, 32 days on lies in the next one.
             period=ScenarioPeriod(start=month, end=(month + timedelta(days=32)).replace(day=1)),
             faults=faults,
+            gps_noise=gps_noise,
             track=track,
         )
     except ValidationError as error:

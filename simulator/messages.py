@@ -18,7 +18,8 @@ TOPIC_KINDS = {
 class VehicleMessage(NamedTuple):
     """One MQTT message: `offset_s` seconds of simulated time after the start, the vehicle, topic and payload.
 
-    `written`: the payload as it is sent, where a device writes the same in another form; "": as it is.
+    `written`: the payload as it is sent, where a device writes the same in another form; "": as it is. `driven`: that
+    of the same fix if the receiver had neither noise nor faults; "": the same.
     """
 
     offset_s: float
@@ -26,6 +27,7 @@ class VehicleMessage(NamedTuple):
     topic: str
     payload: bytes
     written: bytes = b""
+    driven: bytes = b""
 
     @property
     def sent(self) -> bytes:
@@ -95,3 +97,8 @@ def _json(body: dict[str, Any]) -> bytes:
 def journal_line(message: VehicleMessage) -> str:
     """The line of a message: device, kind, time and content."""
     return json.dumps(journal_entry(message), separators=(",", ":")) + "\n"
+
+
+def driven_line(message: VehicleMessage) -> str:
+    """The same, with the place where the vehicle truly was."""
+    return journal_line(message._replace(payload=message.driven) if message.driven else message)

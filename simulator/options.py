@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from settings import read_file
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.publisher import BrokerAddress
-from simulator.scenario import Faults
+from simulator.scenario import Faults, GpsNoise
 
 
 def parse_address(text: str) -> BrokerAddress:
@@ -37,6 +37,19 @@ def parse_brokers(given: Sequence[str], file: Path | None) -> dict[str, BrokerAd
             raise SimulatorError(f"{word!r} is not a valid DEVICE=HOST:PORT")
         brokers[device] = parse_address(address)
     return brokers
+
+
+def parse_noise(text: str) -> GpsNoise | None:
+    """`4` or `4,60` (metres, seconds) as noise; empty: none. Raises ScenarioError."""
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not words:
+        return None
+    try:
+        return GpsNoise.model_validate(dict(zip(("sigma_m", "tau_s"), words, strict=len(words) > 2)))
+    except ValueError as error:
+        raise ScenarioError(
+            f"--gps-noise {text!r}: give metres up to 50 and, after a comma, the seconds of its memory: 4,60"
+        ) from error
 
 
 def parse_faults(text: str) -> Faults:

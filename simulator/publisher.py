@@ -22,7 +22,7 @@ from paho.mqtt.properties import Properties
 from pydantic import Field
 
 from simulator.errors import NoSubscriber, PublishError, SimulatorError
-from simulator.messages import VehicleMessage, journal_line
+from simulator.messages import VehicleMessage, driven_line, journal_line
 from simulator.scenario import Strict
 from simulator.send_queue import SendQueue
 
@@ -106,16 +106,19 @@ def publish(
     settings: PublishSettings,
     *,
     journal: TextIO | None = None,
+    driven: TextIO | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Summary:
     """Publish every message at its time and wait until all brokers acknowledged; the journal gets a line for each.
+
+    `driven` gets the same lines with the places where the vehicles truly were.
 
     `on_progress` is called several times a second, also of a run that is behind and never waits.
     Raises PublishError for a vehicle whose broker makes no progress for `timeout_s`, NoSubscriber when nobody listens.
     """
     fleet = _Fleet(brokers, settings, on_progress)
     try:
-        return fleet.run(messages, journal)
+        return fleet.run(messages, journal, driven)
     finally:
         fleet.close()
 
@@ -141,12 +144,14 @@ class _Fleet:
         self._outboxes = {device: self._new_queue() for device in brokers}
         self._clients = {device: self._connect(device, address) for device, address in brokers.items()}
 
-    def run(self, messages: Iterable[VehicleMessage], journal: TextIO | None) -> Summary:
+    def run(self, messages: Iterable[VehicleMessage], journal: TextIO | None, driven: TextIO | None) -> Summary:
         for message in messages:
             self._work_until(message)
             # Before it is sent: whatever comes through is in the journal, also of a run that fails.
             if journal is not None:
                 journal.write(journal_line(message))
+            if driven is not None:
+                driven.write(driven_line(message))
             self._made += 1
             self._by_device[message.device] += 1
             self._outboxes[message.device].put(message, time.monotonic())

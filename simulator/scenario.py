@@ -151,6 +151,13 @@ class Faults(Strict):
     late: int = Field(default=0, ge=0, description="vehicles that send all they have only at the end")
 
 
+class GpsNoise(Strict):
+    """Noise of the receivers: metres in each direction, and the time in which it forgets itself (0: each fix anew)."""
+
+    sigma_m: float = Field(gt=0, le=50)
+    tau_s: float = Field(default=60.0, ge=0, le=86_400)
+
+
 class Scenario(Strict):
     """A whole run. `track` names a file beside scenario.json with the recorded fixes; empty: the fleet is generated."""
 
@@ -165,6 +172,7 @@ class Scenario(Strict):
     fences: tuple[ScenarioFence, ...]
     period: ScenarioPeriod
     faults: Faults = Faults()
+    gps_noise: GpsNoise | None = None
     track: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")
 
     @model_validator(mode="after")

@@ -1,5 +1,6 @@
 """What one generated vehicle sends: its fixes with the faults of real receivers, its signals, events and oddities."""
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from random import Random
@@ -10,6 +11,7 @@ from simulator.messages import VehicleMessage
 from simulator.motion import Phase, State, states
 from simulator.plane import Plane, PlanePoint
 from simulator.roads import Roads
+from simulator.scenario import GpsNoise
 from telemetry import VEHICLE_CANARY, VEHICLE_EVENT, VEHICLE_POSITION, VEHICLE_SIGNAL, vehicle_topic
 
 PARKED_EVERY = 6
@@ -35,6 +37,7 @@ class DriveSettings(NamedTuple):
     duration_s: int
     interval_s: int
     clock: Clock
+    noise: GpsNoise | None = None
 
 
 def drive_vehicle(setting: DriveSettings) -> Iterator[VehicleMessage]:
@@ -58,6 +61,33 @@ def _neighbours(first: State, rest: Iterator[State]) -> Iterator[tuple[State, St
     return pairwise(chain())
 
 
+class _ReceiverNoise:
+    """A Gauss-Markov process in each direction, and what the receiver says of it and of its speed."""
+
+    def __init__(self, noise: GpsNoise, rng: Random) -> None:
+        self._noise, self._rng, self._second = noise, rng, 0
+        self._at = self._fresh(), self._fresh()
+
+    def _fresh(self) -> float:
+        return self._rng.gauss(0.0, self._noise.sigma_m)
+
+    def offset(self, second: int) -> tuple[float, float]:
+        """Metres east and north at a second that is not before the last one asked for."""
+        tau_s = self._noise.tau_s
+        keeps = math.exp((self._second - second) / tau_s) if tau_s else 0.0
+        east_m, north_m = (keeps * metres + math.sqrt(1.0 - keeps * keeps) * self._fresh() for metres in self._at)
+        self._second, self._at = second, (east_m, north_m)
+        return self._at
+
+    def accuracy_m(self) -> float:
+        """What a fix states: about two thirds of all places are nearer."""
+        return self._noise.sigma_m * self._rng.uniform(1.7, 2.6)
+
+    def speed(self, speed_mps: float) -> float:
+        """A receiver measures its speed apart from its place: next to nought where it stands."""
+        return abs(speed_mps + self._rng.gauss(0.0, 0.1))
+
+
 class MessageGenerator:
     """Turns the states of a vehicle into its messages; holds the random numbers and counters that this takes."""
 
@@ -70,6 +100,8 @@ class MessageGenerator:
         self._electric = rng.random() < 0.5
         self._charge = rng.uniform(60.0, 95.0)
         self._fixes = self._trips = self._canaries = 0
+        # a source of its own: noise changes nothing else of what a vehicle says
+        self._noise = setting.noise and _ReceiverNoise(setting.noise, Random(f"{setting.seed}/{setting.device}/noise"))
 
     def messages_for(self, state: State, phase_before: Phase) -> Iterator[VehicleMessage]:
         """The messages of one second."""
@@ -111,21 +143,30 @@ class MessageGenerator:
         elif chance < POOR_FIX + JUMP:
             off_m = JUMP_MPS * self._setting.interval_s
         elif chance < POOR_FIX + JUMP + NULL_ISLAND:
-            return self._message(state, VEHICLE_POSITION, messages.position(self._time_ms(state), 0.0, 0.0))
+            return self._fix_message(state, messages.position(self._time_ms(state), 0.0, 0.0))
         spread_m = min(accuracy_m, 12.0) / 3
         seen = PlanePoint(state.at.x + self._rng.gauss(off_m, spread_m), state.at.y + self._rng.gauss(off_m, spread_m))
+        speed_mps = state.speed_mps
+        if self._noise is not None:
+            (east_m, north_m), speed_mps = self._noise.offset(state.second), self._noise.speed(speed_mps)
+            seen = PlanePoint(state.at.x + off_m + east_m, state.at.y + off_m + north_m)
+            accuracy_m = self._noise.accuracy_m() if off_m == 0.0 else accuracy_m
         latitude, longitude = self._setting.plane.degrees(seen)
         payload = messages.position(
             self._time_ms(state),
             latitude,
             longitude,
             altitude_m=self._rng.gauss(20.0, 4.0) if self._fixes % 4 == 0 else None,
-            speed_mps=state.speed_mps,
+            speed_mps=speed_mps,
             # A receiver that stands still knows no direction. Rounded first: 359.999 would become 360, which is none.
             heading_deg=round(state.heading_deg, 2) % 360.0 if state.speed_mps else None,
             accuracy_m=accuracy_m,
         )
-        return self._message(state, VEHICLE_POSITION, payload)
+        return self._fix_message(state, payload)
+
+    def _fix_message(self, state: State, payload: bytes) -> VehicleMessage:
+        driven = messages.position(self._time_ms(state), *self._setting.plane.degrees(state.at))
+        return self._message(state, VEHICLE_POSITION, payload)._replace(driven=driven)
 
     def _signals(self, state: State) -> Iterator[VehicleMessage]:
         time_ms = self._time_ms(state)

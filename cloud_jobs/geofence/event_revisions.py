@@ -73,7 +73,8 @@ class EventRules:
     def of(cls, features: Iterable[str], tracks: TrackSettings, events: GeofenceSettings) -> EventRules:
         """With the fences and gates of published features. Raises CloudError for one that cannot be used."""
         made = parse_fences(features)
-        return cls(FenceSet(made.fences), GateSet(made.gates), tracks, events)
+        # as alerts take them, which cannot wait: hysteresis is what keeps noise out of events
+        return cls(FenceSet(made.fences), GateSet(made.gates), tracks.as_reported(), events)
 
 
 def device_of(unit: str) -> tuple[str, str]:

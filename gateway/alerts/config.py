@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from gateway.alerts.evaluation_settings import EvaluationSettings
 from gateway.source_settings import ClusterSource, ReferenceSource, Word, Words
-from geo.spatial import PublishedEventSettings, TrackSettings
+from geo.spatial import PublishedEventSettings, TrackRule, TrackSettings
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
 from settings import Settings
@@ -36,6 +36,12 @@ class AlertEndpoint(Settings):
     port: Port = 9467
 
 
+class ReportedTracks(TrackSettings):
+    """What a track is made of where places are taken as they are reported."""
+
+    rule: TrackRule = "every_fix"
+
+
 class AlertSettings(Settings):
     """One alert process. `name` distinguishes it from the others of its region, which share the load with it.
 
@@ -56,7 +62,7 @@ class AlertSettings(Settings):
     standby: bool = True
     max_lag_s: float = Field(default=30, gt=0, le=3_153_600_000)
     stop_timeout_s: float = Field(default=10, gt=0, le=120)
-    tracks: TrackSettings = TrackSettings()
+    tracks: ReportedTracks = ReportedTracks()
     events: PublishedEventSettings = PublishedEventSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     status: AlertEndpoint = AlertEndpoint()

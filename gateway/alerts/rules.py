@@ -36,7 +36,7 @@ class AlertRules:
                 fences.append(made)
             else:
                 gates.append(made)
-        return cls(FenceSet(fences), GateSet(gates), tracks, events)
+        return cls(FenceSet(fences), GateSet(gates), tracks.as_reported(), events)
 
     @cached_property
     def has_limit(self) -> Bools:

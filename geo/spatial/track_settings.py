@@ -27,7 +27,7 @@ class TrackSettings(Settings):
     places are accurate, or stays.
     """
 
-    rule: TrackRule = "every_fix"
+    rule: TrackRule = "standstill"
     accuracy_not_said_m: Annotated[float, Field(gt=0, le=100)] = 20.0
     buffer_m: Annotated[float, Field(ge=0, le=1_000)] = 10.0
     max_gap_s: Annotated[float, Field(gt=0)] = 300.0
@@ -60,4 +60,10 @@ class TrackSettings(Settings):
     @classmethod
     def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:
         """Keep every fix, whatever its speed, accuracy or place."""
-        return cls(max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None)
+        return cls(
+            rule="every_fix", max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None
+        )
+
+    def as_reported(self) -> TrackSettings:
+        """The same with each place as it is reported: for what is told at once, and cannot wait for later fixes."""
+        return self.model_copy(update={"rule": "every_fix"})

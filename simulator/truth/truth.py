@@ -17,6 +17,7 @@ from simulator.truth.made import Made
 from simulator.truth.metering import TrueUsage, gate_usage_of, usage_of, whole_usage_of
 from simulator.truth.quarters import TrueDays, TrueQuarter, month_of
 from simulator.truth.shapes import Zones, read_zones
+from simulator.truth.track import TrueRule
 
 
 class TruthPeriod(NamedTuple):
@@ -38,18 +39,20 @@ class Truth:
         period: TruthPeriod,
         senders: dict[str, tuple[str, str]] | None = None,
         contracts: TrueContracts | None = None,
+        rule: TrueRule = "standstill",
     ) -> None:
-        """`entries`: of each device what it made, in the order of its making."""
+        """`entries`: of each device what it made, in the order of its making. `rule`: that of tracks."""
         self._entries = dict(entries)
         self._zones = zones
         self._gates = gates
         self.period = period
         self._senders = senders or {}
         self._contracts = contracts
+        self._rule: TrueRule = rule
         self._metered: dict[str, list[TrueUsage]] = {}
 
     @classmethod
-    def from_folder(cls, folder: Path | str, journal: Path | str = "made.jsonl") -> Self:
+    def from_folder(cls, folder: Path | str, journal: Path | str = "made.jsonl", rule: TrueRule = "standstill") -> Self:
         """Read a scenario's folder and the journal (a name in it, or a path of its own). Raises TruthError."""
         folder = Path(folder)
         entries: dict[str, list[Entry]] = {}
@@ -62,6 +65,7 @@ class Truth:
             period=_period(folder),
             senders={name: sender for sender, name in _names(folder).items()},
             contracts=TrueContracts.of_file(path) if (path := folder / "contracts.toml").exists() else None,
+            rule=rule,
         )
 
     def knowing(self, known: Mapping[str, Counter[Made]]) -> "Truth":
@@ -81,6 +85,7 @@ class Truth:
             period=self.period,
             senders=self._senders,
             contracts=self._contracts,
+            rule=self._rule,
         )
         # Slow to compute, and the same for a device of which all is known.
         self.usage()
@@ -142,8 +147,8 @@ class Truth:
             if device not in self._metered:
                 positions = self.positions(device)
                 self._metered[device] = [
-                    *usage_of(device, positions, self._zones, "standstill"),
-                    *gate_usage_of(device, positions, self._gates, "standstill"),
+                    *usage_of(device, positions, self._zones, self._rule),
+                    *gate_usage_of(device, positions, self._gates, self._rule),
                     *whole_usage_of(device, self.records(device)),
                 ]
         return tuple(sorted(row for rows in self._metered.values() for row in rows))

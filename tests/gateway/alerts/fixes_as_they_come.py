@@ -66,7 +66,7 @@ def live_rules(features: Sequence[dict[str, object]] = FEATURES, *, min_stay_s: 
     fences = FenceSet([one for one in made if isinstance(one, Fence)])
     gates = GateSet([one for one in made if isinstance(one, Gate)])
     events = PublishedEventSettings(dwell_s=60.0, min_stay_s=min_stay_s)
-    return AlertRules(fences, gates, TrackSettings(max_gap_s=120.0), events)
+    return AlertRules(fences, gates, TrackSettings(rule="every_fix", max_gap_s=120.0), events)
 
 
 class LiveFix(NamedTuple):
