@@ -34,6 +34,7 @@ from simulator.truth import (
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_PERCENT = 1.0
 _QUARTER = timedelta(hours=1) / QUARTERS
 _MEASURED = ("altitude_m", "speed_mps", "heading_deg", "accuracy_m")
 _COLUMNS = [
@@ -85,6 +86,47 @@ class DeviceAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class NoiseFindings:
+    """What is billed beside what a drive without noise would be: metres, entries, and amounts of each payer."""
+
+    billed_mm: int
+    driven_mm: int
+    billed_entries: int
+    driven_entries: int
+    amounts: dict[str, tuple[int, int]]
+
+    @property
+    def holds(self) -> bool:
+        """The way is right to a per cent. Not each entry is charged, but none that was not."""
+        return abs(_more_percent(self.billed_mm, self.driven_mm)) <= _MOST_PERCENT and (
+            self.billed_entries <= self.driven_entries
+        )
+
+    @property
+    def found(self) -> str:
+        """In words."""
+        amounts = ", ".join(f"{_more_percent(*both):+.1f} % {payer}" for payer, both in sorted(self.amounts.items()))
+        return (
+            f"{_more_percent(self.billed_mm, self.driven_mm):+.2f} % of {self.driven_mm / 1e6:,.0f} km, "
+            f"{self.billed_entries} of {self.driven_entries} entries; bills: {amounts}"
+        )
+
+
+def noise_findings(truth: Truth, driven: Truth) -> NoiseFindings:
+    """Of the truth that the bills were held against, and the one of the same drive without noise. Raises TruthError."""
+    (billed_mm, billed_entries), (driven_mm, driven_entries) = (
+        (sum(row.distance_mm for row in rows), sum(row.entries for row in rows))
+        for rows in (truth.usage(), driven.usage())
+    )
+    amounts = {payer: (truth.owed(payer).gross_minor, driven.owed(payer).gross_minor) for payer in truth.payers}
+    return NoiseFindings(billed_mm, driven_mm, billed_entries, driven_entries, amounts)
+
+
+def _more_percent(one: int, other: int) -> float:
+    return 100.0 * (one / other - 1.0) if other else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """Everything that was compared. `reason`: why the first closing was not final ("": it was).
 
@@ -105,6 +147,7 @@ class Audit:
     locked_out: LockedOut | None = None
     alerts: AlertFindings | None = None
     canary: CanaryFindings | None = None
+    noise: NoiseFindings | None = None
 
     @property
     def equal(self) -> bool:
@@ -125,6 +168,7 @@ class Audit:
             and (self.locked_out is None or self.locked_out.holds)
             and (self.alerts is None or self.alerts.holds)
             and (self.canary is None or self.canary.holds)
+            and (self.noise is None or self.noise.holds)
             and self.conflicts == self.malformed == self.usage_differing == 0
         )
 

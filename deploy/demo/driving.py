@@ -113,8 +113,9 @@ class DemoDrive:
         brokers = {vehicle.device: BrokerAddress("127.0.0.1", vehicle.broker.port) for vehicle in self.vehicles}
         speed = PublishSettings(speedup=scenario.duration_s / self.settings.drive_s, timeout_s=60)
         messages = faults.through(drive(scenario, read_folder(self.folder)[1]), scenario.duration_s)
-        with (self.folder / "made.jsonl").open("w", encoding="utf-8") as journal:
-            return publish(messages, brokers, speed, journal=journal, on_progress=report)
+        made, driven = (self.folder / name for name in ("made.jsonl", "driven.jsonl"))
+        with made.open("w", encoding="utf-8") as journal, driven.open("w", encoding="utf-8") as places:
+            return publish(messages, brokers, speed, journal=journal, driven=places, on_progress=report)
 
     def _faults(self) -> list[tuple[float, Callable[[], None]]]:
         """What goes wrong, each at its share of the drive."""

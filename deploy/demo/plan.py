@@ -22,11 +22,13 @@ from simulator import (
     with_two_tenants,
 )
 from simulator.drive import Track
-from simulator.scenario import ScenarioVehicle
+from simulator.scenario import GpsNoise, ScenarioVehicle
 
 REGIONS = ("eu", "us")
 FAULTS = Faults(dirty=0.1)
 """One position in ten is written as devices write them; what it says, and the truth, is the same."""
+NOISE = GpsNoise(sigma_m=4.0, tau_s=60.0)
+"""What the receivers have of it, also those of parked vehicles."""
 
 
 class DemoSettings(Settings):
@@ -91,7 +93,9 @@ def plan_demo(settings: DemoSettings) -> DemoPlan:
     """Chooses fleet, vehicles and contracts. Raises SimulatorError, and DemoError for a month that is not over."""
     track: Track | None = None
     if settings.replay is None:
-        scenario = generated_scenario(seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS, faults=FAULTS)
+        scenario = generated_scenario(
+            seed=settings.seed, vehicles=settings.vehicles, regions=REGIONS, faults=FAULTS, gps_noise=NOISE
+        )
     else:
         recording = read_recording(settings.replay)
         scenario, track = recorded_scenario(recording, seed=settings.seed, regions=REGIONS, faults=FAULTS)

@@ -91,6 +91,8 @@ def verdict_table(audit: Audit) -> FittedTable:
         )
         for one in audit.posted
     ]
+    if (noise := audit.noise) is not None:
+        rows.append(("billed as driven without the receivers' noise", noise.found, noise.holds))
     if (proof := audit.proof) is not None:
         counted = f"{len(proof.reconciled.comparisons)} comparisons, {proof.reconciled.outcome.value}"
         line = proof.explained
@@ -141,6 +143,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "explained": None if audit.proof is None else audit.proof.line_agrees,
         "locked_out": _locked_out_values(audit.locked_out),
         "alerts": None if audit.alerts is None else asdict(audit.alerts),
+        "noise": None if audit.noise is None else asdict(audit.noise) | {"holds": audit.noise.holds},
         "canary": None if audit.canary is None else audit.canary.values(),
         "documents": [_document_values(one) for one in audit.documents],
         "posted": {

@@ -19,7 +19,7 @@ from cloud_jobs.reference_files import counts_text, read_reference
 from cloud_jobs.reference_publisher import Signing
 from cloud_jobs.reference_publisher import publish as publish_reference
 from deploy.demo.alerting import AlertFindings, AlertWatch, find_verdicts, start_alert_processes
-from deploy.demo.audit import Audit, Names, audit, ingested_records
+from deploy.demo.audit import Audit, Names, audit, ingested_records, noise_findings
 from deploy.demo.billing import CLERK, DemoBilling, not_final
 from deploy.demo.canary import CanaryFindings, DemoCanary
 from deploy.demo.driving import DemoDrive, Say
@@ -122,7 +122,8 @@ class DemoScenario:
         agents = {vehicle.device: (vehicle.region, vehicle.status()) for vehicle in self.vehicles}
         states = [truth.knowing({self.plan.silent: known}), truth]
         found = audit(billing, states, agents, names, reason, proof)
-        return replace(found, faults=faults, locked_out=locked_out, alerts=alerts, canary=watched)
+        noise = noise_findings(truth, Truth.from_folder(self._folder, "driven.jsonl", "every_fix"))
+        return replace(found, faults=faults, locked_out=locked_out, alerts=alerts, canary=watched, noise=noise)
 
     def _show_so_far(self) -> None:
         """What was found before it failed: it is right whatever came after it."""
