@@ -101,7 +101,8 @@ class MessageGenerator:
         self._charge = rng.uniform(60.0, 95.0)
         self._fixes = self._trips = self._canaries = 0
         # a source of its own: noise changes nothing else of what a vehicle says
-        self._noise = setting.noise and _ReceiverNoise(setting.noise, Random(f"{setting.seed}/{setting.device}/noise"))
+        noise_rng = Random(f"{setting.seed}/{setting.device}/noise")
+        self._noise = None if setting.noise is None else _ReceiverNoise(setting.noise, noise_rng)
 
     def messages_for(self, state: State, phase_before: Phase) -> Iterator[VehicleMessage]:
         """The messages of one second."""

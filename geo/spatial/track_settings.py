@@ -60,10 +60,8 @@ class TrackSettings(Settings):
     @classmethod
     def every_fix(cls, max_gap_s: float = 300.0) -> TrackSettings:
         """Keep every fix, whatever its speed, accuracy or place."""
-        return cls(
-            rule="every_fix", max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None
-        )
+        return cls(rule="every_fix", max_gap_s=max_gap_s, max_accuracy_m=None, max_speed_mps=None, null_island_deg=None)
 
     def as_reported(self) -> TrackSettings:
-        """The same with each place as it is reported: for what is told at once, and cannot wait for later fixes."""
+        """The same with each place as it is reported: for what is said at once, and cannot wait for later fixes."""
         return self.model_copy(update={"rule": "every_fix"})

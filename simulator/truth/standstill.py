@@ -70,7 +70,7 @@ def cleaned(track: list[TruePosition], metres: list[float]) -> list[TruePlace]:
             at[i] = way.place_of_stand(i, first, last)
     smooth = _Smoothing(way, at)
     at |= dict(smooth.smoothed())
-    found = []
+    found: list[TruePlace] = []
     for i, place in enumerate(places):
         x, y = at.get(i, (place.x, place.y))
         length = place.metres

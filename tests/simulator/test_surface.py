@@ -10,7 +10,18 @@ from simulator import truth
 
 TRUTH = Path(truth.__file__).parent
 ALLOWED = {"simulator", "geographiclib"}
-STANDARD = {"base64", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "json", "math"}
+STANDARD = {
+    "base64",
+    "bisect",
+    "collections",
+    "datetime",
+    "decimal",
+    "fractions",
+    "functools",
+    "itertools",
+    "json",
+    "math",
+}
 CONTRACTS = {"tomllib", "zoneinfo"}
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from simulator.truth.journal import TruePosition
 from simulator.truth.metering import pieces_of, usage_of, whole
 from simulator.truth.shapes import Zones
-from simulator.truth.track import metres, tracks
+from simulator.truth.track import places, tracks
 from tests.simulator.test_truth_shapes import zones
 
 T0 = 1_767_603_600  # 2026-01-05T09:00:00Z
@@ -152,13 +152,10 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Zones:
 
 @given(given_steps=steps)
 def test_zones_and_outside_together_are_the_whole_track(town: Zones, given_steps: list[tuple[int, int, int]]) -> None:
-    for track in tracks(walk(given_steps)):
+    for track in places(walk(given_steps)):
         pieces = [piece for _, piece in pieces_of(track, town)]
         length_m, duration_ms = whole(pieces)
-        straight_m = math.fsum(
-            metres(a.latitude_e7 / 1e7, a.longitude_e7 / 1e7, b.latitude_e7 / 1e7, b.longitude_e7 / 1e7)
-            for a, b in pairwise(track)
-        )
+        straight_m = math.fsum(place.metres for place in track)
         assert duration_ms == Fraction(track[-1].time_us - track[0].time_us, 1000)
         assert length_m == pytest.approx(straight_m, abs=1e-3)
 
@@ -167,7 +164,7 @@ def test_zones_and_outside_together_are_the_whole_track(town: Zones, given_steps
 def test_every_change_of_zone_is_an_entry_and_nothing_else_is(
     town: Zones, given_steps: list[tuple[int, int, int]]
 ) -> None:
-    for track in tracks(walk(given_steps)):
+    for track in places(walk(given_steps)):
         pieces = [piece for _, piece in pieces_of(track, town)]
         changes = sum(before.zone != after.zone for before, after in pairwise(pieces))
         assert changes == sum(piece.entered for piece in pieces)

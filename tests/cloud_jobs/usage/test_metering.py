@@ -130,7 +130,7 @@ def parked_van(every_s: float, **said: float | None) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("said", [{}, {"speed_mps": 0.0}, {"speed_mps": -1.0}, {"accuracy_m": -1.0}])
 def test_a_parked_van_is_charged_its_drive_alone(said: dict[str, float | None]) -> None:
     van = parked_van(60.0, **said)
-    noisy, clean = (metered_rows(van, FEATURES, rules) for rules in (TrackSettings(), CLEAN))
+    noisy, clean = (metered_rows(van, FEATURES, rules) for rules in (TrackSettings.every_fix(), CLEAN))
     totals = [
         {name: sum(sum(row[name]) for row in rows) for name in ("distance_mm", "duration_ms", "entries", "events")}
         for rows in (noisy, clean)

@@ -19,6 +19,7 @@ from tests.geo.spatial.noisy_drives import HOME, ROADS, Drive, Receiver, Road, d
 from tests.geo.spatial.worlds import START_MS
 
 CLEAN = TrackSettings(rule="standstill")
+EXACT = TrackSettings(rule="every_fix")
 REACH = CLEAN.margin_ms, CLEAN.reach_ahead_ms + 1
 HOUR_MS = 3_600_000
 NAN = float("nan")
@@ -188,7 +189,7 @@ def test_places_far_apart_for_their_noise_keep_every_bit() -> None:
     some = np.arange(5, len(found) - 5)
     tracks = build_tracks(some_of(found, some), CLEAN)
     assert tracks.fixes.lat.tobytes() == found.lat[some].tobytes()
-    assert tracks.metres.tobytes() == build_tracks(some_of(found, some), TrackSettings()).metres.tobytes()
+    assert tracks.metres.tobytes() == build_tracks(some_of(found, some), EXACT).metres.tobytes()
 
 
 def test_zones_and_outside_add_up_to_the_cleaned_length() -> None:
@@ -237,7 +238,7 @@ def test_an_accuracy_that_marks_unknown_is_none() -> None:
 
 def test_how_far_noise_may_throw_a_place_is_no_speed() -> None:
     wild = parked(3, Receiver(1.0, 15.0), 1).fixes
-    assert build_tracks(wild, TrackSettings()).speed_breaks > 0
+    assert build_tracks(wild, EXACT).speed_breaks > 0
     assert build_tracks(wild, CLEAN).speed_breaks == 0
 
 

@@ -83,9 +83,10 @@ def test_a_fix_just_within_the_reach_ahead_takes_a_segment_back() -> None:
     # what ends at 1000 ms is within the speed; the fix a gap after it shows that it was an outlier
     def kept(last_ms: int) -> list[bool]:
         fixes = Fixes(device=[0] * 3, t_ms=[0, 1_000, last_ms], lat=[50] * 3, lon=[0, 3, 0.0001])
-        return [verdict == Verdict.KEPT for verdict in build_tracks(fixes).verdict.tolist()]
+        return [verdict == Verdict.KEPT for verdict in build_tracks(fixes, rules).verdict.tolist()]
 
-    reach = TrackSettings().reach_ahead_ms
+    rules = TrackSettings(rule="every_fix")
+    reach = rules.reach_ahead_ms
     assert kept(1_000 + reach) == [True, False, True]
     assert kept(1_000 + reach + 1) == [True, True, True]
     assert TrackSettings.every_fix().reach_ahead_ms == 0
