@@ -1,5 +1,6 @@
 """A discount that a payer earns only with what one of its vehicles does late in a run, chosen from the truth."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -8,7 +9,7 @@ from tempfile import TemporaryDirectory
 from simulator.drive import Track, drive
 from simulator.fleet_contracts import pooled_with
 from simulator.folder import write_folder
-from simulator.messages import journal_line
+from simulator.messages import driven_line, journal_line
 from simulator.scenario import Scenario, ScenarioDiscount, ScenarioVehicle
 from simulator.truth import Truth
 
@@ -26,13 +27,17 @@ def with_discount(scenario: Scenario, track: Track | None, vehicle: ScenarioVehi
     own = {(one.tenant, one.device) for one in pooled_with(scenario, vehicle)}
     pooled = tuple(one for one in scenario.vehicles if one.sender in own)
     begin = scenario.start + timedelta(seconds=scenario.duration_s) * after
-    whole_mm = late_mm = 0
-    for row in _truth(scenario.model_copy(update={"vehicles": pooled}), track).usage():
-        if not row.zone:
-            whole_mm += row.distance_mm
-            late_mm += row.distance_mm * (row.device == vehicle.device and row.quarter >= begin)
+    least_mm: list[int] = []
+    most_mm: list[int] = []
+    # with the receivers' noise and without it the discount is earned by the same
+    for truth in _truths(scenario.model_copy(update={"vehicles": pooled}), track):
+        outside = [row for row in truth.usage() if not row.zone]
+        late_mm = sum(row.distance_mm for row in outside if row.device == vehicle.device and row.quarter >= begin)
+        most_mm.append(sum(row.distance_mm for row in outside))
+        least_mm.append(most_mm[-1] - late_mm)
+    whole_mm, late_mm = min(most_mm), min(most_mm) - max(least_mm)
     above_km = round(Decimal(whole_mm - late_mm // 2) / _MM_IN_KM, 3)
-    if not late_mm or above_km <= 0:
+    if late_mm <= 0 or above_km <= 0:
         return scenario
     (account,) = [one for one in scenario.accounts if one.id == vehicle.account]
     discount = ScenarioDiscount(above_km=above_km, unit_amount=DISCOUNTED)
@@ -42,10 +47,15 @@ def with_discount(scenario: Scenario, track: Track | None, vehicle: ScenarioVehi
     return scenario.model_copy(update={"tariffs": tariffs})
 
 
-def _truth(scenario: Scenario, track: Track | None) -> Truth:
+def _truths(scenario: Scenario, track: Track | None) -> Iterator[Truth]:
+    """The truth, and that of the drive without noise where the receivers have some."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_folder(folder, scenario, track)
         with (folder / "made.jsonl").open("w", encoding="utf-8") as journal:
             journal.writelines(journal_line(one) for one in drive(scenario, track))
-        return Truth.from_folder(folder)
+        yield Truth.from_folder(folder)
+        if scenario.gps_noise is not None:
+            with (folder / "driven.jsonl").open("w", encoding="utf-8") as journal:
+                journal.writelines(driven_line(one) for one in drive(scenario, track))
+            yield Truth.from_folder(folder, "driven.jsonl", "every_fix")

@@ -13,9 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from geo.spatial.depth import border_distance_m
 from geo.spatial.fence_set import FenceSet
 from geo.spatial.gates import Crossings
-from geo.spatial.pieces import Pieces
+from geo.spatial.geodesic import wrap_lon
+from geo.spatial.pieces import OUTSIDE, Pieces
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 from geo.spatial.standstill import stated_accuracy
 from geo.spatial.track_settings import CHARGE_AHEAD_MS, CHARGE_BEFORE_MS, TrackSettings
@@ -39,15 +41,45 @@ def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: 
     position = np.empty(len(tracks.fixes), dtype=np.int64)
     position[tracks.row] = np.arange(len(tracks.row))
     ends, where, zone = position[pieces.end_fix[asked]], pieces.start[asked], pieces.zone[asked]
-    # most are decided by the very next fixes
-    near = _part(tracks, ends - 2, ends + 2)
-    charged = _entered(near, fences, settings, _Moments(tracks, ends, where), zone, only_near=True)
-    rest = np.flatnonzero(~charged)
-    if len(rest):
-        around, moments = _around(tracks, ends[rest]), _Moments(tracks, ends[rest], where[rest])
-        charged[rest] = _entered(around, fences, settings, moments, zone[rest], only_near=False)
+    charged = _plainly_entered(tracks, fences, settings, pieces, ends)
+    # most of the others are decided by the very next fixes
+    for only_near in (True, False):
+        rest = np.flatnonzero(~charged)
+        if len(rest):
+            end, moments = ends[rest], _Moments(tracks, ends[rest], where[rest])
+            part = _part(tracks, end - 2, end + 2) if only_near else _around(tracks, end)
+            charged[rest] = _entered(part, fences, settings, moments, zone[rest], only_near=only_near)
     entry[asked] = charged
     return entry
+
+
+def _plainly_entered(tracks: Tracks, fences: FenceSet, settings: TrackSettings, pieces: Pieces, ends: Ints) -> Bools:
+    """Which entries of pieces count by their own segment (by its end): from a fix far outside to one far inside."""
+    asked = np.flatnonzero(pieces.entry)
+    before = asked - 1
+    some = np.flatnonzero((before >= 0) & (pieces.end[asked] == 1.0) & (pieces.start[asked] < 1.0))
+    some = some[(pieces.end_fix[before[some]] == pieces.end_fix[asked[some]]) & (pieces.start[before[some]] == 0.0)]
+    row = tracks.row[ends[some]], tracks.row[ends[some] - 1]
+    t_ms, start_ms = (tracks.fixes.t_ms[one].astype(np.float64) for one in row)
+    zone, other = pieces.zone[asked[some]], pieces.zone[before[some]]
+    fence = fences.version_at(zone, t_ms)
+    # the zone before it does not win over its fence, which is thus entered here and nowhere before
+    single = (fence >= 0) & ((other == OUTSIDE) | (fences.version_at(np.maximum(other, 0), t_ms) > fence))
+    single[fences.switches_of(zone, start_ms, t_ms)[0]] = False
+    single[fences.switches_of(np.maximum(other, 0), start_ms, t_ms)[0]] = False
+    some, fence, row = some[single], fence[single], (row[0][single], row[1][single])
+    shape = fences.shared.of_fence[fence]
+    away_m = np.fmax(_uncertain_m(tracks, settings)[row[0]], settings.buffer_m)
+    away_m = np.minimum(away_m, _MIDDLE_LINE * fences.shared.half_widths_m(distinct(shape))[shape])
+    deep = np.ones(len(some), dtype=np.bool_)
+    for at in row:
+        ask = np.flatnonzero(deep)
+        lon, lat = wrap_lon(tracks.fixes.lon[at[ask]]), tracks.fixes.lat[at[ask]]
+        far = border_distance_m(fences.index.outlines, shape[ask], lon, lat, away_m[ask])
+        deep[ask] = far >= away_m[ask]
+    found = np.zeros(len(asked), dtype=np.bool_)
+    found[some[deep]] = True
+    return found
 
 
 class _Moments:
@@ -71,11 +103,9 @@ def _entered(
     sides = sides_of(course, fences)
     sure = sides.end_ms - sides.start_ms >= SURE_MS
     changes = np.flatnonzero(sides.crossed & np.isin(sides.start_ms, moments.t_ms))
-    ask = np.flatnonzero(~sure)
-    if only_near:
-        beside = np.zeros(len(sure), dtype=np.bool_)
-        beside[changes] = beside[changes - 1] = True
-        ask = np.flatnonzero(beside & ~sure)
+    with_changes = np.zeros(int(sides.course[-1]) + 1 if len(sure) else 0, dtype=np.bool_)
+    with_changes[sides.course[changes]] = True
+    ask = np.flatnonzero(with_changes[sides.course] & ~sure)
     wanted = distinct(fences.shared.of_fence[np.isin(fences.name_of_fence, sides.fence[ask])])
     most_m = _MIDDLE_LINE * fences.shared.half_widths_m(wanted)
     samples = Samples(course, fences, settings.buffer_m, _uncertain_m(tracks, settings), most_m)
