@@ -21,7 +21,8 @@ from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
-GAP = TrackSettings(max_gap_s=2_700.0)
+# hours are counted here, and a cleaned place would reach over some more
+GAP = TrackSettings(rule="every_fix", max_gap_s=2_700.0)
 
 
 def drive(*minutes: int) -> list[LakeFix]:
