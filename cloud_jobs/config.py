@@ -13,7 +13,7 @@ from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.bound_checkpoints import BoundCheckpoints
 from cloud_jobs.errors import LocationError, NobodyTrusted
 from cloud_jobs.geofence.config import GeofenceSettings
-from cloud_jobs.lake.location import Location, is_object_store, location_fault
+from cloud_jobs.lake.location import Location, is_object_store, lake_place
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.config import MaintenanceSettings
@@ -30,6 +30,7 @@ from geo.reference.trust import ANYBODY, ReferenceTrust
 from geo.spatial import TrackSettings
 from identity import SealingKeyError, Unsealer
 from identity.operator_files import read_operators
+from runtime.pulsar_address import AdminUrl, ServiceUrl
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings, SettingsError
 
@@ -44,12 +45,6 @@ MAX_GAP_S: Final = MAX_SEGMENT.total_seconds()
 
 def _text_of_path(given: Any) -> Any:
     return str(given) if isinstance(given, Path) else given
-
-
-def _checked_location(text: str) -> str:
-    if fault := location_fault(text):
-        raise ValueError(fault)
-    return text
 
 
 def _full_topic_name(text: str) -> str:
@@ -73,8 +68,8 @@ class ClusterSettings(Settings):
     """A Pulsar cluster that holds the replicated topics."""
 
     name: str
-    service_url: str
-    admin_url: str
+    service_url: ServiceUrl
+    admin_url: AdminUrl
 
 
 class IngestSettings(Settings):
@@ -162,7 +157,7 @@ class PrivacySettings(Settings):
 class CloudSettings(Settings):
     """Everything a job needs to know. `clusters` in the order in which they are tried."""
 
-    lake: Annotated[str, BeforeValidator(_text_of_path), AfterValidator(_checked_location)] = Field(
+    lake: Annotated[str, BeforeValidator(_text_of_path), AfterValidator(lake_place)] = Field(
         description="a folder, or s3://bucket/prefix"
     )
     object_store: S3Access = Field(default=S3Access(), description="how a lake in an object store is reached")

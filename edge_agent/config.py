@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 from identity.names import device_name
 from runtime.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
 from runtime.logs import LogSettings
+from runtime.pulsar_address import ServiceUrl, each_host
 from settings import Settings
 from telemetry import (
     DEVICE_PATTERN,
@@ -46,7 +47,6 @@ Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
 MAX_TOPIC_FILTERS = 256
 """Of all classes together: a message that fits none of the first ones is held against each."""
-_SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/@:,]+(:[0-9]{1,5})?(,[^\s/@:,]+(:[0-9]{1,5})?)*/?$"
 _PULSAR_TOPIC = r"^((non-)?persistent://[^\s/]+/[^\s/]+/)?[^\s/]+$"
 _MQTT_ONLY = {"host", "port", "username", "password_file", "keepalive_s"}
 
@@ -222,7 +222,7 @@ class UplinkSettings(BrokerSettings):
     """Name of the region."""
     kind: Literal["mqtt", "pulsar"] = "mqtt"
     """A regional gateway over MQTT 5, or a regional Pulsar cluster directly."""
-    service_url: Annotated[str, StringConstraints(pattern=_SERVICE_URL)] | None = None
+    service_url: ServiceUrl | None = None
     """Pulsar: the cluster, for instance `pulsar+ssl://pulsar.example:6651`."""
     topic: Annotated[str, StringConstraints(pattern=_PULSAR_TOPIC)] | None = None
     """Pulsar: the topic of batches, for instance `persistent://fleet/telemetry-eu/batches`."""
@@ -374,7 +374,7 @@ class AgentSettings(Settings):
             yield f"intake.tls: plain text to {self.intake.host}: set ca"
         for number, one in enumerate(self.uplinks):
             if one.service_url is not None:
-                hosts = [urlsplit(f"//{part}").hostname or "" for part in one.service_url.split("://")[1].split(",")]
+                hosts = [urlsplit(url).hostname or "" for url in each_host(one.service_url)]
                 if one.service_url.startswith("pulsar:") and not all(map(is_this_machine, hosts)):
                     yield f"uplinks.{number}.service_url: plain text to {', '.join(hosts)}: use pulsar+ssl://"
             elif one.tls is None and not is_this_machine(one.host):

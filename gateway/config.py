@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import ClassVar, Self
 
-from pydantic import Field, SecretStr, StringConstraints, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from gateway.registry_settings import RegistrySettings
 from gateway.source_settings import Word
 from runtime.broker_settings import BrokerSettings, Host, Port, Seconds
 from runtime.logs import LogSettings
+from runtime.pulsar_address import ServiceUrl
 from runtime.pulsar_client import PulsarAccess
 from runtime.tls import TlsSettings
 from settings import Settings
@@ -59,9 +60,7 @@ class Pulsar(Settings):
 
     RENAMED_KEYS: ClassVar[Mapping[str, str]] = {"retry_max_s": "backoff_max_s", "authority": "tls.ca", "ca": "tls.ca"}
 
-    service_url: Annotated[
-        str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
-    ]
+    service_url: ServiceUrl
     tenant: Word | None = None
     namespace: Word | None = None
     batches: Word = "batches"

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from gateway.source_settings import Word
 from identity.registry_trust import RegistryTrust
+from runtime.pulsar_address import AdminUrl, ServiceUrl
 from runtime.pulsar_client import PulsarAccess
 
 
@@ -21,9 +22,9 @@ class RegistrySettings(RegistryTrust):
     daemon compares its own; a gateway asks it nothing.
     """
 
-    service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
+    service_url: ServiceUrl
     tenants: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
-    admin_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/?$")] | None = None
+    admin_url: AdminUrl | None = None
     access: PulsarAccess = PulsarAccess()
     key: Path | None = None
     unknown_devices: Literal["refuse", "take"] = "refuse"

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from runtime.pulsar_address import ServiceUrl
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 
@@ -28,9 +29,7 @@ Words = Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), AfterVal
 class ClusterSource(Settings):
     """A Pulsar cluster, and who its client is."""
 
-    service_url: Annotated[
-        str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/,:@]+(:\d{1,5})?(,[^\s/,:@]+(:\d{1,5})?)*/?$")
-    ]
+    service_url: ServiceUrl
     access: PulsarAccess = PulsarAccess()
     operation_timeout_s: int = Field(default=5, ge=1, le=120)
 

@@ -117,7 +117,13 @@ def command_session(
 
 def _listens(service_url: str) -> bool:
     """Whether anybody takes a connection at an address of this machine; of another machine it is not asked."""
-    address = urlsplit(service_url)
+    from runtime.pulsar_address import each_host
+
+    return any(map(_host_listens, each_host(service_url)))
+
+
+def _host_listens(url: str) -> bool:
+    address = urlsplit(url)
     if address.hostname not in {"127.0.0.1", "localhost", "::1"} or address.port is None:
         return True
     try:

@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, StringConstraints
 from identity.errors import IdentityError
 from identity.nearest import nearest
 from identity.registry_trust import RegistryTrust
+from runtime.pulsar_address import AdminUrl, ServiceUrl
 from runtime.pulsar_client import PulsarAccess
 from settings import SettingsError, load
 
@@ -33,8 +34,8 @@ class OperatorSettings(RegistryTrust):
     `operator`: who is recorded where no trusted key has a name; the user's name.
     """
 
-    service_url: Annotated[str, StringConstraints(pattern=r"^pulsar(\+ssl)?://[^\s/]+/?$")]
-    admin_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/?$")]
+    service_url: ServiceUrl
+    admin_url: AdminUrl
     regions: Annotated[tuple[_Name, ...], Field(min_length=1, max_length=100)]
     tenants: Annotated[tuple[_Name, ...], Field(min_length=1, max_length=10_000)]
     key: Path | None = None

@@ -17,6 +17,7 @@ from datetime import UTC
 from typing import Final
 from urllib.parse import urlsplit
 
+from runtime.pulsar_address import each_host
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
 from runtime.pulsar_tls import access_tls_context
 from runtime.timed_chunks import timed_chunks
@@ -83,6 +84,15 @@ def stated_moment_s(head: bytes) -> float:
 
 
 def _asked_moment_s(url: str, access: PulsarAccess) -> float:
+    """By the first host that answers."""
+    *hosts, last = each_host(url)
+    for host in hosts:
+        with contextlib.suppress(ClockUnknown):
+            return _moment_of_host_s(host, access)
+    return _moment_of_host_s(last, access)
+
+
+def _moment_of_host_s(url: str, access: PulsarAccess) -> float:
     """By the head of the server's answer, whatever else it says, all of it within the time and the size."""
     ends_s = time.monotonic() + _TIMEOUT_S
     try:

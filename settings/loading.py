@@ -17,7 +17,6 @@ from settings.judgeable import faults_between
 from settings.known_files import KNOWN_FILES, command_of
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line
-from settings.pattern_words import pattern_words
 from settings.regular_file import open_file
 
 Made = TypeVar("Made", bound=Settings)
@@ -129,8 +128,6 @@ def _fault_of_value(where: str, detail: ErrorDetails) -> str:
         return f"is a {type(given).__name__}, and a list is needed"
     if detail["type"] in {"model_type", "dict_type"}:
         return f"is a {type(given).__name__}, and a table is needed"
-    if detail["type"] == "string_pattern_mismatch" and (words := pattern_words(detail["ctx"]["pattern"])):
-        return words
     return detail["msg"].removeprefix("Value error, ")
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
+from settings.local_path import local_path
 from settings.one_line import printable
 
 
 class Settings(BaseModel):
-    """A frozen model whose fields are the only keys there are; numbers are finite."""
+    """A frozen model whose fields are the only keys there are; numbers are finite, and paths are of this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -20,6 +22,12 @@ class Settings(BaseModel):
 
     REMOVED_KEYS: ClassVar[Mapping[str, str]] = {}
     """Former key of this table that has no successor -> what holds in its place: a refusal says so."""
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _paths_of_this_machine(cls, value: Any) -> Any:
+        """Every path of every table, so that no program uses one as it stands that another one expands."""
+        return Path(local_path(str(value))) if isinstance(value, Path) else value
 
 
 class SettingsError(Exception):

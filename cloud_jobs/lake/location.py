@@ -26,10 +26,13 @@ from pyarrow.fs import (
 
 from cloud_jobs.errors import CloudError, LocationError, StoreUnavailable
 from cloud_jobs.lake.s3_access import S3Access
+from settings import local_path
 
 _SCHEME: Final = "s3://"
 # what needs no escape in either library
 _S3: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9_.=-]+)*/?")
+_NO_PLACE: Final = "neither a folder nor s3://BUCKET/PREFIX"
+_OTHER_PLACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://?)?")
 _NO_FOLDER: Final = frozenset("%\\[]^|") | {chr(number) for number in (*range(32), 127)}
 """In the name of a folder delta-rs makes other characters of these, or of other characters these: another folder."""
 _CONNECT_S: Final = 5
@@ -66,9 +69,10 @@ class Location:
         cls, text: str | Path, access: S3Access | None = None, environment: Mapping[str, str] | None = None
     ) -> Location:
         """A folder's path, or `s3://bucket/prefix` reached as settings and environment say. Raises LocationError."""
-        text = str(text)
-        if fault := location_fault(text):
-            raise LocationError(f"lake {fault}")
+        try:
+            text = lake_place(str(text))
+        except ValueError as fault:
+            raise LocationError(f"lake {fault}") from None
         if not is_object_store(text):
             return cls(text)
         completed = (access or S3Access()).completed(os.environ if environment is None else environment)
@@ -158,19 +162,25 @@ class Location:
 
 
 def is_object_store(text: str) -> bool:
-    """Whether a text is meant for a place in an object store, right or wrong."""
-    # pathlib makes one slash of two: such a text is a mistake, and no folder's name
-    return "://" in text or text.startswith("s3:/")
+    """Whether a place is one in an object store, and no folder. pathlib makes one slash of two: that is a mistake."""
+    return text.startswith("s3:/")
 
 
-def location_fault(text: str) -> str | None:
-    """What is wrong with a text that is meant for a folder or for a place in an object store; None: nothing is."""
-    if not is_object_store(text):
-        found = " and ".join(map(repr, sorted({*text} & _NO_FOLDER)))
-        return f"{text!r} has {found}, which the libraries do not take as it stands" if found else None
-    if _S3.fullmatch(text) and not {".", ".."} & {*text.split("/")}:
-        return None
-    return f"{text!r} is neither a folder nor s3://BUCKET/PREFIX with letters, digits and _.=- between slashes"
+def lake_place(text: str) -> str:
+    """A folder's path, `~` expanded, or `s3://BUCKET/PREFIX`: the one parser of every setting and option.
+
+    Raises ValueError, which names what begins as another store's address, too: `dbfs:/`, `hdfs:`, `abfss:`, `s3a:`.
+    """
+    if text.startswith("s3:/"):
+        if _S3.fullmatch(text) and not {".", ".."} & {*text.split("/")}:
+            return text
+        raise ValueError(f"{text!r} is {_NO_PLACE} with letters, digits and _.=- between slashes")
+    if found := _OTHER_PLACE.match(text):
+        raise ValueError(f"{text!r} begins with {found[0]}: it is {_NO_PLACE}")
+    folder = local_path(text)
+    if found_characters := " and ".join(map(repr, sorted({*folder} & _NO_FOLDER))):
+        raise ValueError(f"{folder!r} has {found_characters}, which the libraries do not take as it stands")
+    return folder
 
 
 def error_text(error: BaseException) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
@@ -15,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from cloud_jobs.pulsar_source.errors import OptionError
 from cloud_jobs.pulsar_source.topics import TopicName
 from geo.replication.topic_naming import split_partition
+from runtime.pulsar_address import AdminUrl, ServiceUrl
 from runtime.pulsar_client import PulsarAccess
 
 ALL_COLUMNS = (
@@ -37,6 +37,7 @@ columns cannot hold, which is null there; null when all is well. Only the column
 """
 
 _MAX_WAIT_S = 86_400
+_CLUSTER_BEGINS = re.compile(r",(?=[^,=|]*=)")
 _MAX_MESSAGES = 10_000_000
 
 
@@ -46,8 +47,8 @@ class SourceCluster(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
-    service_url: str = Field(pattern=r"^pulsar(\+ssl)?://")
-    admin_url: str = Field(pattern=r"^https?://")
+    service_url: ServiceUrl
+    admin_url: AdminUrl
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -57,10 +58,9 @@ class SourceCluster(BaseModel):
         if not (name and service and admin):
             raise ValueError(f"{text!r} is not a cluster: expected name=pulsar://host:6650|http://host:8080")
         try:
-            _ = urlsplit(service).port, urlsplit(admin).port
-        except ValueError as error:
-            raise ValueError(f"{text!r} is not a cluster: {error}") from error
-        return cls(name=name.strip(), service_url=service.strip(), admin_url=admin.strip().rstrip("/"))
+            return cls(name=name.strip(), service_url=service, admin_url=admin)
+        except ValidationError as error:
+            raise ValueError(f"{text!r} is not a cluster: {_sentence(error.errors()[0])}") from error
 
 
 class PulsarOptions(PulsarAccess):
@@ -71,8 +71,8 @@ class PulsarOptions(PulsarAccess):
     clusters: tuple[SourceCluster, ...] = Field(
         (), description="`name=serviceUrl|adminUrl`, comma-separated, in the order of preference"
     )
-    service_url: str | None = Field(None, description="the brokers of the only cluster (instead of clusters)")
-    admin_url: str | None = Field(None, description="the admin REST of the only cluster (instead of clusters)")
+    service_url: ServiceUrl | None = Field(None, description="the brokers of the only cluster (instead of clusters)")
+    admin_url: AdminUrl | None = Field(None, description="the admin REST of the only cluster (instead of clusters)")
     cluster: str = Field("pulsar", description="the name of the only cluster (with serviceUrl)")
 
     topics: tuple[TopicName, ...] = Field((), description="topics, comma-separated, partitioned or not")
@@ -126,7 +126,10 @@ class PulsarOptions(PulsarAccess):
     @field_validator("clusters", mode="before")
     @classmethod
     def _split_clusters(cls, value: Any) -> Any:
-        return tuple(SourceCluster.parse(text) for text in _split(value)) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        # a comma within an address parts its hosts
+        return tuple(SourceCluster.parse(text) for text in _CLUSTER_BEGINS.split(value) if text.strip())
 
     @field_validator("topics", mode="before")
     @classmethod
@@ -203,8 +206,7 @@ class PulsarOptions(PulsarAccess):
             return self.clusters
         assert self.service_url is not None  # checked by _fits_together
         assert self.admin_url is not None
-        admin = self.admin_url.rstrip("/")
-        return (SourceCluster(name=self.cluster, service_url=self.service_url, admin_url=admin),)
+        return (SourceCluster(name=self.cluster, service_url=self.service_url, admin_url=self.admin_url),)
 
     @property
     def leaves_out(self) -> bool:

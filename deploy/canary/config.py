@@ -10,7 +10,7 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from cloud_jobs.billing.contracts import CANARY, is_canary
-from cloud_jobs.lake.location import Location, is_object_store, location_fault
+from cloud_jobs.lake.location import Location, is_object_store, lake_place
 from cloud_jobs.lake.s3_access import S3Access
 from cloud_jobs.lake.tables import Lake
 from deploy.canary.hops import Hop
@@ -19,6 +19,7 @@ from edge_agent.config import EnrolmentSettings, UplinkSettings
 from identity.names import device_name
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
+from runtime.pulsar_address import ServiceUrl
 from runtime.pulsar_client import PulsarAccess
 from settings import Settings
 from telemetry import DEVICE_PATTERN
@@ -38,12 +39,6 @@ _MAX_NAME: Final = 63
 """Of the id of an account, a tariff, a seller."""
 _Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
 _Limit = Annotated[float, Field(gt=0, le=86_400)]
-
-
-def _checked_location(text: str) -> str:
-    if fault := location_fault(text):
-        raise ValueError(fault)
-    return text
 
 
 def _digest(name: str) -> str:
@@ -72,7 +67,7 @@ class AgentOfCanary(Settings):
 class WatchedCluster(Settings):
     """A Pulsar cluster whose topics are read, by a role that may do no more than that."""
 
-    service_url: str = Field(pattern=r"^pulsar(\+ssl)?://[^\s/]+$")
+    service_url: ServiceUrl
     access: PulsarAccess = PulsarAccess()
 
 
@@ -114,7 +109,7 @@ class CanarySettings(Settings):
     agent: AgentOfCanary
     regional: WatchedCluster | None = None
     centre: WatchedCluster | None = None
-    lake: Annotated[str, AfterValidator(_checked_location)] | None = Field(
+    lake: Annotated[str, AfterValidator(lake_place)] | None = Field(
         None, description="where the tables are: a folder, or s3://bucket/prefix"
     )
     object_store: S3Access = S3Access()

@@ -9,6 +9,7 @@ from geo.replication.errors import NoAddress, UnusableAccess
 from geo.replication.model import Topology
 from identity.broker_conf import ServerFiles
 from identity.pulsar_conf import pulsar_security
+from runtime.pulsar_address import each_host
 
 __all__ = ["broker_conf_lines"]
 
@@ -26,7 +27,7 @@ def broker_conf_lines(topology: Topology, cluster: str, issuer: str, tls: Path, 
     urls = found.address.service_url, found.address.admin_url
     if not (urls[0].startswith("pulsar+ssl://") and urls[1].startswith("https://")):
         raise UnusableAccess(f"cluster {cluster}: its addresses must be pulsar+ssl:// and https://")
-    broker_port, web_port = (urlsplit(url).port for url in urls)
+    broker_port, web_port = (urlsplit(each_host(url)[0]).port for url in urls)
     conf = pulsar_security(
         ServerFiles(tls / "certificate.pem", tls / "key.pem"),
         tls / "ca.pem",

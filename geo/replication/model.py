@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from geo.replication.roles import REGION, TENANT, Role, expanded_roles, namespace_of, role_name
+from runtime.pulsar_address import AdminUrl, ServiceUrl
 from settings import Settings
 
 __all__ = [
@@ -34,28 +35,22 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=_NAME)]
 _ROLE = r"^([A-Za-z0-9]|\{(region|tenant)\})([A-Za-z0-9._-]|\{(region|tenant)\})*$"
 _REPLICATION_ROLE = r"^[A-Za-z0-9._-]*\{cluster\}[A-Za-z0-9._-]*$"
-_SERVICE_URL = r"^pulsar(\+ssl)?://[^\s/]+$"
-_ADMIN_URL = r"^https?://[^\s/]+$"
 
 
 class SeenFrom(Settings):
     """How one other cluster reaches this one, when that differs from the common address."""
 
-    service_url: str = Field(
-        pattern=_SERVICE_URL, description="pulsar:// or pulsar+ssl://, dialled by the other cluster"
-    )
+    service_url: ServiceUrl = Field(description="pulsar:// or pulsar+ssl://, dialled by the other cluster")
     listener: str = Field("", description="advertised listener that the broker answers look-ups with")
 
 
 class ClusterAddress(Settings):
     """Where a cluster is."""
 
-    service_url: str = Field(
-        pattern=_SERVICE_URL, description="for clients and replicators: pulsar://host:port or pulsar+ssl://host:port"
+    service_url: ServiceUrl = Field(
+        description="for clients and replicators: pulsar://host:port or pulsar+ssl://host:port"
     )
-    admin_url: str = Field(
-        pattern=_ADMIN_URL, description="for the admin REST interface: http://host:port or https://host:port"
-    )
+    admin_url: AdminUrl = Field(description="for the admin REST interface: http://host:port or https://host:port")
     trust_certs_file: str = Field(
         "",
         description="PEM of the authorities that signed its certificates, a path on the brokers of the other clusters; "

@@ -13,6 +13,7 @@ import httpx
 
 from geo.replication.errors import ClusterUnreachable, NoConnection, UnusableAccess
 from geo.replication.rest_response import MAX_BYTES, RestResponse
+from runtime.pulsar_address import each_host
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken
 from runtime.pulsar_tls import access_tls_context
 
@@ -31,13 +32,15 @@ class AdminTransport:
     def __init__(self, cluster: str, url: str, access: PulsarAccess, timeout_s: float) -> None:
         """Raises UnusableAccess."""
         self._cluster, self._url = cluster, url
-        self._base = f"{url}/admin/v2/"
+        self._hosts = each_host(url)
         self._timeout_s = timeout_s
         self._connections: deque[Any] = deque(maxlen=_MAX_CONNECTIONS)
+        # of several hosts one that is gone leaves time for the others
+        connecting = httpx.Timeout(timeout_s, connect=timeout_s / len(self._hosts))
         try:
             access.check_token(time.time())
             self._token = PulsarToken(access)
-            self._http = httpx.Client(timeout=timeout_s, verify=access_tls_context(access))
+            self._http = httpx.Client(timeout=connecting, verify=access_tls_context(access))
         except PulsarAccessError as error:
             raise UnusableAccess(str(error)) from error
 
@@ -56,21 +59,25 @@ class AdminTransport:
         headers = {"Accept-Encoding": "identity"} | (
             {"Authorization": f"Bearer {self._token()}"} if self._token else {}
         )
-        request = self._http.build_request(
-            method,
-            urljoin(self._base, path),
-            json=body,
-            params=query or None,
-            headers=headers,
-            extensions={"trace": self._note_connection},
-        )
+        hosts = self._hosts
+        requests = [
+            self._http.build_request(
+                method,
+                urljoin(f"{host}/admin/v2/", path),
+                json=body,
+                params=query or None,
+                headers=headers,
+                extensions={"trace": self._note_connection},
+            )
+            for host in hosts
+        ]
         # A time-out of httpx is one for each piece of an answer; this one is for all of it.
         late = Event()
         timer = Timer(self._timeout_s, self._cut, [late])
         timer.daemon = True
         timer.start()
         try:
-            answer = self._exchange(request, late, unread_with)
+            answer = self._first_answer(dict(zip(hosts, requests, strict=True)), late, unread_with)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as broken:
             kind = NoConnection if isinstance(broken, httpx.ConnectError) else ClusterUnreachable
             raise kind(self._cluster, self._url, self._why(method, path, late, broken)) from broken
@@ -83,6 +90,20 @@ class AdminTransport:
     def _why(self, method: str, path: str, late: Event, broken: Exception | None = None) -> str:
         ended = f"no whole answer within {self._timeout_s:g} s" if late.is_set() else repr(broken)
         return f"{method} {path}: {ended}"
+
+    def _first_answer(
+        self, requests: Mapping[str, httpx.Request], late: Event, unread_with: str | None
+    ) -> RestResponse:
+        """Of the first host that can be connected to: nothing was sent to those before it, which come last from now."""
+        hosts = tuple(requests)
+        for number, host in enumerate(hosts, start=1):
+            try:
+                return self._exchange(requests[host], late, unread_with)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                self._hosts = hosts[number:] + hosts[:number]
+                if late.is_set() or number == len(hosts):
+                    raise
+        raise AssertionError("an address has a host")
 
     def _exchange(self, request: httpx.Request, late: Event, unread_with: str | None) -> RestResponse:
         try:

@@ -47,6 +47,18 @@ admin_url = "http://hq:8080"
 """
 
 
+def test_several_hosts_of_a_cluster_are_one_cluster_to_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.toml"
+    hosts = LEAST.replace("hq:6650", "hq1:6650,hq2:6650").replace("hq:8080", "hq1:8080,hq2:8080")
+    file.write_text(hosts + "[reference]\nunsigned = true\n")
+    done = CliRunner().invoke(app, ["check-config", "--config", str(file)])
+    assert done.exit_code == 0, done.output
+    file.write_text(hosts.replace("hq2:6650", "pulsar://hq2:6650"))
+    done = CliRunner().invoke(app, ["check-config", "--config", str(file)])
+    assert (done.exit_code, done.stdout) == (78, "")
+    assert done.stderr.startswith(f"{file}: clusters.0.service_url: the scheme stands once")
+
+
 @pytest.mark.parametrize(
     "command",
     ["ingest", "usage", "geofence", "proximity", "check-config"],

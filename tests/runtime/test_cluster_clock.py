@@ -49,6 +49,11 @@ def test_a_clock_that_is_about_right_may_publish_whatever_else_the_answer_says(o
         check_clock(url, NOBODY)
 
 
+def test_the_clock_of_a_cluster_is_that_of_its_first_host_that_answers() -> None:
+    with answering(dated(0)) as url:
+        check_clock(f"http://127.0.0.1:1,{url.removeprefix('http://')}", NOBODY)
+
+
 @pytest.mark.parametrize(("off_s", "said"), [(-40 * 86_400, "ahead of"), (70, "behind")])
 def test_a_clock_that_is_off_by_more_than_a_minute_may_not_and_hears_by_how_much(off_s: float, said: str) -> None:
     with answering(dated(off_s)) as url, pytest.raises(ClockDiffers, match=said) as differs:

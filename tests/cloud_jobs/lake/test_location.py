@@ -136,13 +136,33 @@ def test_no_secret_is_shown_and_an_executor_gets_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["s3://", "s3://Lake", "s3:/lake/a", "s3://lake/a b", "s3://lake/../a", "gs://lake/a", "s3://lake//a"]
+    "text",
+    [
+        *("s3://", "s3://Lake", "s3:/lake/a", "s3://lake/a b", "s3://lake/../a", "gs://lake/a", "s3://lake//a"),
+        *("dbfs:/lake", "hdfs:/lake", "hdfs://name:8020/lake", "abfss://c@a.dfs.core.windows.net/lake"),
+        *("s3a://lake/a", "file:///srv/lake", "file:/srv/lake", "C:\\lake"),
+    ],
 )
 def test_a_place_that_is_none_is_refused_with_what_would_be_one(text: str, tmp_path: Path) -> None:
     with pytest.raises(LocationError, match=r"neither a folder nor s3://BUCKET/PREFIX"):
         at(text)
     with pytest.raises(ValidationError, match=r"neither a folder nor s3://BUCKET/PREFIX"):
         cloud(tmp_path, lake=text)
+
+
+@pytest.mark.parametrize("text", ["", "$HOME/lake", "${HOME}/lake", " lake", "~nobody-of-this-name/lake"])
+def test_what_would_become_a_folder_that_nobody_means_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(LocationError):
+        at(text)
+    with pytest.raises(ValidationError):
+        cloud(tmp_path, lake=text)
+
+
+def test_a_home_folder_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Location.of("~/lake").folder == tmp_path / "lake"
+    settings = cloud(tmp_path, lake="~/lake", checkpoints="~/checkpoints").beside(Path("/srv/settings"))
+    assert (settings.location.folder, settings.checkpoints) == (tmp_path / "lake", tmp_path / "checkpoints")
 
 
 @pytest.mark.parametrize(

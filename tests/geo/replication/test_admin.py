@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, TypeAdapter
 
+from deploy.local import free_port
 from geo.replication import (
     AdminClient,
     AdminRefused,
@@ -25,7 +26,7 @@ from geo.replication import (
 from geo.replication.actual import read_defaults, read_registration
 from geo.replication.apply import _make, cluster_data
 from geo.replication.cluster_state import BrokerDefaults
-from geo.replication.errors import UnusableAccess
+from geo.replication.errors import NoConnection, UnusableAccess
 from geo.replication.rest_response import RestRequest, RestResponse, parse_response
 from geo.replication.rest_types import (
     CLUSTER,
@@ -70,6 +71,27 @@ def test_a_redirect_to_the_broker_that_owns_a_topic_keeps_the_token_the_method_a
     with AdminClient("eu", first.url, access=PulsarAccess(token=SecretStr("secret"))) as client:
         client.post("persistent/fleet/a/b/partitions", 4)
     assert owner.asked == [("POST", path, "Bearer secret", b"4")]
+
+
+def test_the_next_host_of_a_cluster_is_asked_where_nobody_listens_at_the_first(
+    broker: Callable[[str], FakeBroker],
+) -> None:
+    first, second = broker("eu"), broker("eu")
+    for one in (first, second):
+        one.answers["/admin/v2/persistent/fleet/a/b/partitions"] = (204, {}, b"")
+    hosts = [f"127.0.0.1:{free_port()}", *(one.url.removeprefix("http://") for one in (first, second))]
+    url = f"http://{','.join(hosts)}"
+    with AdminClient("eu", url) as client:
+        client.post("persistent/fleet/a/b/partitions", 4)
+        client.post("persistent/fleet/a/b/partitions", 5)
+    assert [body for method, _, _, body in first.asked if method == "POST"] == [b"4", b"5"]
+    assert not second.asked
+
+
+def test_a_cluster_none_of_whose_hosts_listens_is_not_connected(broker: Callable[[str], FakeBroker]) -> None:
+    url = f"http://127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+    with AdminClient("eu", url, unavailable_s=0) as client, pytest.raises(NoConnection):
+        client.get("clusters")
 
 
 def test_a_circle_of_redirects_ends(broker: Callable[[str], FakeBroker]) -> None:
