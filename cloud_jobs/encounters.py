@@ -55,7 +55,7 @@ def encounters(
         found = find_encounters(tracks, distance_m, apart_m)
         write_csv(out, HEADER, encounter_rows(read.devices, found))
     print_summary(tracks, f"{len(found)} encounters written to {out}")
-    if read.fault_count:
+    if not read.is_whole:
         raise typer.Exit(REFUSED)
 
 

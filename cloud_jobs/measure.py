@@ -50,8 +50,6 @@ FixesFile = Annotated[
 ]
 MAX_GAP_S: Final = 31_622_400.0
 MAX_FENCE_BYTES: Final = 1 << 29
-SECONDS: Final = (1_000_000_000, 4_200_000_000)
-"""Times that all lie here are Unix seconds of 2001 to 2103: as milliseconds they would be of one winter, of 1970."""
 
 
 def finite(value: float) -> float:
@@ -111,7 +109,7 @@ def measure(
     apart = location_mismatch(tracks, report)
     if apart:
         typer.echo(apart, err=True)
-    if read.fault_count or report.refused:
+    if not read.is_whole or report.refused:
         raise typer.Exit(REFUSED)
 
 
@@ -176,10 +174,14 @@ def location_mismatch(tracks: Tracks, report: FenceReport) -> str:
     near = (west <= high[0]) & (east >= low[0]) & (south <= high[1]) & (north >= low[1])
     if near.any() or (np.abs([west, east]) > 180.0).any():
         return ""
+    swapped = (south <= high[0]) & (north >= low[0]) & (west <= high[1]) & (east >= low[1])
+    advice = (
+        "; with latitude and longitude swapped one would be: GeoJSON has the longitude first" if swapped.any() else ""
+    )
     return (
         f"no fence is where a fix is: fixes lie at lat {low[1]:.4f} to {high[1]:.4f}, "
         f"lon {low[0]:.4f} to {high[0]:.4f}; "
-        f"fences at lat {south.min():.4f} to {north.max():.4f}, lon {west.min():.4f} to {east.max():.4f}"
+        f"fences at lat {south.min():.4f} to {north.max():.4f}, lon {west.min():.4f} to {east.max():.4f}{advice}"
     )
 
 
@@ -216,9 +218,9 @@ def file_errors_as_messages() -> Iterator[None]:
 
 
 def read_fix_file(path: Path) -> FixFile:
-    """The fixes of a CSV file; malformed rows are named on standard error.
+    """The fixes of a CSV file; malformed rows, and devices with times in another unit, are named on standard error.
 
-    Raises OSError, and `FixError` for a file without a fix that can be used, or with times in seconds.
+    Raises OSError, and `FixError` for a file without a fix that can be used.
     """
     # one byte that is not UTF-8 must not refuse the whole file
     with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", errors="surrogateescape") as file:
@@ -229,11 +231,9 @@ def read_fix_file(path: Path) -> FixFile:
     print_problems(path, read.faults)
     if read.fault_count > len(read.faults):
         print_problems(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])
+    print_problems(path, read.unit_faults)
     if not len(read.fixes):
         raise FixError(f"{path} holds no fix that can be used; nothing is written")
-    first, last = int(read.fixes.t_ms.min()), int(read.fixes.t_ms.max())
-    if SECONDS[0] <= first and last < SECONDS[1]:
-        raise FixError(f"{path}: t_ms holds seconds ({first} to {last}), and takes milliseconds; nothing is written")
     return read
 
 

@@ -25,6 +25,10 @@ MAX_LINE_CHARS: Final = 65_536
 MAX_NUMBER_CHARS: Final = 64
 # Times are interpolated as doubles, which from here on leave out whole milliseconds.
 MAX_TIME_MS: Final = 1 << 53
+_SECONDS: Final = (1_000_000_000, 4_200_000_000)
+"""Unix seconds of 2001 to 2103: as milliseconds they would be of one winter, of 1970."""
+_MILLISECONDS: Final = tuple(bound * 1_000 for bound in _SECONDS)
+_OTHER_UNITS: Final = {"seconds": _SECONDS, "microseconds": tuple(bound * 1_000_000 for bound in _SECONDS)}
 _ROWS_AT_ONCE: Final = 50_000
 _ROWS_ONE_BY_ONE: Final = 256
 _PARTS: Final = 16
@@ -36,13 +40,22 @@ _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?
 class FixFile:
     """Fixes of a file. `devices` are the ids in text order: `fixes.device` indexes it.
 
-    `faults`: one message, with its line, for each row left out, the first `MAX_FAULTS` of `fault_count`.
+    `faults`: one message, with its line, for each malformed row, the first `MAX_FAULTS` of `fault_count`.
+    `unit_faults`: one for each device with times in another unit, with its first such line; these rows, in all
+    `unit_fault_count`, are left out too.
     """
 
     fixes: Fixes
     devices: tuple[str, ...]
     faults: tuple[str, ...]
     fault_count: int
+    unit_faults: tuple[str, ...] = ()
+    unit_fault_count: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each row is a fix."""
+        return not (self.fault_count or self.unit_fault_count)
 
 
 class _Row(NamedTuple):
@@ -69,6 +82,9 @@ def read_fixes(lines: Iterable[str]) -> FixFile:
     One line is one row (quoted text holds no line break, so a stray quote spoils its own line only). Text decoded
     with `surrogateescape` is taken: an id that is not UTF-8 is a malformed row. Raises `FixError` if the header lacks
     a column, or names one twice.
+
+    Units are judged for each device: times that are Unix seconds or microseconds of 2001 to 2103 are left out where all
+    times of the device are such, or where others of it are milliseconds of these years. Times that count from 0 stay.
     """
     numbered = _rows(lines)
     header = next(numbered, None)
@@ -104,8 +120,9 @@ def _rows(lines: Iterable[str]) -> Iterator[_Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Good rows as columns: names of devices, times, and lat, lon, speed, accuracy."""
+    """Good rows as columns: their lines, names of devices, times, and lat, lon, speed, accuracy."""
 
+    lines: NDArray[np.int64]
     names: Sequence[str]
     t_ms: NDArray[np.int64]
     numbers: list[Floats]
@@ -125,6 +142,7 @@ class _FixReader:
         self._places, self._width = places, width
         self._ids: dict[str, int] = {}
         self._device: list[NDArray[np.int64]] = []
+        self._lines: list[NDArray[np.int64]] = []
         self._t_ms: list[NDArray[np.int64]] = []
         self._numbers: list[list[Floats]] = []
         self._faults: list[str] = []
@@ -144,6 +162,7 @@ class _FixReader:
         self._device.append(
             np.array([self._ids.setdefault(name, len(self._ids)) for name in block.names], dtype=np.int64)
         )
+        self._lines.append(block.lines)
         self._t_ms.append(block.t_ms)
         self._numbers.append(block.numbers)
 
@@ -161,37 +180,77 @@ class _FixReader:
         names = [name.strip() for name in device or ()]
         if not all(names) or max(map(len, names)) > MAX_ID_CHARS or unshown_in("".join(names)):
             raise _Malformed
-        return _Block(names, times, values)
+        return _Block(np.array([row.line for row in rows], dtype=np.int64), names, times, values)
 
     def _one_by_one(self, rows: list[_Row]) -> _Block:
         good: list[tuple[str, int, list[float]]] = []
+        lines: list[int] = []
         for row in rows:
             try:
                 good.append(_parsed(row, self._places, self._width))
+                lines.append(row.line)
             except _Malformed as fault:
                 self._fault_count += 1
                 if len(self._faults) < MAX_FAULTS:
                     self._faults.append(f"line {row.line}: {fault}")
         numbers = np.array([row[2] for row in good], dtype=np.float64).reshape(-1, 4)
-        return _Block([row[0] for row in good], np.array([row[1] for row in good], dtype=np.int64), list(numbers.T))
+        return _Block(
+            np.array(lines, dtype=np.int64),
+            [row[0] for row in good],
+            np.array([row[1] for row in good], dtype=np.int64),
+            list(numbers.T),
+        )
 
     def result(self) -> FixFile:
-        devices = sorted(self._ids)
-        rank = np.zeros(len(devices), dtype=np.int64)
-        rank[[self._ids[name] for name in devices]] = np.arange(len(devices))
-        lat, lon, speed, accuracy = (
-            np.concatenate([np.zeros(0), *(block[at] for block in self._numbers)]) for at in range(4)
-        )
         none = np.zeros(0, dtype=np.int64)
-        fixes = Fixes(
-            device=rank[np.concatenate([none, *self._device])],
-            t_ms=np.concatenate([none, *self._t_ms]),
-            lat=lat,
-            lon=lon,
-            speed_mps=speed,
-            accuracy_m=accuracy,
+        device, t_ms, lines = (np.concatenate([none, *blocks]) for blocks in (self._device, self._t_ms, self._lines))
+        wrong = _in_other_units(device, t_ms, len(self._ids))
+        unit_faults = _unit_faults([*self._ids], device[wrong], t_ms[wrong], lines[wrong])
+        device, t_ms = device[~wrong], t_ms[~wrong]
+        lat, lon, speed, accuracy = (
+            np.concatenate([np.zeros(0), *(block[at] for block in self._numbers)])[~wrong] for at in range(4)
         )
-        return FixFile(fixes, tuple(devices), tuple(self._faults), self._fault_count)
+        kept = {*np.unique(device).tolist()}
+        devices = sorted(name for name, number in self._ids.items() if number in kept)
+        rank = np.zeros(len(self._ids), dtype=np.int64)
+        rank[[self._ids[name] for name in devices]] = np.arange(len(devices))
+        fixes = Fixes(device=rank[device], t_ms=t_ms, lat=lat, lon=lon, speed_mps=speed, accuracy_m=accuracy)
+        return FixFile(
+            fixes,
+            tuple(devices),
+            tuple(self._faults),
+            self._fault_count,
+            unit_faults,
+            int(np.count_nonzero(wrong)),
+        )
+
+
+def _in_other_units(device: NDArray[np.int64], t_ms: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    """Which rows have seconds or microseconds, see `read_fixes`. A time of 0, which means *unknown*, says nothing."""
+    suspect = np.zeros(len(t_ms), dtype=np.bool_)
+    for low, high in _OTHER_UNITS.values():
+        suspect |= (low <= t_ms) & (t_ms < high)
+    has_milliseconds, has_others = np.zeros((2, count), dtype=np.bool_)
+    has_milliseconds[device[(_MILLISECONDS[0] <= t_ms) & (t_ms < _MILLISECONDS[1])]] = True
+    has_others[device[~suspect & (t_ms != 0)]] = True
+    return suspect & (has_milliseconds | ~has_others)[device]
+
+
+def _unit_faults(
+    names: Sequence[str], device: NDArray[np.int64], t_ms: NDArray[np.int64], lines: NDArray[np.int64]
+) -> tuple[str, ...]:
+    """A message for each device, in the order of their first lines."""
+    order = np.argsort(device, kind="stable")
+    owners, begins = np.unique(device[order], return_index=True)
+    faults = list[tuple[int, str]]()
+    for owner, rows in zip(owners.tolist(), np.split(order, begins[1:]), strict=False):
+        first, times = rows[0], t_ms[rows]
+        unit = next(unit for unit, (low, high) in _OTHER_UNITS.items() if low <= t_ms[first] < high)
+        span = f"{times.min()} to {times.max()}"
+        left_out = f"{len(rows):,} row{'' if len(rows) == 1 else 's'} of it left out"
+        said = f"device {names[owner]!r}: t_ms holds {unit} ({span}), and takes milliseconds: {left_out}"
+        faults.append((int(lines[first]), f"line {lines[first]}: {said}"))
+    return tuple(said for _, said in sorted(faults))
 
 
 def _plainly(cells: Sequence[str], alphabet: str) -> NDArray[np.str_]:

@@ -16,9 +16,11 @@ class Fixes:
     """Positions of any number of devices, in any order, one row a fix.
 
     `device` int64 (the caller's own number for a device), `t_ms` int64 (device time, Unix epoch), `lat` and `lon`
-    float64 degrees (180 becomes -180), `accuracy_m` and `speed_mps` float64 with NaN for
-    *not reported*, or None. Raises `FixError` for columns of unequal length, for latitudes outside ±90 and for
-    anything that is not finite; `valid_positions` says beforehand which rows would be refused.
+    float64 degrees (180 becomes -180), `accuracy_m` and `speed_mps` float64 with NaN for *not reported*, or None. An
+    accuracy of 0 or less and a negative speed, with which platforms mark an invalid one, become NaN.
+
+    Raises `FixError` for columns of unequal length, for latitudes outside ±90 and for anything that is not finite;
+    `valid_positions` says beforehand which rows would be refused.
     """
 
     device: Ints
@@ -43,8 +45,8 @@ class Fixes:
             "t_ms": np.ascontiguousarray(t_ms, dtype=np.int64),
             "lat": np.ascontiguousarray(lat, dtype=np.float64),
             "lon": np.ascontiguousarray(lon, dtype=np.float64),
-            "accuracy_m": None if accuracy_m is None else np.ascontiguousarray(accuracy_m, dtype=np.float64),
-            "speed_mps": None if speed_mps is None else np.ascontiguousarray(speed_mps, dtype=np.float64),
+            "accuracy_m": None if accuracy_m is None else _reported(accuracy_m, np.greater),
+            "speed_mps": None if speed_mps is None else _reported(speed_mps, np.greater_equal),
         }
         lengths = {name: len(column) for name, column in columns.items() if column is not None}
         if len(set(lengths.values())) > 1:
@@ -62,6 +64,13 @@ class Fixes:
 
     def __len__(self) -> int:
         return len(self.t_ms)
+
+
+def _reported(column: ArrayLike, is_above: np.ufunc) -> Floats:
+    """A column in which what is no measurement, by its sign, is NaN."""
+    values = np.ascontiguousarray(column, dtype=np.float64)
+    given = is_above(values, 0.0) | np.isnan(values)
+    return values if given.all() else np.where(given, values, np.nan)
 
 
 def valid_positions(lat: Floats, lon: Floats) -> Bools:

@@ -217,6 +217,23 @@ def test_a_file_of_which_nothing_can_be_used_is_refused_and_says_why(tmp_path: P
     assert (done.exit_code, said in done.stderr, (tmp_path / "out.csv").exists()) == (1, True, False)
 
 
+@pytest.mark.parametrize(("unit", "factor"), [("seconds", 1), ("microseconds", 1_000_000)])
+def test_a_device_whose_times_are_in_another_unit_is_refused_and_the_others_are_measured(
+    tmp_path: Path, unit: str, factor: int
+) -> None:
+    times = range(1_767_600_000, 1_767_600_300, 60)
+    rows = [f"good,{time * 1_000},50.005,{9.995 + at / 500}\n" for at, time in enumerate(times)]
+    rows += [f"other,{time * factor},50.005,{9.995 + at / 500}\n" for at, time in enumerate(times)]
+    done = measured(tmp_path, ("device_id,t_ms,lat,lon\n" + "".join(rows)).encode(), GOOD_FENCES)
+    assert done.exit_code == 3, done.output
+    assert f"fixes.csv: line 7: device 'other': t_ms holds {unit} (" in done.stderr
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        assert {row[0] for row in csv.reader(file)} == {"device_id", "good"}
+    places = ["--fixes", str(tmp_path / "fixes.csv"), "--out", str(tmp_path / "met.csv")]
+    done = CliRunner().invoke(app, ["encounters", *places, "--distance-m", "500"])
+    assert (done.exit_code, "device 'other'" in done.stderr) == (3, True)
+
+
 def test_fixes_that_are_nowhere_near_a_fence_are_said_to_be_with_the_places_of_both(tmp_path: Path) -> None:
     swapped = b"device_id,t_ms,lon,lat\na,0,50.005,9.995\na,60000,50.005,10.005\n"
     done = measured(tmp_path, swapped, GOOD_FENCES)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
+from operator import itemgetter
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +39,7 @@ plain = st.tuples(
 def test_a_block_and_its_rows_by_themselves_are_the_same_fixes(lines: list[str]) -> None:
     block = read_fixes([HEADER, *lines])
     by_row = read_fixes([HEADER, *lines, "malformed"])
-    assert len(block.fixes) + block.fault_count == sum(bool(line.strip()) for line in lines)
+    assert len(block.fixes) + block.fault_count + block.unit_fault_count == sum(bool(line.strip()) for line in lines)
     assert by_row.fault_count == block.fault_count + 1
     assert by_row.faults[:-1] == block.faults
     same(block, by_row)
@@ -57,3 +59,45 @@ def test_one_long_cell_among_many_short_ones_takes_no_room_in_the_others() -> No
     tracemalloc.stop()
     assert (len(read.fixes), read.fault_count) == (50_000, 1)
     assert peak < 200e6
+
+
+SINCE_S = 1_767_600_000
+UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([*UNITS])), min_size=1, max_size=12))
+def test_no_fix_of_another_unit_is_measured_and_each_of_a_device_is_named_with_its_first_line(
+    units: list[tuple[str, str]],
+) -> None:
+    lines = [f"{device},{(SINCE_S + at) * UNITS[unit]},50,10,," for at, (device, unit) in enumerate(units)]
+    read = read_fixes([HEADER, *lines])
+    assert read.fixes.t_ms.tolist() == [
+        (SINCE_S + at) * 1_000 for at, (_, unit) in enumerate(units) if unit == "milliseconds"
+    ]
+    assert read.devices == tuple(sorted({device for device, unit in units if unit == "milliseconds"}))
+    first = {device: at for at, (device, unit) in reversed([*enumerate(units)]) if unit != "milliseconds"}
+    named = [tuple(said.split(":")[:2]) for said in read.unit_faults]
+    assert named == [
+        (f"line {at + 2}", f" device {device!r}") for device, at in sorted(first.items(), key=itemgetter(1))
+    ]
+    assert read.unit_fault_count == len(units) - len(read.fixes)
+
+
+@given(st.integers(-1_000_000, 999_999_999), st.integers(1_000_000_000, 4_000_000_000))
+def test_times_that_count_from_a_beginning_of_their_own_are_milliseconds(early: int, late: int) -> None:
+    read = read_fixes([HEADER, f"a,{early or 1},50,10,,", f"a,{late},50,10,,"])
+    assert (len(read.fixes), read.is_whole) == (2, True)
+
+
+def test_a_time_of_0_does_not_hide_that_the_others_are_seconds() -> None:
+    read = read_fixes([HEADER, "a,0,50,10,,", f"a,{SINCE_S},50,10,,", f"b,{SINCE_S * 1000},50,10,,"])
+    (said,) = read.unit_faults
+    assert said.startswith("line 3: device 'a': t_ms holds seconds (1767600000 to 1767600000)")
+
+
+def test_an_accuracy_or_a_speed_with_the_sign_of_an_invalid_one_is_not_reported() -> None:
+    lines = [f"a,{at},50,10,{cell},{cell}" for at, cell in enumerate(["-1", "0", "", "nan", "-0.0", "8"])]
+    fixes = read_fixes([HEADER, *lines]).fixes
+    nothing = float("nan")
+    np.testing.assert_array_equal(fixes.accuracy_m, [nothing] * 5 + [8])
+    np.testing.assert_array_equal(fixes.speed_mps, [nothing, 0, nothing, nothing, 0, 8])
