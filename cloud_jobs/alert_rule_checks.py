@@ -6,13 +6,13 @@ A rule of an account that nobody published hears nothing, and one of a mistyped 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from geo.alerts import AlertRule, UnusableRule, usable_rule
 from geo.alerts.rule import matches_place
 from geo.reference.beginning import beginning
 from geo.reference.in_force import publication_order
+from settings import name_advice
 
 __all__ = ["CheckedRules", "check_rules"]
 
@@ -51,13 +51,13 @@ def _rule(body: str) -> AlertRule | None:
 
 def _lacking(row: Row, rule: AlertRule, known: dict[str, set[str]], *, knows_fences: bool) -> Iterator[str]:
     if rule.account not in known["account"]:
-        advice = _advice(rule.account, known["account"])
+        advice = name_advice(rule.account, known["account"])
         yield f"{_place(row)}: alert_rule {rule.id!r} is of account {rule.account!r}, which was not published{advice}"
     if not knows_fences and not known["fence"]:
         return
     for number, pattern in enumerate(rule.places):
         if not any(matches_place(pattern, one) for one in known["fence"]):
-            advice = _advice(pattern, known["fence"])
+            advice = name_advice(pattern, known["fence"])
             yield (
                 f"{_place(row, 'places', number)}: alert_rule {rule.id!r}: no fence or gate was published as "
                 f"{pattern!r}{advice}"
@@ -79,8 +79,3 @@ def _replaced(published: Sequence[Row], stated: Sequence[Row]) -> Iterator[str]:
 
 def _place(row: Row, *inner: str | int) -> str:
     return str(row["place_of"](*inner) if "place_of" in row else row["place"])
-
-
-def _advice(name: str, known: set[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""

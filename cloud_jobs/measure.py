@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,11 +15,13 @@ import typer
 
 from cloud_jobs.result_file import write_csv
 from geo.spatial import (
+    Fence,
     FenceError,
     FenceReport,
     FenceSet,
     FixError,
     FixFile,
+    Gate,
     GateSet,
     SpatialError,
     TrackRule,
@@ -33,7 +35,7 @@ from geo.spatial import (
     read_fixes,
     use_by_fence,
 )
-from geo.spatial.ragged import Floats
+from geo.spatial.geojson import box_of, latitude_first
 from settings import one_line, open_file
 
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
@@ -164,29 +166,31 @@ def _forward(tracks: Tracks, gates: GateSet, settings: TrackSettings) -> dict[in
 
 
 def location_mismatch(tracks: Tracks, report: FenceReport) -> str:
-    """That no fix is near any fence, if so, and where both are: it may be latitudes in the place of longitudes."""
+    """That no fix is near any fence, if so, and where both are; or which fences would be where fixes are, with their
+    axes swapped."""
     if not len(tracks.row):
         return "no fix was kept"
     lat, lon = (column[tracks.row] for column in (tracks.fixes.lat, tracks.fixes.lon))
-    lines = [gate.line for gate in report.gates]
-    west, south, east, north = np.array([*(fence.shape.bounds for fence in report.fences), *map(_box, lines)]).T
-    low, high = (lon.min(), lat.min()), (lon.max(), lat.max())
-    near = (west <= high[0]) & (east >= low[0]) & (south <= high[1]) & (north >= low[1])
+    made: list[Fence | Gate] = [*report.fences, *report.gates]
+    boxes = [box_of(one) for one in made]
+    west, south, east, north = np.array(boxes).T
+    fixes = float(lon.min()), float(lat.min()), float(lon.max()), float(lat.max())
+    swapped = [made[number].id for number in latitude_first(boxes, [fixes])]
+    near = (west <= fixes[2]) & (east >= fixes[0]) & (south <= fixes[3]) & (north >= fixes[1])
+    advice = f"; {swapped_text(swapped)} where fixes are" if swapped else ""
     if near.any() or (np.abs([west, east]) > 180.0).any():
-        return ""
-    swapped = (south <= high[0]) & (north >= low[0]) & (west <= high[1]) & (east >= low[1])
-    advice = (
-        "; with latitude and longitude swapped one would be: GeoJSON has the longitude first" if swapped.any() else ""
-    )
+        return advice.removeprefix("; ")
     return (
-        f"no fence is where a fix is: fixes lie at lat {low[1]:.4f} to {high[1]:.4f}, "
-        f"lon {low[0]:.4f} to {high[0]:.4f}; "
+        f"no fence is where a fix is: fixes lie at lat {fixes[1]:.4f} to {fixes[3]:.4f}, "
+        f"lon {fixes[0]:.4f} to {fixes[2]:.4f}; "
         f"fences at lat {south.min():.4f} to {north.max():.4f}, lon {west.min():.4f} to {east.max():.4f}{advice}"
     )
 
 
-def _box(line: Floats) -> tuple[float, float, float, float]:
-    return (*line.min(axis=0).tolist(), *line.max(axis=0).tolist())
+def swapped_text(ids: Sequence[str]) -> str:
+    """That fences seem to have their axes swapped: the first, and how many others; where it would be then follows."""
+    others = f" and {count_text(len(ids) - 1, 'other')}" if len(ids) > 1 else ""
+    return f"{ids[0]!r}{others} may have the latitude first, and GeoJSON has the longitude first: swapped, it would be"
 
 
 def count_text(count: int, noun: str) -> str:
@@ -231,7 +235,7 @@ def read_fix_file(path: Path) -> FixFile:
     print_problems(path, read.faults)
     if read.fault_count > len(read.faults):
         print_problems(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])
-    print_problems(path, read.unit_faults)
+    print_problems(path, read.device_faults)
     if not len(read.fixes):
         raise FixError(f"{path} holds no fix that can be used; nothing is written")
     return read

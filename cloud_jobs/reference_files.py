@@ -23,7 +23,7 @@ from geo.spatial.feature_notices import feature_notices
 from geo.spatial.features import Feature, read_features
 from geo.spatial.geojson import fence_of, kind_of
 from runtime import read_bounded
-from settings import file_fault, printable
+from settings import as_read, file_fault, printable, spelled
 from telemetry import InvalidJson, parse_json
 
 FENCES_FILE: Final = "fences.geojson"
@@ -77,6 +77,7 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
     right alone, say against each other is for `contracts.check`.
     """
     placed: dict[tuple[Kind, str, str], PlacedVersion] = {}
+    readings: dict[tuple[Kind, str], PlacedVersion] = {}
     faults: list[str] = []
     for path in paths:
         files = _files_of(path) if path.is_dir() else [path]
@@ -92,6 +93,10 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
                     continue
                 one = PlacedVersion(f"{name}{place}", made, partial(_within, name, place_of), notices)
                 first = placed.setdefault(_identity(made), one)
+                read_first = readings.setdefault((made.kind, as_read(made.id)), one)
+                if read_first.version.id != made.id:
+                    same = near_equal_fault(made.kind, made.id, read_first.version.id, read_first.place)
+                    faults.append(f"{name}{place}: {same}")
                 if first.version != made:
                     since = f" from {made.effective_from}" if made.effective_from else ""
                     twice = f"{made.kind} {made.id!r}{since} is given twice, with two contents ({first.place})"
@@ -99,6 +104,11 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
     if faults:
         raise ReferenceFileError(faults)
     return [*placed.values()]
+
+
+def near_equal_fault(kind: str, name: str, other: str, where: str) -> str:
+    """That two ids read the same, both spelled out; `where` the other one stands."""
+    return f"the id of this {kind} is written {spelled(name)}, and {spelled(other)} reads the same ({where})"
 
 
 def _files_of(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from identity.bounded_values import Version
 from identity.claims import check_factory_serial
 from identity.names import device_name
 from identity.registry import DeviceEntry, DeviceState
-from settings import Settings, TomlLines, one_line, parse_toml, problem_text, toml_fault, without_consequences
+from settings import Settings, TomlLines, as_read, one_line, parse_toml, problem_text, toml_fault, without_consequences
 from telemetry.record import DEVICE_PATTERN
 
 __all__ = [
@@ -198,13 +198,14 @@ def _faults(
 
 
 def given_twice(placed: Iterable[PlacedDevice]) -> Iterator[DeviceFileFault]:
-    """A fault for each device that stood in the files before."""
-    first: dict[str, str] = {}
-    for place, stated in placed:
-        if stated.name in first:
-            reason = f"{stated.name} is given twice ({first[stated.name]})"
-            yield DeviceFileFault(place, FileFault.GIVEN_TWICE, reason)
-        first.setdefault(stated.name, place)
+    """A fault for each device that stood in the files before, also by a name that reads the same (`12`, `12.0`)."""
+    first: dict[tuple[str, str], PlacedDevice] = {}
+    for one in placed:
+        other = first.setdefault((one.stated.tenant, as_read(one.stated.device)), one)
+        if other is not one:
+            name, known = one.stated.name, other.stated.name
+            same = f"{name} is given twice" if name == known else f"{name} reads the same as {known}"
+            yield DeviceFileFault(one.place, FileFault.GIVEN_TWICE, f"{same} ({other.place})")
 
 
 def serials_given_twice(placed: Iterable[PlacedDevice], held: Mapping[str, str]) -> dict[str, DeviceFileFault]:

@@ -41,7 +41,7 @@ def _checked(text: str, schemes: tuple[str, str]) -> str:
     scheme = next((one for one in schemes if text.strip().startswith(one)), None)
     if scheme is None:
         raise ValueError(f"begin with {' or '.join(schemes)}, and go on with HOST:PORT")
-    hosts = [host.strip() for host in text.strip().removeprefix(scheme).removesuffix("/").split(",")]
+    hosts = re.split(r"\s*,\s*", text.strip().removeprefix(scheme).removesuffix("/"))
     for host in hosts:
         if "@" in host:  # not shown: what stands before it may be a password
             raise ValueError("an address holds no user and no password: they belong to the access")

@@ -14,6 +14,7 @@ from settings.local_path import local_path
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line, printable, printable_json
 from settings.regular_file import NotAFile, open_file, read_file
+from settings.similar_names import as_read, name_advice, near_equal, spelled
 from settings.text_fault import TextFault, toml_fault
 from settings.toml_lines import TomlLines, TomlPath
 
@@ -27,9 +28,12 @@ __all__ = [
     "TextFault",
     "TomlLines",
     "TomlPath",
+    "as_read",
     "file_fault",
     "load",
     "local_path",
+    "name_advice",
+    "near_equal",
     "one_line",
     "open_file",
     "parse",
@@ -40,6 +44,7 @@ __all__ = [
     "read_file",
     "read_text",
     "renamed_to",
+    "spelled",
     "toml_fault",
     "validate",
     "without_consequences",

@@ -23,6 +23,12 @@ _BLANK: Final = re.compile(r"[ \t\r\n\x1e]*")  # with the record separator of RF
 _LISTS: Final = re.compile(r"(?:\[[ \t\r\n\x1e]*+)++(?=\{)")  # that begin before an object
 _FEATURE: Final = frozenset({"type", "properties", "geometry"})  # members by which an object may be meant as one
 _EXCERPT: Final = 20
+_WGS84: Final = re.compile(
+    r"WGS[ _]?84|(?:.*[:/#])?CRS:?84H?"
+    r"|(?:.*[:/#])?EPSG(?:\.IO|\.XML)?[:/#](?:[0-9.]*[:/])?(?:4326|4979)(?:/[A-Z][A-Z0-9]*)?/?"
+)
+"""Names of WGS84 in capitals: EPSG:4326, OGC:CRS84, and these as URN or address."""
+_MAX_CRS_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,39 @@ class Feature:
     place: str
     value: dict[str, Any]
     fault: str | None = None
+
+
+def crs_fault(value: object) -> str:
+    """That a member `crs` (of GeoJSON 2008) says anything but WGS84, with what it says; "": it says WGS84, or nothing.
+
+    Coordinates are longitude, latitude by whichever of its names. Others are refused: what is moved from one datum to
+    another by a guess, or without the grid that belongs to it, is off by metres, and is billed.
+    """
+    if value is None:
+        return ""
+    name = _crs_name(value)
+    shown = name[:_MAX_CRS_CHARS]
+    if _WGS84.fullmatch(shown.strip().upper()):
+        return ""
+    said = f"is {shown!r}" if shown else "names no system that is known"
+    return (
+        f"its crs {said}, and positions are WGS84 (longitude, latitude): convert the file, for instance with "
+        "`ogr2ogr -t_srs EPSG:4326 -lco RFC7946=YES`"
+    )
+
+
+def _crs_name(value: object) -> str:
+    """As it is written: a name, an EPSG code or a link; "": it has none of these."""
+    if isinstance(value, str):
+        return value
+    given = value.get("properties") if isinstance(value, dict) else None
+    if isinstance(given, dict):
+        for key in ("name", "href"):
+            if isinstance(given.get(key), str):
+                return str(given[key])
+        if isinstance(given.get("code"), int | str):
+            return f"EPSG:{given['code']}"
+    return ""
 
 
 class _Torn(Exception):
@@ -52,7 +91,22 @@ def read_features(text: str) -> Iterator[Feature]:
     if len(text) > MAX_TEXT_CHARS:
         yield Feature(1, "line 1", {}, f"the text is longer than {MAX_TEXT_CHARS:,} characters: nothing of it is read")
         return
+    if '"crs"' in text and (fault := _collection_fault(text)) is not None:
+        yield fault
+        return
     yield from _FeatureReader(text).features()
+
+
+def _collection_fault(text: str) -> Feature | None:
+    """That a collection of the text is not in WGS84, wherever it says so: it may say it behind its features."""
+    reader = _FeatureReader(text)
+    for _ in reader.features():
+        pass
+    for begin, stated in reader.stated_crs:
+        if fault := crs_fault(stated):
+            line = text.count("\n", 0, begin) + 1
+            return Feature(line, f"line {line}", {}, f"{fault}; nothing of the text is used")
+    return None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -76,6 +130,8 @@ class _FeatureReader:
         self._alone: int | None = None  # where an object begins of which no list has been read
         self._string: int | None = None  # where the string begins that was read last: it may hold what follows its end
         self._resumption = Resumption(text)
+        self.stated_crs: list[tuple[int, Any]] = []
+        """The member `crs` of each collection so far, and where the collection begins."""
 
     def features(self) -> Iterator[Feature]:
         """Documents until the end; after a fault, what follows that is no part of it."""
@@ -135,11 +191,14 @@ class _FeatureReader:
             self._expect(":")
             if name == "features" and self._next("["):
                 streamed, self._alone = True, None
+                self.stated_crs.append((begin, members.get("crs")))
                 yield from self._elements()
             elif name in members:
                 raise _Torn(f"the member {name!r} comes twice", name_at)
             else:
                 members[name] = self._value()
+                if streamed and name == "crs":
+                    self.stated_crs.append((begin, members["crs"]))
         if not streamed:
             yield self._feature(begin, members)
         elif members.get("type") != "FeatureCollection" and not _FEATURE.isdisjoint(members):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TextIO
@@ -17,6 +17,7 @@ from geo.spatial.errors import FixError
 from geo.spatial.fixes import Fixes, valid_positions
 from geo.spatial.ids import MAX_ID_CHARS, id_fault, unshown_in
 from geo.spatial.ragged import Floats
+from settings import near_equal, spelled
 
 REQUIRED: Final = ("device_id", "t_ms", "lat", "lon")
 OPTIONAL: Final = ("speed_mps", "accuracy_m")
@@ -41,21 +42,21 @@ class FixFile:
     """Fixes of a file. `devices` are the ids in text order: `fixes.device` indexes it.
 
     `faults`: one message, with its line, for each malformed row, the first `MAX_FAULTS` of `fault_count`.
-    `unit_faults`: one for each device with times in another unit, with its first such line; these rows, in all
-    `unit_fault_count`, are left out too.
+    `device_faults`: one for each device with times in another unit, and for each group of devices whose ids read the
+    same, with the first line; these rows, in all `device_fault_count`, are left out too.
     """
 
     fixes: Fixes
     devices: tuple[str, ...]
     faults: tuple[str, ...]
     fault_count: int
-    unit_faults: tuple[str, ...] = ()
-    unit_fault_count: int = 0
+    device_faults: tuple[str, ...] = ()
+    device_fault_count: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether each row is a fix."""
-        return not (self.fault_count or self.unit_fault_count)
+        return not (self.fault_count or self.device_fault_count)
 
 
 class _Row(NamedTuple):
@@ -83,6 +84,7 @@ def read_fixes(lines: Iterable[str]) -> FixFile:
     with `surrogateescape` is taken: an id that is not UTF-8 is a malformed row. Raises `FixError` if the header lacks
     a column, or names one twice.
 
+    Ids that read the same (`settings.as_read`) are one device and a slip, and nobody knows which: all are left out.
     Units are judged for each device: times that are Unix seconds or microseconds of 2001 to 2103 are left out where all
     times of the device are such, or where others of it are milliseconds of these years. Times that count from 0 stay.
     """
@@ -126,6 +128,10 @@ class _Block:
     names: Sequence[str]
     t_ms: NDArray[np.int64]
     numbers: list[Floats]
+
+
+_Fault = tuple[int, str]
+"""A message, and the line by which it is sorted."""
 
 
 class _Malformed(ValueError):
@@ -204,8 +210,12 @@ class _FixReader:
     def result(self) -> FixFile:
         none = np.zeros(0, dtype=np.int64)
         device, t_ms, lines = (np.concatenate([none, *blocks]) for blocks in (self._device, self._t_ms, self._lines))
-        wrong = _in_other_units(device, t_ms, len(self._ids))
-        unit_faults = _unit_faults([*self._ids], device[wrong], t_ms[wrong], lines[wrong])
+        names = [*self._ids]
+        wrong = _in_other_units(device, t_ms, len(names))
+        faults = [*_unit_faults(names, device[wrong], t_ms[wrong], lines[wrong])]
+        for group, fault in _near_equal_faults(self._ids, lines[np.unique(device, return_index=True)[1]]):
+            faults.append(fault)
+            wrong |= np.isin(device, group)
         device, t_ms = device[~wrong], t_ms[~wrong]
         lat, lon, speed, accuracy = (
             np.concatenate([np.zeros(0), *(block[at] for block in self._numbers)])[~wrong] for at in range(4)
@@ -220,7 +230,7 @@ class _FixReader:
             tuple(devices),
             tuple(self._faults),
             self._fault_count,
-            unit_faults,
+            tuple(said for _, said in sorted(faults)),
             int(np.count_nonzero(wrong)),
         )
 
@@ -238,19 +248,27 @@ def _in_other_units(device: NDArray[np.int64], t_ms: NDArray[np.int64], count: i
 
 def _unit_faults(
     names: Sequence[str], device: NDArray[np.int64], t_ms: NDArray[np.int64], lines: NDArray[np.int64]
-) -> tuple[str, ...]:
-    """A message for each device, in the order of their first lines."""
+) -> Iterator[_Fault]:
+    """A message for each device, and its first line."""
     order = np.argsort(device, kind="stable")
     owners, begins = np.unique(device[order], return_index=True)
-    faults = list[tuple[int, str]]()
     for owner, rows in zip(owners.tolist(), np.split(order, begins[1:]), strict=False):
         first, times = rows[0], t_ms[rows]
         unit = next(unit for unit, (low, high) in _OTHER_UNITS.items() if low <= t_ms[first] < high)
         span = f"{times.min()} to {times.max()}"
         left_out = f"{len(rows):,} row{'' if len(rows) == 1 else 's'} of it left out"
         said = f"device {names[owner]!r}: t_ms holds {unit} ({span}), and takes milliseconds: {left_out}"
-        faults.append((int(lines[first]), f"line {lines[first]}: {said}"))
-    return tuple(said for _, said in sorted(faults))
+        yield int(lines[first]), f"line {lines[first]}: {said}"
+
+
+def _near_equal_faults(ids: Mapping[str, int], first_lines: NDArray[np.int64]) -> Iterator[tuple[list[int], _Fault]]:
+    """The devices of each group whose ids read the same, and a message with its first line."""
+    for group in near_equal(ids):
+        numbers = [ids[name] for name in group]
+        (first, name), *others = sorted((int(first_lines[ids[name]]), name) for name in group)
+        read_same = ", ".join(f"{spelled(other)} (line {line})" for line, other in others)
+        said = f"the device is written {spelled(name)}, and {read_same} reads the same: all rows of them are left out"
+        yield numbers, (first, f"line {first}: {said}")
 
 
 def _plainly(cells: Sequence[str], alphabet: str) -> NDArray[np.str_]:

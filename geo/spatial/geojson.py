@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import shapely
 from pydantic import ValidationError
 
 from geo.spatial.activity import FOREVER_MS, Activity
 from geo.spatial.errors import FenceError
 from geo.spatial.feature_names import given_properties, named
 from geo.spatial.feature_notices import feature_notices
-from geo.spatial.features import Feature, read_features
+from geo.spatial.features import Feature, crs_fault, read_features
 from geo.spatial.fences import Fence
 from geo.spatial.fixes import valid_positions
 from geo.spatial.gates import Gate
@@ -26,6 +27,7 @@ from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
 from geo.spatial.versions import effective_ms
 from geo.spatial.weekly import weekly_faults, weekly_of
+from settings import as_read, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class FenceReport:
 
 MAX_REFUSED: Final = 10_000
 """So many refusals have a message each, the others are counted."""
+Box = tuple[float, float, float, float]
+_MAX_LATITUDE: Final = 90.0
 RESERVED_ID: Final = "*"  # begins what stands for the whole track, or for a crowd
 _SHOWN_CHARS: Final = 60
 _NUMBERS: Final = frozenset({int, float})  # true and false are none
@@ -86,6 +90,33 @@ def fences_from_geojson(text: str) -> FenceReport:
     return FenceReport(tuple(fences), tuple(gates), tuple(refused), tuple(repaired), tuple(notices))
 
 
+def box_of(made: Fence | Gate) -> Box:
+    """West, south, east, north."""
+    west, south, east, north = (
+        (*made.line.min(axis=0), *made.line.max(axis=0)) if isinstance(made, Gate) else made.shape.bounds
+    )
+    return float(west), float(south), float(east), float(north)
+
+
+def latitude_first(boxes: Sequence[Box], places: Sequence[Box], margin_deg: float = 0.0) -> list[int]:
+    """Which boxes (west, south, east, north) may have their axes swapped: they meet no place, and would if they had.
+
+    A box beyond 180° of longitude, or the swapped one of which lies beyond a pole, is none of them.
+    """
+    tree = shapely.STRtree([shapely.box(*place) for place in places])
+
+    def meet(box: Box) -> bool:
+        return len(tree.query(shapely.box(*box).buffer(margin_deg) if margin_deg else shapely.box(*box))) > 0
+
+    return [
+        number
+        for number, (west, south, east, north) in enumerate(boxes)
+        if max(abs(west), abs(east)) <= _MAX_LATITUDE
+        and not meet((west, south, east, north))
+        and meet((south, west, north, east))
+    ]
+
+
 def kind_of(made: Fence | Gate) -> str:
     """What a message calls it."""
     return "gate" if isinstance(made, Gate) else "fence"
@@ -109,6 +140,9 @@ def fence_of(feature: Feature) -> Fence | Gate:
             raise FenceError(feature.fault)
         if feature.value.get("type", "Feature") != "Feature":
             raise FenceError(f"its type is {_shown(feature.value['type'])}, not 'Feature'")
+        for said in (feature.value.get("geometry"), feature.value):
+            if isinstance(said, dict) and (fault := crs_fault(said.get("crs"))):
+                raise FenceError(fault)
         if not isinstance(feature.value.get("properties") or {}, dict):
             raise FenceError("its properties are not an object")
         return _made(_id(name), feature, given_properties(feature.value))
@@ -123,10 +157,15 @@ class _Known:
     def __init__(self) -> None:
         self._places: dict[tuple[str, int], str] = {}
         self._kinds: dict[str, type[Fence | Gate]] = {}
+        self._readings: dict[str, tuple[str, str]] = {}
 
     def add(self, made: Fence | Gate, place: str) -> None:
         if self._kinds.setdefault(made.id, type(made)) is not type(made):
             raise FenceError("this id is a fence and a gate", fence_id=made.id, place=place)
+        name, where = self._readings.setdefault(as_read(made.id), (made.id, place))
+        if name != made.id:
+            reason = f"its id is written {spelled(made.id)}, and {spelled(name)} on {where} reads the same"
+            raise FenceError(reason, fence_id=made.id, place=place)
         key = made.id, effective_ms(made)
         if key in self._places:
             reason = f"this id is used on {self._places[key]} already; another version needs another effective_from"

@@ -244,6 +244,41 @@ def test_fixes_that_are_nowhere_near_a_fence_are_said_to_be_with_the_places_of_b
     assert "no fix was kept" in kept.stderr
 
 
+def test_a_fence_in_latitude_longitude_order_is_named_where_fixes_show_it(tmp_path: Path) -> None:
+    swapped = json.loads(json.dumps(FENCES[0]))
+    swapped["properties"]["id"] = "turned"
+    (ring,) = swapped["geometry"]["coordinates"]
+    swapped["geometry"]["coordinates"] = [[[lat, lon] for lon, lat in ring]]
+    said = "'turned' may have the latitude first, and GeoJSON has the longitude first: swapped, it would be where fixes"
+    both = {"type": "FeatureCollection", "features": [FENCES[0], swapped]}
+    for fences in (swapped, both):
+        done = measured(tmp_path, GOOD_FIXES, json.dumps(fences).encode())
+        assert (done.exit_code, said in done.stderr) == (0, True), done.stderr
+
+
+def test_fences_of_another_datum_are_refused_and_nothing_is_measured(tmp_path: Path) -> None:
+    crs = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::4314"}}
+    done = measured(
+        tmp_path, GOOD_FIXES, json.dumps({"type": "FeatureCollection", "crs": crs, "features": FENCES}).encode()
+    )
+    assert (done.exit_code, (tmp_path / "out.csv").exists()) == (1, False)
+    assert "its crs is 'urn:ogc:def:crs:EPSG::4314', and positions are WGS84" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("12", "12.0"), ("K\u00f6ln-1", "Ko\u0308ln-1"), ("van 1", "van\u00a01")]
+)
+def test_devices_whose_ids_read_the_same_are_refused_with_both_spelled_out(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    rows = "".join(f"{name},{time},50.005,10\n" for time in (0, 60_000) for name in (first, "other", second))
+    done = measured(tmp_path, f"device_id,t_ms,lat,lon\n{rows}".encode(), GOOD_FENCES)
+    assert done.exit_code == 3, done.output
+    assert f"line 2: the device is written {first!a}, and {second!a} (line 4) reads the same" in done.stderr
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        assert {row[0] for row in csv.reader(file)} == {"device_id", "other"}
+
+
 def test_two_versions_of_a_gate_have_one_row_and_count_a_crossing_once(tmp_path: Path) -> None:
     line = {"type": "LineString", "coordinates": [[10.0, 49.0], [10.0, 51.0]]}
     gates = [

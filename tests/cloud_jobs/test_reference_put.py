@@ -21,6 +21,7 @@ from simulator.toml_text import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.cloud_jobs.publications import row_of
 from tests.identity.operators import operator, operators_file
+from tests.system.lake_of_fixes import square
 from tests.tokens import token_file
 
 
@@ -106,6 +107,72 @@ def test_what_contradicts_what_the_lake_has_is_named_and_nothing_is_published(
     assert (done.exit_code, published.keys) == (1, [])
     assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'beta'" in done.stderr
     assert "nothing was published" in done.stderr
+
+
+def put_fences(folder: Path, *features: dict[str, Any]) -> Result:
+    put(folder)  # the settings and the key
+    (folder / "fences.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    words = ["--config", str(folder / "cloud.toml"), "--reason", "as agreed", "--key", str(folder / "mine.key")]
+    return CliRunner().invoke(app, ["put", str(folder / "fences.geojson"), *words])
+
+
+def lake_of_fences(folder: Path, *features: dict[str, Any]) -> None:
+    lake = Lake(folder / "lake")
+    lake.create()
+    lake.append(
+        "reference", [row_of("fence", one["properties"]["id"], one, number) for number, one in enumerate(features)]
+    )
+
+
+@pytest.mark.parametrize(("there", "name"), [("12", "12.0"), ("K\u00f6ln", "Ko\u0308ln")])
+def test_a_fence_whose_id_reads_as_one_that_is_published_is_refused_until_that_one_has_ended(
+    tmp_path: Path, published: Published, there: str, name: str
+) -> None:
+    lake_of_fences(tmp_path, square(there))
+    done = put_fences(tmp_path, square(name))
+    assert (done.exit_code, published.keys) == (1, [])
+    assert f"the id of this fence is written {name!a}, and {there!a} reads the same (published)" in done.stderr
+    assert put_fences(tmp_path, square(there)).exit_code == 0
+    other = tmp_path / "ended"
+    other.mkdir()
+    ended = square(there)
+    ended["properties"]["effective_until"] = "2026-02-01T00:00:00Z"
+    lake_of_fences(other, ended)
+    assert put_fences(other, square(name)).exit_code == 0
+
+
+def test_two_fences_of_the_files_whose_ids_read_the_same_are_refused(tmp_path: Path, published: Published) -> None:
+    done = put_fences(tmp_path, square("K\u00f6ln"), square("Ko\u0308ln"))
+    assert (done.exit_code, published.keys) == (1, [])
+    assert r"is written 'Ko\u0308ln', and 'K\xf6ln' reads the same" in done.stderr
+
+
+def test_two_devices_whose_ids_read_the_same_are_refused(tmp_path: Path, published: Published) -> None:
+    done = put(tmp_path, account("acme", device("12")), account("beta", device("12.0")))
+    assert (done.exit_code, published.keys) == (1, [])
+    assert (
+        "account 'beta': the id of this device is written '12.0', and '12' reads the same (account 'acme')"
+        in done.stderr
+    )
+
+
+def test_fences_in_latitude_longitude_order_are_a_warning_beside_those_that_are_published(
+    tmp_path: Path, published: Published
+) -> None:
+    lake_of_fences(tmp_path, square("depot", 9.98, 53.54))
+    done = put_fences(tmp_path, square("port", 53.6, 10.1), square("yard", 53.5, 9.9), square("far", 2.0, 48.0))
+    assert (done.exit_code, len(published.keys)) == (0, 3), done.output
+    assert "fence 'port' (and 1 more) is far from all that are published" in done.stderr
+    assert "latitude" not in put_fences(tmp_path, square("port", 10.1, 53.6)).stderr
+
+
+def test_a_file_in_another_system_is_refused(tmp_path: Path, published: Published) -> None:
+    crs = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::4314"}}
+    (tmp_path / "fences.geojson").write_text(
+        json.dumps({"type": "FeatureCollection", "crs": crs, "features": [square("depot")]})
+    )
+    done = CliRunner().invoke(app, ["check", str(tmp_path / "fences.geojson")])
+    assert (done.exit_code, "its crs is 'urn:ogc:def:crs:EPSG::4314'" in done.stderr) == (1, True), done.output
 
 
 def test_what_is_not_there_yet_is_a_warning_and_is_published(tmp_path: Path, published: Published) -> None:

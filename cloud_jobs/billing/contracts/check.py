@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
@@ -26,6 +25,7 @@ from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContract
 from cloud_jobs.billing.contracts.zones_of_prices import faults_of_zones
 from cloud_jobs.billing.errors import BadPeriod
 from identity.publication_id import next_publication_id
+from settings import name_advice
 
 MAX_MONTHS: Final = 24
 """So many months in which a stated version begins or ends are looked at, the earliest ones."""
@@ -148,8 +148,7 @@ def _advice(fault: ContractFault, ids: Mapping[str, set[str]]) -> str:
             kind, name = "account", fault.parent
         case _:
             return ""
-    near = get_close_matches(name, ids.get(kind, set()) - {name}, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return name_advice(name, ids.get(kind, ()))
 
 
 def _named(fault: ContractFault) -> Iterator[tuple[str, str, datetime | None]]:

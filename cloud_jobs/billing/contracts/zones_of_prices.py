@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.in_force import in_force
 from geo.reference.fences import usable_fence
+from settings import as_read, name_advice
 
 MAX_FAULTS: Final = 100
 Row = dict[str, Any]
@@ -47,9 +47,9 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
         place = row["place_of"]("prices", number, "zone") if "place_of" in row else row["place"]
         price = f"{place}: tariff {row['id']!r}: prices.{number} is for {meter} in zone {zone!r}"
         if zone not in gates:
-            near = get_close_matches(zone, known, 1)
-            advice = f"; did you mean {near[0]!r}?" if near and near[0] != zone else ""
-            yield f"{price}, which no fence or gate is that can be used{advice}", True
+            # what is published later is never the one that reads the same: the price would be for nothing
+            is_lack = not any(one != zone and as_read(one) == as_read(zone) for one in known)
+            yield f"{price}, which no fence or gate is that can be used{name_advice(zone, known)}", is_lack
         elif gates[zone] != (meter is Meter.CROSSING):
             what = (
                 "a gate, in which nothing is; a gate has crossings"

@@ -37,7 +37,7 @@ def judge(data: bytes) -> None:
     except FixError:
         return
     rows = sum(bool(line.strip("\r\n").strip()) for line in lines)
-    assert len(read.fixes) + read.fault_count + read.unit_fault_count == rows - 1
+    assert len(read.fixes) + read.fault_count + read.device_fault_count == rows - 1
     # one malformed row more, and no block is taken as a whole
     by_row = read_fixes([*lines, "\n", '"\n'])
     assert by_row.fault_count == read.fault_count + 1

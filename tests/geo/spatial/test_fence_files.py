@@ -163,3 +163,95 @@ def test_a_window_may_run_past_midnight() -> None:
 )
 def test_windows_that_make_no_sense_are_refused(weekly: object) -> None:
     assert "weekly" in read(feature("a", "Polygon", [SQUARE], weekly=weekly)).refused[0]
+
+
+def with_crs(name: str, where: str = "collection") -> str:
+    """A file of one fence that says in which system it is: its collection before or behind the features, or a part."""
+    crs = {"type": "name", "properties": {"name": name}}
+    one = feature("depot", "Polygon", [SQUARE])
+    if where == "feature":
+        one["crs"] = crs
+    if where == "geometry":
+        one["geometry"]["crs"] = crs
+    said = {"crs": crs} if where in {"collection", "behind"} else {}
+    collection = {"type": "FeatureCollection", "features": [one]}
+    return json.dumps(said | collection if where == "collection" else collection | said)
+
+
+OTHER_SYSTEMS = [
+    "urn:ogc:def:crs:EPSG::4314",
+    "urn:ogc:def:crs:EPSG::4258",
+    "EPSG:31467",
+    "EPSG:43260",
+    "http://www.opengis.net/def/crs/EPSG/0/3857",
+    "WGS 72",
+    "local grid",
+    "",
+]
+WGS84 = [
+    "urn:ogc:def:crs:OGC:1.3:CRS84",
+    "urn:ogc:def:crs:OGC::CRS84",
+    "OGC:CRS84",
+    "CRS84",
+    "EPSG:4326",
+    "epsg:4979",
+    "urn:ogc:def:crs:EPSG::4326",
+    "urn:ogc:def:crs:EPSG:6.9:4326",
+    "http://www.opengis.net/def/crs/OGC/1.3/CRS84",
+    "http://www.opengis.net/def/crs/EPSG/0/4326",
+    "http://www.opengis.net/gml/srs/epsg.xml#4326",
+    "WGS 84",
+]
+PLACES = ["collection", "behind", "feature", "geometry"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("name", OTHER_SYSTEMS)
+def test_a_system_that_is_not_wgs84_is_refused_by_its_name_wherever_it_stands(name: str, where: str) -> None:
+    report = fences_from_geojson(with_crs(name, where))
+    (said,) = report.refused
+    assert report.fences == ()
+    assert (repr(name) if name else "names no system") in said
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("name", WGS84)
+def test_wgs84_by_any_of_its_names_is_longitude_latitude(name: str, where: str) -> None:
+    report = fences_from_geojson(with_crs(name, where))
+    assert (report.refused, report.fences[0].shape.bounds) == ((), (0, 0, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("crs", "is_taken"),
+    [
+        (None, True),
+        ({"type": "EPSG", "properties": {"code": 4326}}, True),
+        ({"type": "EPSG", "properties": {"code": 31467}}, False),
+        ({"type": "link", "properties": {"href": "http://spatialreference.org/ref/epsg/4326/proj4/"}}, True),
+        ({"type": "link", "properties": {"href": "http://spatialreference.org/ref/epsg/4314/proj4/"}}, False),
+        ("EPSG:4326", True),
+        ("EPSG:4314", False),
+        ({}, False),
+        (4314, False),
+        ([], False),
+    ],
+)
+def test_a_system_is_read_in_each_form_that_files_have(crs: Any, is_taken: bool) -> None:
+    collection = {"type": "FeatureCollection", "features": [feature("depot", "Polygon", [SQUARE])], "crs": crs}
+    report = fences_from_geojson(json.dumps(collection))
+    assert (len(report.fences), len(report.refused)) == ((1, 0) if is_taken else (0, 1))
+
+
+def test_a_property_named_crs_is_the_publishers_own() -> None:
+    assert only(feature("depot", "Polygon", [SQUARE], crs="EPSG:4314")).id == "depot"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("K\u00f6ln", "Ko\u0308ln"), (12, 12.0), ("12", 12.0), ("Tor 1", "Tor\u00a01"), ("a", "a\u200b")],
+)
+def test_two_ids_that_read_the_same_are_one_fence_and_a_slip(first: Any, second: Any) -> None:
+    report = read(*(feature(name, "Polygon", [SQUARE]) for name in (first, "other", second)))
+    assert [one.id for one in report.fences] == [str(first), "other"]
+    (said,) = report.refused
+    assert said.endswith(f"is written {str(second)!a}, and {str(first)!a} on line 3 reads the same")

@@ -39,7 +39,7 @@ plain = st.tuples(
 def test_a_block_and_its_rows_by_themselves_are_the_same_fixes(lines: list[str]) -> None:
     block = read_fixes([HEADER, *lines])
     by_row = read_fixes([HEADER, *lines, "malformed"])
-    assert len(block.fixes) + block.fault_count + block.unit_fault_count == sum(bool(line.strip()) for line in lines)
+    assert len(block.fixes) + block.fault_count + block.device_fault_count == sum(bool(line.strip()) for line in lines)
     assert by_row.fault_count == block.fault_count + 1
     assert by_row.faults[:-1] == block.faults
     same(block, by_row)
@@ -76,11 +76,11 @@ def test_no_fix_of_another_unit_is_measured_and_each_of_a_device_is_named_with_i
     ]
     assert read.devices == tuple(sorted({device for device, unit in units if unit == "milliseconds"}))
     first = {device: at for at, (device, unit) in reversed([*enumerate(units)]) if unit != "milliseconds"}
-    named = [tuple(said.split(":")[:2]) for said in read.unit_faults]
+    named = [tuple(said.split(":")[:2]) for said in read.device_faults]
     assert named == [
         (f"line {at + 2}", f" device {device!r}") for device, at in sorted(first.items(), key=itemgetter(1))
     ]
-    assert read.unit_fault_count == len(units) - len(read.fixes)
+    assert read.device_fault_count == len(units) - len(read.fixes)
 
 
 @given(st.integers(-1_000_000, 999_999_999), st.integers(1_000_000_000, 4_000_000_000))
@@ -91,7 +91,7 @@ def test_times_that_count_from_a_beginning_of_their_own_are_milliseconds(early: 
 
 def test_a_time_of_0_does_not_hide_that_the_others_are_seconds() -> None:
     read = read_fixes([HEADER, "a,0,50,10,,", f"a,{SINCE_S},50,10,,", f"b,{SINCE_S * 1000},50,10,,"])
-    (said,) = read.unit_faults
+    (said,) = read.device_faults
     assert said.startswith("line 3: device 'a': t_ms holds seconds (1767600000 to 1767600000)")
 
 

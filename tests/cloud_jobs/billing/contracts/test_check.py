@@ -233,6 +233,14 @@ def test_a_price_for_a_zone_that_no_fence_has_is_named_with_the_one_that_is_near
     assert (found.faults, found.lacking) == ([], [])
 
 
+@pytest.mark.parametrize(("zone", "there"), [("K\u00f6ln", "Ko\u0308ln"), ("12", "12.0"), ("Tor 1", "Tor\u00a01")])
+def test_a_zone_that_only_reads_as_a_fence_is_a_fault_with_both_spelled_out(zone: str, there: str) -> None:
+    found = checked(tariff(price(), price(zone=zone)), published=[*PUBLISHED, *fence_rows(fence(there), fence("port"))])
+    (said,) = found.faults
+    assert said.endswith(f"this is written {zone!a}, and there is {there!a}, which reads the same")
+    assert "did you mean" not in said
+
+
 def test_a_fence_that_cannot_be_used_is_no_zone() -> None:
     flat = fence("depot")
     flat["geometry"] = {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 0]]]}
