@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from runtime import read_secret
 from runtime.broker_settings import is_this_machine
-from settings import Settings, file_fault
+from settings import PathElsewhere, Settings, file_fault
 
 _MASTER: Final = re.compile(
     r"local|local\[(?:\d+|\*)(?:,\d+)?\]|spark://[^\s,/:]+:\d+(?:,[^\s,/:]+:\d+)*|yarn|k8s://\S+", re.ASCII
@@ -61,7 +61,7 @@ class SparkSettings(Settings):
     max_cores: int | None = Field(
         default=None, ge=1, le=100_000, description="most cores that a job takes of a standalone cluster"
     )
-    python: str | None = Field(
+    python: PathElsewhere | None = Field(
         default=None, min_length=1, description="the interpreter of Spark's Python processes, on every machine"
     )
     secret_file: Path | None = Field(

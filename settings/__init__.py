@@ -10,7 +10,7 @@ load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every
 from settings.bounded_toml import MAX_PUSHED_BYTES, MAX_TOML_BYTES, TOML_TOKEN, parse_toml
 from settings.file_fault import file_fault
 from settings.loading import load, parse, problem_text, read_text, renamed_to, validate, without_consequences
-from settings.local_path import local_path
+from settings.local_path import PathElsewhere, local_path
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line, printable, printable_json
 from settings.regular_file import NotAFile, open_file, read_file
@@ -23,6 +23,7 @@ __all__ = [
     "MAX_TOML_BYTES",
     "TOML_TOKEN",
     "NotAFile",
+    "PathElsewhere",
     "Settings",
     "SettingsError",
     "TextFault",

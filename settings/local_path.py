@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-__all__ = ["local_path"]
+from pydantic import AfterValidator
+
+__all__ = ["PathElsewhere", "local_path"]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)")
 _VARIABLE: Final = re.compile(r"\$\{[^}/]*\}?|(?:(?<=/)|^)\$[A-Za-z_]\w*")
@@ -31,3 +33,13 @@ def local_path(text: str) -> str:
         return str(Path(text).expanduser())
     except RuntimeError:
         raise ValueError(f"{text!r}: nobody has the home folder {text.partition('/')[0]}: write the path") from None
+
+
+def _path_elsewhere(text: str) -> str:
+    if text.startswith("~"):
+        raise ValueError(f"{text!r} is on other machines, whose home folders are not known: write the path")
+    return text and local_path(text)
+
+
+PathElsewhere = Annotated[str, AfterValidator(_path_elsewhere)]
+"""A path of other machines, or none (""): as `local_path`, and `~` is refused."""

@@ -20,7 +20,7 @@ _UNSEEN: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\
 
 
 def as_read(name: str) -> str:
-    """What two names have in common that a person cannot tell apart.
+    """What two names have in common that a person does not distinguish.
 
     Composed and decomposed letters are the same (NFC), and so are blanks of every kind and number; blanks at either
     end, what is not seen, and the nought of a whole number (`12.0`) do not count.

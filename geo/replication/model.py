@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from geo.replication.roles import REGION, TENANT, Role, expanded_roles, namespace_of, role_name
 from runtime.pulsar_address import AdminUrl, ServiceUrl
-from settings import Settings
+from settings import PathElsewhere, Settings
 
 __all__ = [
     "BROKERS",
@@ -51,7 +51,7 @@ class ClusterAddress(Settings):
         description="for clients and replicators: pulsar://host:port or pulsar+ssl://host:port"
     )
     admin_url: AdminUrl = Field(description="for the admin REST interface: http://host:port or https://host:port")
-    trust_certs_file: str = Field(
+    trust_certs_file: PathElsewhere = Field(
         "",
         description="PEM of the authorities that signed its certificates, a path on the brokers of the other clusters; "
         "not given: left as it is",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pulsar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from gateway.source_settings import ClusterSource
 from geo.replication.model import ClusterAddress
 from identity.operator_settings import OperatorSettings
 from runtime.pulsar_address import AdminUrl, ServiceUrl, each_host
+from runtime.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
 from settings import Settings
 from tests.examples import examples
 
@@ -79,7 +79,7 @@ def _service_url(settings: Settings) -> str:
 
 @pytest.mark.parametrize("url", GOOD.values())
 def test_pulsar_s_own_client_takes_what_the_settings_take(url: str) -> None:
-    pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")).close()
+    close_quietly(open_pulsar_client(url, PulsarAccess(), timeout_s=1))
 
 
 HOSTS = st.lists(st.from_regex(r"[a-z][a-z0-9]{0,8}(\.example)?(:[1-9][0-9]{0,3})?", fullmatch=True), min_size=1)

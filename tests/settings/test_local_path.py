@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from settings import Settings, local_path
+from settings import PathElsewhere, Settings, local_path
 from tests.examples import examples
 
 REFUSED = {
@@ -48,6 +48,17 @@ def test_a_home_folder_is_expanded_in_every_table(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", "/home/of-me")
     made = Daemon.model_validate({"folder": "~", "state": "~/state"})
     assert (made.folder, made.state) == (Path("/home/of-me"), Path("/home/of-me/state"))
+
+
+class OfExecutors(Settings):
+    python: PathElsewhere = ""
+
+
+@pytest.mark.parametrize("text", ["~/bin/python", "~anna/bin/python", *REFUSED])
+def test_a_path_of_other_machines_has_no_home_folder(text: str) -> None:
+    assert OfExecutors(python="./python/bin/python").python == "./python/bin/python"
+    with pytest.raises(ValidationError):
+        OfExecutors(python=text)
 
 
 NAMES = st.text(st.characters(categories=["L", "N"], include_characters="._-$ ~"), min_size=1).filter(

@@ -1,4 +1,4 @@
-"""Two names that a person cannot tell apart have one reading, and no advice shows two texts that look the same."""
+"""Two names that a person does not distinguish have one reading, and no advice shows two texts that look the same."""
 
 from __future__ import annotations
 
