@@ -42,7 +42,7 @@ LAYOUTS = {
     "array": ("[", ",", "]"),
     "lines": ("", "\n", "\n"),
     "side by side": ("", "", ""),
-    "collections": ('{"about": {"a": 1}, "features": [', '], "x": [1]}{"type": "FeatureCollection", "features": [', "]}"),
+    "collections": ('{"of": {"a": 1}, "features": [', '], "x": [1]}{"type": "FeatureCollection", "features": [', "]}"),
 }
 
 
@@ -165,7 +165,7 @@ def test_an_object_that_may_be_a_feature_and_holds_features_is_named_in_any_orde
 )
 def test_what_holds_features_and_is_of_another_type_than_a_collection_is_named(head: str, named: bool) -> None:
     inner = feature("B", ORDERS[0])
-    ids, refused = read(f'{{{head}"about": 1, "features": [{inner}]}}')
+    ids, refused = read(f'{{{head}"of": 1, "features": [{inner}]}}')
     assert ids == ["B"]
     assert len(refused) == named
 
