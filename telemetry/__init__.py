@@ -4,7 +4,21 @@
 """
 
 from telemetry.ack import Ack, decode_ack, encode_ack, split_ack
-from telemetry.bodies import MAX_RAW_BYTES, RESERVED_PREFIX, Body, Canary, Event, Kind, Position, Raw, Signal
+from telemetry.bodies import (
+    MAX_RAW_BYTES,
+    NO_FAULTS,
+    OTHER_REASON,
+    RAW_REASONS,
+    RESERVED_PREFIX,
+    TOO_LARGE_EVENT,
+    Body,
+    Canary,
+    Event,
+    Kind,
+    Position,
+    Raw,
+    Signal,
+)
 from telemetry.errors import (
     ChecksumMismatch,
     InconsistentRanges,
@@ -63,7 +77,11 @@ __all__ = [
     "MAX_RAW_BYTES",
     "MAX_RECORDS",
     "MAX_UNCERTAINTY_MS",
+    "NO_FAULTS",
+    "OTHER_REASON",
+    "RAW_REASONS",
     "RESERVED_PREFIX",
+    "TOO_LARGE_EVENT",
     "VEHICLE_CANARY",
     "VEHICLE_EVENT",
     "VEHICLE_FILTER",

@@ -17,8 +17,21 @@ MAX_RAW_BYTES = 1 << 20
 
 RESERVED_PREFIX = "waybill."
 """Names of events and paths of signals that begin so are the system's: no sensor may use them, no bill counts them."""
+TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
+"""In the place of a message that is too large to be carried; its attributes have `topic`, `bytes` and `reason`."""
+NO_FAULTS = frozenset({"unknown-topic", "no-fix"})
+"""Why a record is raw although nothing is wrong: its topic is nobody's contract, or the receiver sees no satellite."""
+RAW_REASONS = (
+    *("unknown-topic", "no-fix", "no-json", "no-object", "wrong-fields", "reserved-name", "too-large", "unencodable"),
+    *("no-time", "impossible-time", "time-without-offset", "time-in-seconds", "time-in-microseconds"),
+    *("time-in-nanoseconds", "impossible-position", "no-value", "number-too-large", "number-out-of-range"),
+    *("too-deep", "too-many-values", "duplicate-name", "lone-surrogate", "unreadable"),
+)
+"""Why agents carry a message raw. A centre takes any other word, and counts it as one of `OTHER_REASON`."""
+OTHER_REASON = "other"
 MAX_NAME_CHARACTERS = 256
 MAX_TOPIC_CHARACTERS = 65_535
+MAX_RAW_REASON_CHARACTERS = 64
 MAX_TEXT_CHARACTERS = 1 << 20
 """The longest text of a signal, and the longest attributes of an event."""
 
@@ -75,10 +88,11 @@ class Canary(_Body):
 
 
 class Raw(_Body):
-    """A payload that nobody understood, carried as it is."""
+    """A payload that nobody understood, carried as it is. `reason`: why it is raw, a short stable word."""
 
     topic: Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARACTERS)]
     payload: Annotated[bytes, Field(max_length=MAX_RAW_BYTES)]
+    reason: Annotated[str, StringConstraints(max_length=MAX_RAW_REASON_CHARACTERS)] = ""
 
 
 Body = Position | Signal | Event | Canary | Raw

@@ -44,7 +44,8 @@ class RecordColumns:
     """The records of one batch, in ascending order of `seq`; every array has one entry for each record.
 
     Where a kind has no such value, floats are NaN and objects None. `name`: signal path, event name, canary id or
-    raw topic; `text`: a signal's text or bool ("true", "false"), an event's attributes; `payload`: raw bytes.
+    raw topic; `text`: a signal's text or bool ("true", "false"), an event's attributes, or why a record is raw;
+    `payload`: raw bytes.
     `size`: bytes and characters of all of it, a little more at most (a character may take four bytes).
     Units are those of `telemetry.Record` and `telemetry.Position`.
     """
@@ -238,6 +239,7 @@ def _place_canaries(columns: Any, rows: Canaries, here: Any) -> None:
 def _place_raw(columns: Any, rows: Raws, here: Any) -> None:
     columns.name[here] = _texts_of(rows.topic)
     columns.payload[here] = _objects(rows.payloads)
+    columns.text[here] = _texts_of(rows.reason)
 
 
 _PLACE: dict[Kind, Callable[[Any, Any, Any], None]] = {

@@ -8,7 +8,7 @@ The content of a batch is one msgpack map:
     "s" signals:   [paths, index of path, type (0 number, 1 text, 2 bool), floats, texts]
     "e" events:    [names, index of name, attributes]
     "c" canaries:  [ids]
-    "r" raw:       [topics, index of topic, payloads]
+    "r" raw:       [topics, index of topic, payloads, reasons, index of reason]
 
 Rows of a kind stand in the order of their records, but for signals: types and values are grouped by path, and keep
 the order of their records within a path, so that like stands beside like. A kind that no record has is left out.
@@ -37,6 +37,7 @@ from telemetry.layout import (
     NAME,
     NUMBER,
     PAYLOAD,
+    RAW_REASON,
     SECTION,
     SPEED,
     TEXT,
@@ -211,12 +212,13 @@ def _unpack_canaries(rows: Canaries) -> Iterator[Canary]:
 
 def _pack_raw(rows: Sequence[Raw]) -> list[Any]:
     topics, _, index = _dictionary([row.topic for row in rows], *TOPIC)
-    return [topics, index, _checked([row.payload for row in rows], bytes, *PAYLOAD)]
+    reasons, _, reason_index = _dictionary([row.reason for row in rows], *RAW_REASON)
+    return [topics, index, _checked([row.payload for row in rows], bytes, *PAYLOAD), reasons, reason_index]
 
 
 def _unpack_raw(rows: Raws) -> Iterator[Raw]:
-    for topic, payload in zip(_texts_of(rows.topic), rows.payloads, strict=True):
-        yield Raw(topic=topic, payload=payload)
+    for topic, payload, reason in zip(_texts_of(rows.topic), rows.payloads, _texts_of(rows.reason), strict=True):
+        yield Raw(topic=topic, payload=payload, reason=reason)
 
 
 _PACK: dict[Kind, Callable[[Any], list[Any]]] = {

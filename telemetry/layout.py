@@ -17,6 +17,7 @@ import msgpack
 from telemetry.bodies import (
     MAX_NAME_CHARACTERS,
     MAX_RAW_BYTES,
+    MAX_RAW_REASON_CHARACTERS,
     MAX_TEXT_CHARACTERS,
     MAX_TOPIC_CHARACTERS,
     Kind,
@@ -48,6 +49,7 @@ ACCURACY = (0, 10_000_000 * MILLI, "an accuracy")
 BOOT = (0, MAX_BOOT_CHARACTERS)
 NAME = (1, MAX_NAME_CHARACTERS)
 TOPIC = (0, MAX_TOPIC_CHARACTERS)
+RAW_REASON = (0, MAX_RAW_REASON_CHARACTERS)
 TEXT_LENGTH = (0, MAX_TEXT_CHARACTERS)
 PAYLOAD = (0, MAX_RAW_BYTES)
 """The least and greatest length of each text or payload. Reader and writer judge by the same bounds."""
@@ -123,6 +125,7 @@ class Raws:
 
     topic: DictionaryColumn
     payloads: list[bytes]
+    reason: DictionaryColumn
 
 
 Rows = Positions | Signals | Events | Canaries | Raws
@@ -220,11 +223,11 @@ class _Reader:
         return Canaries(self._texts(count, *NAME))
 
     def raws(self, count: int) -> Raws:
-        self._expect(3)
+        self._expect(5)
         topic = DictionaryColumn(*self._dictionary(count, *TOPIC))
         payloads = self._list(count, count)
         check_list(payloads, bytes, *PAYLOAD)
-        return Raws(topic, payloads)
+        return Raws(topic, payloads, DictionaryColumn(*self._dictionary(count, *RAW_REASON)))
 
     def integers(self, count: int, low: int, high: int, what: str) -> IntegerColumn:
         if (parts := self._array()) != 3:

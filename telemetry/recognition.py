@@ -27,6 +27,7 @@ from telemetry.layout import (
     NAME,
     NUMBER,
     PAYLOAD,
+    RAW_REASON,
     SECTION,
     SPEED,
     TEXT,
@@ -112,8 +113,12 @@ def _are_canaries(rows: list[Any], count: int) -> bool:
 
 
 def _are_raws(rows: list[Any], count: int) -> bool:
-    topics, index, payloads = rows
-    return _is_dictionary(topics, index, count, *TOPIC) and _is_list(payloads, bytes, count, *PAYLOAD)
+    topics, index, payloads, reasons, reason_index = rows
+    return (
+        _is_dictionary(topics, index, count, *TOPIC)
+        and _is_list(payloads, bytes, count, *PAYLOAD)
+        and _is_dictionary(reasons, reason_index, count, *RAW_REASON)
+    )
 
 
 _JUDGE: dict[int, Callable[[list[Any], int], bool]] = {

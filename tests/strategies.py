@@ -37,7 +37,7 @@ bodies = st.one_of(
     signals,
     st.builds(Event, name=names, attributes=st.sampled_from(["{}", '{"driver":"7"}'])),
     st.builds(Canary, id=names),
-    st.builds(Raw, topic=names, payload=st.binary(max_size=50)),
+    st.builds(Raw, topic=names, payload=st.binary(max_size=50), reason=st.sampled_from(["", "no-json", "other"])),
 )
 records = st.builds(
     Record,

@@ -13,8 +13,9 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS
 from cloud_jobs.usage.basis import row_digest
 from cloud_jobs.usage.metering import MeterRules, meter
-from cloud_jobs.usage.reading import Arrays
+from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
 from geo.spatial import ENGINE_VERSION, TrackSettings
+from telemetry import OTHER_REASON
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -84,6 +85,8 @@ def record_arrays(rows: Sequence[Mapping[str, Any]], names: Sequence[TenantDevic
         "t_ms": np.array([row["t_ms"] for row in ordered], np.int64),
         "is_position": np.array([kind == "position" for kind in kinds], np.bool_),
         "is_event": np.array([kind == "event" for kind in kinds], np.bool_),
+        "is_readable": np.array([kind in {"position", "event", "signal"} for kind in kinds], np.bool_),
+        "reason": np.array([_reason(row) for row in ordered], np.int8),
         "epoch": np.array([row.get("epoch", 7) for row in ordered], np.int64),
         "seq": np.array([row["seq"] for row in ordered], np.int64),
         "content_bytes": np.array([row.get("content_bytes", usual) for row in ordered], np.int32),
@@ -96,6 +99,10 @@ def record_arrays(rows: Sequence[Mapping[str, Any]], names: Sequence[TenantDevic
 
 def _name(row: Mapping[str, Any]) -> TenantDevice:
     return TenantDevice(row.get("tenant", "acme"), row["device"])
+
+
+def _reason(row: Mapping[str, Any]) -> int:
+    return REASONS.index(row.get("reason", OTHER_REASON)) if row.get("kind") == "raw" else NOT_RAW
 
 
 def _float(value: float | None) -> float:

@@ -81,6 +81,8 @@ def _counts(first: int, count: int) -> pa.Table:
         "accepted": _RECORDS,
         "seconds": 0.1,
         "clocks_ahead": "",
+        "unreadable": 0,
+        "unreadable_of": "",
         "committed_at": datetime.now(UTC),
     }
     rows = [

@@ -6,6 +6,7 @@ Messages come with the columns `value, properties, publish_time, topic, message_
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
 from cloud_jobs.lake.schemas import RECORDS, without
 from identity import Unsealable, Unsealer, is_sealed
-from telemetry import DEVICE_PATTERN, MAX_DEVICE_TIME_US, Header, IntervalSet, Kind, WireError
+from telemetry import DEVICE_PATTERN, MAX_DEVICE_TIME_US, NO_FAULTS, Header, IntervalSet, Kind, WireError
 from telemetry.columns import RecordColumns, decode_columns
 
 RECORD_COLUMNS = without(RECORDS, "ingested_at", "ingest_number")
@@ -67,7 +69,8 @@ class Decoded:
     device stream what its batches say together, and how many records they hold. `malformed`: messages that are no
     consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`. `statements`: of each
     device stream that stated something, as far as they are believed; the latest of them is in `streams`, too.
-    `disbelieved`: by region how many were not, and by how much its clock is ahead of the centre's.
+    `disbelieved`: by region how many were not, and by how much its clock is ahead of the centre's. `unreadable`: by
+    tenant and device how many records are messages that its agent could not read, and should have been able to.
     """
 
     rows: pa.Table | None
@@ -76,6 +79,7 @@ class Decoded:
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]] = field(default_factory=dict)
     disbelieved: dict[str, Disbelieved] = field(default_factory=dict)
+    unreadable: Counter[str] = field(default_factory=Counter)
 
 
 class _Message:
@@ -217,8 +221,10 @@ def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str,
 
 
 def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
+    rows = _record_rows(gathered.messages, sensible) if gathered.messages else None
     return Decoded(
-        rows=_record_rows(gathered.messages, sensible) if gathered.messages else None,
+        rows=rows,
+        unreadable=Counter() if rows is None else _unreadable(rows),
         streams={
             stream: _united(headers, gathered.statements.get(stream)) for stream, headers in gathered.headers.items()
         },
@@ -227,6 +233,14 @@ def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
         statements={stream: _kept(statements) for stream, statements in gathered.statements.items()},
         disbelieved=gathered.disbelieved,
     )
+
+
+def _unreadable(rows: pa.Table) -> Counter[str]:
+    is_raw = rows["kind"].combine_chunks().indices.to_numpy() == Kind.RAW
+    raw = rows.select(["tenant", "device", "text"]).take(pa.array(np.flatnonzero(is_raw)))
+    faults = raw.filter(pc.invert(pc.is_in(raw["text"], pa.array(sorted(NO_FAULTS), pa.string()))))
+    names = zip(faults["tenant"].to_pylist(), faults["device"].to_pylist(), strict=True)
+    return Counter(f"{tenant}/{device}" for tenant, device in names)
 
 
 def _kept(statements: list[Statement]) -> tuple[Statement, ...]:

@@ -8,11 +8,12 @@ again when the messages come again.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import structlog
@@ -34,6 +35,7 @@ from cloud_jobs.lake.transactions import MAX_ATTEMPT_S, counter_of, next_number
 
 _log = structlog.get_logger("ingest")
 
+_DEVICES_NAMED: Final = 10
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 
@@ -130,6 +132,7 @@ class MicroBatchWriter:
             "malformed": sum(part.malformed for part in parts),
             "conflicts": sum(found.records for found in conflicts),
             **_disbelieved(parts),
+            **_unreadable(parts),
         }
         far_off = sum(file.rows for file in files if file.day is None)
         self._count(attempt, result, counted | {"far_off": far_off})
@@ -196,6 +199,15 @@ def _disbelieved(parts: Sequence[WrittenPart]) -> dict[str, Any]:
     # whoever reads it has to know whose clock to set
     named = [f"{region or 'no region'} {one.ahead_us // 1_000_000} s" for region, one in sorted(found.items())]
     return {"disbelieved": sum(one.count for one in found.values()), "clocks_ahead": ", ".join(named)}
+
+
+def _unreadable(parts: Sequence[WrittenPart]) -> dict[str, Any]:
+    """How many messages agents could not read, and of which devices; of those that came twice both."""
+    found = sum((part.unreadable for part in parts), Counter[str]())
+    named = [f"{device} {count}" for device, count in found.most_common(_DEVICES_NAMED)]
+    if len(found) > _DEVICES_NAMED:
+        named.append(f"and {len(found) - _DEVICES_NAMED} devices more")
+    return {"unreadable": found.total(), "unreadable_of": ", ".join(named)}
 
 
 def _in_a_thread() -> Submit:

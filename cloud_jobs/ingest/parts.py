@@ -6,6 +6,7 @@ The files belong to no table yet. The driver reads what each part says, and comm
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +34,7 @@ class WrittenPart(NamedTuple):
 
     `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
     of those that are no batch, `malformed`: how many of the `messages` these are. `statements`: see StreamPart.
-    `disbelieved`: statements that are not believed, by region.
+    `disbelieved`: statements that are not believed, by region. `unreadable`: see Decoded.
     """
 
     files: tuple[DataFile, ...]
@@ -43,6 +44,7 @@ class WrittenPart(NamedTuple):
     messages: int
     statements: dict[DeviceStream, tuple[Statement, ...]]
     disbelieved: dict[str, Disbelieved]
+    unreadable: Counter[str]
 
     def stream_parts(self, part: int) -> Iterator[StreamPart]:
         """What is decided on, with the number of this part in its micro-batch."""
@@ -83,7 +85,13 @@ def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) 
     quarantined = _quarantined(lake, decoded, ingest_number, now)
     counts = len(decoded.malformed), decoded.messages
     return WrittenPart(
-        tuple(written), decoded.streams, tuple(quarantined), *counts, decoded.statements, decoded.disbelieved
+        tuple(written),
+        decoded.streams,
+        tuple(quarantined),
+        *counts,
+        decoded.statements,
+        decoded.disbelieved,
+        decoded.unreadable,
     )
 
 

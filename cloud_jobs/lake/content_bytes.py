@@ -4,7 +4,8 @@ Both are functions of the content alone, however it was packed, sent or sent aga
 record the system's own, as `waybill.too_large` of the agent: it is no event that a customer pays for, and no byte.
 
 A record counts 16 bytes for its place in its stream and its device time, 8 bytes for each number that it has, and the
-bytes of its texts (in UTF-8) and of its payload. What the wire saves by packing many records together depends on the
+bytes of its texts (in UTF-8) and of its payload. Why a record is raw is the agent's word, and counts nothing.
+What the wire saves by packing many records together depends on the
 others that travelled with it, and is nothing that a customer could check.
 """
 
@@ -41,18 +42,22 @@ def content_bytes(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Array
         column = columns[name]
         if column.null_count < len(column):
             found += np.asarray(pc.fill_null(pc.binary_length(column), 0)).astype(np.int32)
-    found[_is_event(columns) & _is_reserved(columns)] = 0
+    is_raw = _is_of(columns, "raw")
+    if is_raw.any():
+        reasons = pc.fill_null(pc.binary_length(columns["text"]), 0)
+        found[is_raw] -= np.asarray(reasons).astype(np.int32)[is_raw]
+    found[_is_of(columns, "event") & _is_reserved(columns)] = 0
     return pa.array(found)
 
 
 def is_customer_event(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -> NDArray[np.bool_]:
     """Which records count as events, of the columns `kind` and `name`."""
-    found: NDArray[np.bool_] = _is_event(columns) & ~_is_reserved(columns)
+    found: NDArray[np.bool_] = _is_of(columns, "event") & ~_is_reserved(columns)
     return found
 
 
-def _is_event(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -> NDArray[np.bool_]:
-    return np.asarray(pc.equal(columns["kind"].cast(pa.string()), "event"), np.bool_)
+def _is_of(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table, kind: str) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(columns["kind"].cast(pa.string()), kind), np.bool_)
 
 
 def _is_reserved(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -> NDArray[np.bool_]:

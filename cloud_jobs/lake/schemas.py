@@ -43,7 +43,7 @@ RECORDS = pa.schema(
 )
 """One row a record. `content_bytes`: how much it says, of its content alone: see `cloud_jobs.lake.content_bytes`.
 `device_date` is the UTC day of the device time, the partition; null if that is far off. `ingest_number`: which commit
-of the ingest brought it, counted from 1."""
+of the ingest brought it, counted from 1. `text` of a raw record says why it is raw."""
 
 FIX = pa.schema(
     [
@@ -110,15 +110,20 @@ INGEST_BATCHES = pa.schema(
         pa.field("far_off", pa.int64(), nullable=False),
         pa.field("disbelieved", pa.int64(), nullable=False),
         pa.field("clocks_ahead", pa.string(), nullable=False),
+        pa.field("unreadable", pa.int64(), nullable=False),
+        pa.field("unreadable_of", pa.string(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
 """One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
 duplicates, and of the duplicates those in conflict, of the accepted ones those without a day. Statements that are not
-believed, and the regions whose clocks are too far ahead of the centre's for that, each with by how much."""
+believed, and the regions whose clocks are too far ahead of the centre's for that, each with by how much. Messages that
+agents could not read, and of which devices."""
 
 QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
 """What usage is metered in."""
+OBSERVED: Final = ("messages",)
+"""What usage says of a device beside what is metered, for whoever closes a period; no price is for it."""
 QUARTERS: Final = 4
 """Quarters of an hour: of each quantity a row of usage has so many, for local midnights and windows lie on them."""
 WHOLE_DEVICE: Final = "*"
@@ -134,6 +139,8 @@ USAGE = pa.schema(
         pa.field("hour", _UTC, nullable=False),
         pa.field("zone", pa.string(), nullable=False),
         *(pa.field(name, pa.list_(pa.int64()), nullable=False) for name in QUANTITIES),
+        *(pa.field(name, pa.list_(pa.int64())) for name in OBSERVED),
+        pa.field("unreadable", pa.string()),
         pa.field("seq_ranges", pa.string(), nullable=False),
         pa.field("fence_version", pa.string(), nullable=False),
         pa.field("engine_version", pa.int32(), nullable=False),
@@ -149,7 +156,9 @@ last is in force. A zone that a device left altogether gets a row of zeros.
 
 Of each quantity QUARTERS numbers, one for each quarter of the hour in order; none is null. The zone "" is outside all
 zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate. Rows
-of LATE_POSITIONS count nothing.
+of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, and `unreadable`: `messages` of the contract
+that could be read (positions, signals, events), and JSON `{"reason": [of each quarter, …]}` of records that are raw; ""
+if there are none.
 `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
 where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
 `cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table
@@ -290,11 +299,13 @@ DECISIONS = pa.schema(
         pa.field("decided_by", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
         pa.field("decided_at", _UTC, nullable=False),
+        pa.field("accepts", pa.string()),
     ]
 )
 """What a person decided where the device did not say it, numbered from 1 in the order of the commits, never changed.
-`kind`: `silent` or `open`, which state of the device is closed for all periods within `since` and `until`. `withdraws`:
-the number of the decision that holds no more from this row on; null: the row is a decision of its own."""
+`kind`: `silent` or `open`, which state of the device is closed for all periods within `since` and `until`, or `doubts`,
+of which it `accepts` so much (JSON). `withdraws`: the number of the decision that holds no more from this row on; null:
+the row is a decision of its own."""
 
 
 class TableSchema(NamedTuple):

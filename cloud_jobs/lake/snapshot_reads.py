@@ -19,7 +19,7 @@ from cloud_jobs.lake.erasures import Erasure, Erasures
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.shared_append import Row
 from cloud_jobs.lake.snapshots import LakeState
-from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
+from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Condition, Lake
 from cloud_jobs.lake.usage_in_force import rows_in_force
 from geo.reference.in_force import publication_order
@@ -35,23 +35,26 @@ def usage_rows(
     last: datetime,
     *,
     columns: Sequence[str] = TABLES["usage"].schema.names,
+    zone: str | None = None,
 ) -> pa.Table:
     """The usage in force at a snapshot, of hours that have a moment between the two, both included.
 
-    One row of USAGE for each tenant, device, hour and zone, in their order; all of its columns, or some with the key
-    and the commit number. Raises LakeError, also for two rows of one key and one commit that differ.
+    One row of USAGE for each tenant, device, hour and zone (or of one zone), in their order; all of its columns, or some
+    with the key and the commit number. Raises LakeError, also for two rows of one key and one commit that differ.
     """
     empty = TABLES["usage"].schema.empty_table().select([*columns])
     if not devices:
         return empty
     begin, end = first.astimezone(UTC) - _HOUR + timedelta.resolution, last.astimezone(UTC)
     tenants, names = sorted({one.tenant for one in devices}), sorted({one.device for one in devices})
-    wanted = {
+    wanted: dict[str, Range] = {
         "tenant": (tenants[0], tenants[-1]),
         "device": (names[0], names[-1]),
         "hour": (begin, end),
         "commit_number": (None, snapshot.usage_number),
     }
+    if zone is not None:
+        wanted["zone"] = (zone, zone)
     files, found = lake.files("usage"), [empty]
     with lake.damage_as_error("usage"):
         stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), end.date())

@@ -46,6 +46,9 @@ class IngestMetrics:
         self._disbelieved = counter(
             "waybill_ingest_disbelieved_statements_total", "Statements of devices that are not believed"
         )
+        self._unreadable = counter(
+            "waybill_ingest_unreadable_records_total", "Records that are messages which agents could not read"
+        )
         self._failures = counter("waybill_ingest_query_failures_total", "Queries that failed and were started again")
         self._up = gauge("waybill_ingest_query_up", "1 while the streaming query runs")
         for outcome in ("accepted", "duplicate"):
@@ -67,6 +70,7 @@ class IngestMetrics:
         self._quarantined.labels("conflict").inc(row["conflicts"])
         self._far_off.inc(row["far_off"])
         self._disbelieved.inc(row["disbelieved"])
+        self._unreadable.inc(row["unreadable"])
 
     def on_query(self, *, runs: bool) -> None:
         """The query was started, or has ended."""

@@ -47,12 +47,36 @@ def compare_usage(
     if used.late_positions:
         note = "their way is not metered; their bytes are"
         yield Comparison(Station.USAGE, "positions that came after an erasure", place, None, used.late_positions, note)
+    yield from _unreadable(used, place)
     note = "; ".join(used.damaged[:3])
     yield Comparison(
         Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
     )
     for meter, quantity in sorted(used.meters.items()):
         yield Comparison(Station.USAGE, f"used: {quantity_name(meter)}", place, None, quantity, "in all zones")
+
+
+def _unreadable(used: CountedUsage, place: str) -> Iterator[Comparison]:
+    """Messages that are in no sum because they could not be read; whether a bill can bear them, its closing says."""
+    name = "messages that could not be read"
+    faults = {device: one.faults for device, one in used.observed.items() if one.faults}
+    if not faults:
+        return
+    note = f"of {len(faults):,} devices; in no sum"
+    yield Comparison(Station.USAGE, name, place, None, sum(faults.values()), note)
+    yield from named(
+        [
+            Comparison(
+                Station.USAGE,
+                name,
+                f"{one.tenant}/{one.device}",
+                None,
+                count,
+                ", ".join(f"{reason} {of:,}" for reason, of in used.observed[one].unreadable),
+            )
+            for one, count in sorted(faults.items(), key=lambda item: (-item[1], item[0]))
+        ]
+    )
 
 
 def _covered(lake: Lake, snapshot: LakeState, used: CountedUsage, records: int, place: str) -> Iterator[Comparison]:

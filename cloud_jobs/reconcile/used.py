@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.billing.certificates import unmetered_records
+from cloud_jobs.billing.certificates import Observed, observed_usage, unmetered_records
 from cloud_jobs.billing.contracts import Assignment, Vat
 from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.meters import Meter
@@ -19,7 +19,7 @@ from cloud_jobs.billing.rating import AccountTerms, RatingContract, cells_of_usa
 from cloud_jobs.billing.register.assigned_usage import assigned_usage, held_by, held_usage
 from cloud_jobs.billing.register.metered_records import COUNTED, DayDifference, compare_records, seq_counts
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import usage_rows
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
@@ -46,7 +46,7 @@ class CountedUsage:
     and metered. `meters`: what all devices
     used. `owed`: what is to be charged, and `unsold` for what there is no price. `nobody`: what belongs to no account
     that can be billed, by device. `damaged`: rows of usage that are not what their digest says. `late_positions`: those
-    that came after the positions around them were erased.
+    that came after the positions around them were erased. `observed`: of each device what usage says beside meters.
     """
 
     covered: int = 0
@@ -61,6 +61,7 @@ class CountedUsage:
     rows: int = 0
     damaged: list[str] = field(default_factory=list)
     late_positions: int = 0
+    observed: dict[TenantDevice, Observed] = field(default_factory=dict)
 
     def add(self, other: CountedUsage) -> None:
         """Takes what another part has."""
@@ -78,6 +79,7 @@ class CountedUsage:
         self.rows += other.rows
         self.damaged += other.damaged
         self.late_positions += other.late_positions
+        self.observed |= other.observed
 
 
 def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], CountedUsage]:
@@ -93,6 +95,7 @@ def count_part(lake: Lake, snapshot: LakeState) -> Callable[[DevicePart], Counte
         found.may_be_more = {*not_metered.may_be_more}
         late = rows.filter(pc.equal(rows["zone"], LATE_POSITIONS))["seq_ranges"]
         found.late_positions = int(seq_counts(late).sum())
+        found.observed = observed_usage(lake, snapshot, dict.fromkeys(part.devices, part.hours))
         found.counted = {name: [*sums] for name, sums in compared.sums.items()}
         _add_assigned(found, part, rows)
         return found
@@ -190,10 +193,14 @@ def _damaged(rows: pa.Table) -> list[str]:
     """Rows that say something else than their digest."""
     found, hours = [], rows["hour"].cast(pa.int64()).to_numpy() // 3_600_000_000
     columns = [rows[name].to_pylist() for name in ("tenant", "device", "zone", "seq_ranges", "fence_version", "digest")]
-    engines, quantities = rows["engine_version"].to_pylist(), [rows[name].to_pylist() for name in QUANTITIES]
-    for hour, tenant, device, zone, seqs, fence, digest, engine, *amounts in zip(
-        hours.tolist(), *columns, engines, *quantities, strict=True
+    columns += [rows[name].to_pylist() for name in ("engine_version", "unreadable")]
+    observed = zip(*(rows[name].to_pylist() for name in OBSERVED), strict=True)
+    quantities = [rows[name].to_pylist() for name in QUANTITIES]
+    for hour, of, tenant, device, zone, seqs, fence, digest, engine, unreadable, *amounts in zip(
+        hours.tolist(), observed, *columns, *quantities, strict=True
     ):
-        if row_digest((tenant, device), hour, zone, amounts, (seqs, fence, engine)) != digest:
+        rests_on = seqs, fence, engine
+        made = row_digest((tenant, device), hour, zone, amounts, rests_on, observed=of, unreadable=unreadable)
+        if made != digest:
             found.append(f"{tenant}/{device} at hour {hour} since 1970 in zone {zone!r}")
     return found

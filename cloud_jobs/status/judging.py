@@ -28,6 +28,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
         *(problem for table in status.tables for problem in _of_table(status, table)),
         *_of_rows(status),
         *_of_statements(status),
+        *_of_unreadable(status, limits.max_unreadable_percent),
         *(problem for one in status.derived for problem in _of_derived(status, one, limits.max_behind_s)),
         *_of_provisional(status),
         *_of_reference(status, limits.max_behind_s),
@@ -87,6 +88,15 @@ def _of_statements(status: CentreStatus) -> Iterator[str]:
         yield (
             f"{batch['disbelieved']:,} statements of devices are not believed, so their periods stay open: clocks ahead"
             f" of the centre's: {batch['clocks_ahead']}; set them"
+        )
+
+
+def _of_unreadable(status: CentreStatus, max_percent: float) -> Iterator[str]:
+    batch = status.newest_batch
+    if batch is not None and batch["unreadable"] * 100 > max_percent * batch["records"]:
+        yield (
+            f"{batch['unreadable']:,} of {batch['records']:,} records of the newest micro-batch are messages that agents"
+            f" could not read, in no bill: {batch['unreadable_of']}"
         )
 
 

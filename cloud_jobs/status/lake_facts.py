@@ -48,8 +48,18 @@ DERIVED: Final = ("usage", "geofence_events", "encounters")
 _PUBLISHED: Final = ("geofence_events", "encounters")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES: Final = (LakeError, DeltaError, OSError, ValueError)
-_COUNTS: Final = ("messages", "records", "accepted", "duplicates", "conflicts", "malformed", "far_off", "disbelieved")
-_BATCH: Final = ("ingest_number", "committed_at", *_COUNTS, "clocks_ahead", "seconds")
+_COUNTS: Final = (
+    "messages",
+    "records",
+    "accepted",
+    "duplicates",
+    "conflicts",
+    "malformed",
+    "far_off",
+    "disbelieved",
+    "unreadable",
+)
+_BATCH: Final = ("ingest_number", "committed_at", *_COUNTS, "clocks_ahead", "unreadable_of", "seconds")
 
 _Made = TypeVar("_Made")
 

@@ -22,6 +22,7 @@ _BATCH: Final = (
     "malformed",
     "far_off",
     "disbelieved",
+    "unreadable",
 )
 _TABLES: Final = ("table", "rows", "files", "bytes", "newest commit", "missing files")
 _DERIVED: Final = ("derived", "commits behind", "records behind", "waiting for")

@@ -3,27 +3,28 @@ same, upon what is in force. Pure, but for the rows in force that it is handed."
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.seq_ranges import SeqRanges
-from cloud_jobs.usage.basis import NO_RECORDS
+from cloud_jobs.usage.basis import NO_RECORDS, unreadable_text
 from cloud_jobs.usage.following import UsageKey
 from cloud_jobs.usage.metering import QUARTER_MS, Metered
-from cloud_jobs.usage.reading import Arrays
+from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS
 from geo.spatial.ragged import Ints
 from telemetry import IntervalSet
 
 LATE_COLUMNS: Final = ("epoch", "seq", "content_bytes")
 """What is read of a late record beside its device, its kind and its time."""
-WHOLE_COLUMNS: Final = ("seq_ranges", "events", "content_bytes")
+WHOLE_COLUMNS: Final = ("seq_ranges", "events", "content_bytes", "unreadable", *OBSERVED)
 """What is taken of a row in force."""
 
 
@@ -33,16 +34,27 @@ class WholeRow(NamedTuple):
     seq_ranges: str = NO_RECORDS
     events: Sequence[int] = (0,) * QUARTERS
     content_bytes: Sequence[int] = (0,) * QUARTERS
+    unreadable: str | None = None
+    messages: Sequence[int] | None = None
+
+
+class _LateRow(NamedTuple):
+    device: int
+    hour: int
+    zone: str
+    seq_ranges: str
+    quantities: Mapping[str, Ints] = {}
+    unreadable: str = ""
 
 
 def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Sequence[TenantDevice]) -> pa.Table:
     """The rows (schema METERED) that follow those in force: of the whole device with the late records' events and
     bytes, and of LATE_POSITIONS with the positions among them, whose way is not metered.
 
-    `late`: `device`, `t_ms`, `is_position`, `is_event` and LATE_COLUMNS, each record once. A record that is in a row
-    already is passed over.
+    `late`: `device`, `t_ms`, `is_position`, `is_event`, `is_readable`, `reason` and LATE_COLUMNS, each record once. A
+    record that is in a row already is passed over.
     """
-    rows: list[tuple[int, int, str, dict[str, Ints], str]] = []
+    rows: list[_LateRow] = []
     hours = late["t_ms"] // HOUR_MS
     for device, hour in sorted({*zip(late["device"].tolist(), hours.tolist(), strict=True)}):
         at = np.flatnonzero((late["device"] == device) & (hours == hour))
@@ -54,18 +66,22 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
         if not len(at):
             continue
         quarter = late["t_ms"][at] % HOUR_MS // QUARTER_MS
-        events = np.bincount(quarter, late["is_event"][at], QUARTERS).astype(np.int64)
-        sizes = np.bincount(quarter, late["content_bytes"][at], QUARTERS).astype(np.int64)
         quantities = {
-            "events": np.array(whole.events, np.int64) + events,
-            "content_bytes": np.array(whole.content_bytes, np.int64) + sizes,
+            name: np.array(before or (0,) * QUARTERS, np.int64)
+            + np.bincount(quarter, late[column][at], QUARTERS).astype(np.int64)
+            for name, column, before in (
+                ("events", "is_event", whole.events),
+                ("content_bytes", "content_bytes", whole.content_bytes),
+                ("messages", "is_readable", whole.messages),
+            )
         }
-        rows.append((device, hour, WHOLE_DEVICE, quantities, _joined(whole, late, at)))
+        unreadable = _unreadable(whole.unreadable, quarter, late["reason"][at])
+        rows.append(_LateRow(device, hour, WHOLE_DEVICE, _joined(whole, late, at), quantities, unreadable))
         # a segment needs the fixes around it, and those are gone
         positions = at[late["is_position"][at]]
         if len(positions):
             before = in_force.get((device, hour, LATE_POSITIONS), WholeRow())
-            rows.append((device, hour, LATE_POSITIONS, {}, _joined(before, late, positions)))
+            rows.append(_LateRow(device, hour, LATE_POSITIONS, _joined(before, late, positions)))
     return _as_metered(rows).table(names, FenceVersions((), 0))
 
 
@@ -75,15 +91,28 @@ def _joined(row: WholeRow, late: Arrays, at: Ints) -> str:
     return SeqRanges.union([SeqRanges.parse(row.seq_ranges), SeqRanges.of(more)]).text()
 
 
-def _as_metered(rows: Sequence[tuple[int, int, str, dict[str, Ints], str]]) -> Metered:
+def _unreadable(before: str | None, quarter: Ints, reason: Ints) -> str:
+    counts: dict[str, list[int]] = json.loads(before) if before else {}
+    for at, code in zip(quarter.tolist(), reason.tolist(), strict=True):
+        if code != NOT_RAW:
+            counts.setdefault(REASONS[code], [0] * QUARTERS)[at] += 1
+    return unreadable_text(counts)
+
+
+def _as_metered(rows: Sequence[_LateRow]) -> Metered:
     # a row of late positions counts nothing
     nothing = np.zeros(QUARTERS, np.int64)
+
+    def amounts(names: Sequence[str]) -> tuple[Any, ...]:
+        found = ([row.quantities.get(name, nothing) for row in rows] for name in names)
+        return tuple(np.array(one, np.int64).reshape(-1, QUARTERS) for one in found)
+
     return Metered(
-        device=[row[0] for row in rows],
-        hour=[row[1] for row in rows],
-        zone=[row[2] for row in rows],
-        quantities=tuple(
-            np.array([row[3].get(name, nothing) for row in rows], np.int64).reshape(-1, QUARTERS) for name in QUANTITIES
-        ),
-        seq_ranges=[row[4] for row in rows],
+        device=[row.device for row in rows],
+        hour=[row.hour for row in rows],
+        zone=[row.zone for row in rows],
+        quantities=amounts(QUANTITIES),
+        observed=amounts(OBSERVED),
+        unreadable=[row.unreadable for row in rows],
+        seq_ranges=[row.seq_ranges for row in rows],
     )

@@ -2,12 +2,14 @@
 
 The digest is SHA-256 over lines of UTF-8, each with a line feed after it: tenant, device, hour (seconds since 1970),
 zone, each quantity in the order of QUANTITIES with commas between its quarters, `seq_ranges`, `fence_version`,
-`engine_version`. No name holds a line feed.
+`engine_version`; and where any of it is something, OBSERVED, each as a quantity, and `unreadable`. No name holds a line
+feed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,13 +23,29 @@ NO_RECORDS: Final = "{}"
 
 
 def row_digest(
-    names: tuple[str, str], hour: int, zone: str, quantities: Iterable[Sequence[int]], rests_on: tuple[str, str, int]
+    names: tuple[str, str],
+    hour: int,
+    zone: str,
+    quantities: Iterable[Sequence[int]],
+    rests_on: tuple[str, str, int],
+    *,
+    observed: Iterable[Sequence[int] | None] = (),
+    unreadable: str | None = None,
 ) -> str:
     """The digest of a row. `names`: tenant and device; `hour`: since 1970; `quantities`: the quarters of each, in the
-    order of QUANTITIES; `rests_on`: seq ranges, fence version and engine version."""
+    order of QUANTITIES; `rests_on`: seq ranges, fence version and engine version; `observed`: as `quantities`, of
+    OBSERVED."""
     amounts = "\n".join(",".join(map(str, quarters)) for quarters in quantities)
-    lines = (*names, str(hour * HOUR_S), zone, amounts, *map(str, rests_on))
+    lines = [*names, str(hour * HOUR_S), zone, amounts, *map(str, rests_on)]
+    found = [quarters or () for quarters in observed]
+    if unreadable or any(map(any, found)):
+        lines += [*(",".join(map(str, quarters)) for quarters in found), unreadable or ""]
     return hex_digest("\n".join(lines) + "\n")
+
+
+def unreadable_text(counts: Mapping[str, Sequence[int]]) -> str:
+    """Of the reasons of raw records how many there were in each quarter, as rows have it."""
+    return json.dumps({name: [*counts[name]] for name in sorted(counts)}, separators=(",", ":")) if counts else ""
 
 
 def seq_range_texts(row: Ints, record: Ints, epochs: Ints, seqs: Ints, rows: int) -> list[str]:

@@ -29,6 +29,7 @@ from cloud_jobs.usage.reading import (
     joined,
     positions,
     records,
+    with_reasons,
 )
 from cloud_jobs.usage.touched_hours import (
     HOUR_MS,
@@ -130,11 +131,12 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:
     """The new records of hours that are never computed again."""
-    names = ("device", "t_ms", "is_position", "is_event", *LATE_COLUMNS)
+    names = ("device", "t_ms", "is_position", "is_event", "is_readable", "is_raw", *LATE_COLUMNS)
     wanted: dict[str, Range] = {"ingest_number": group.increment}
     found = joined((one for path in group.new for one in records(files, path, devices, LATE_COLUMNS, wanted)), names)
     mine = among(device_hours(found["device"], found["t_ms"] // HOUR_MS), late)
-    return {name: column[mine] for name, column in found.items()}
+    found = {name: column[mine] for name, column in found.items()}
+    return with_reasons(found, files, group.new, devices, ranges=wanted, hours=late)
 
 
 def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> Ints:
@@ -170,7 +172,7 @@ def group_records(
         "ingest_number": (None, group.increment[1]),
         "device_time": (_moment(first_ms), _moment(last_ms + 1)),
     }
-    parts = []
+    parts, paths = [], []
     for file in group.around:
         if (file.last_ms is None or file.last_ms >= first_ms) and (file.first_ms is None or file.first_ms <= last_ms):
             for one in records(files, file.path, devices, METERED_COLUMNS, wanted):
@@ -178,7 +180,9 @@ def group_records(
                 one["touched"] = among(keys, touched)
                 mine = one["touched"] | (one["is_position"] & among(keys, needed))
                 parts.append(one if mine.all() else {name: column[mine] for name, column in one.items()})
+                paths.append(file.path)
     found = joined(parts, (*RECORD_ARRAYS, "touched"))
+    found = with_reasons(found, files, dict.fromkeys(paths), devices, ranges=wanted, hours=touched)
     if is_in_order(found["device"], found["epoch"], found["seq"]):
         return found
     order = np.lexsort((found["seq"], found["epoch"], found["device"]))

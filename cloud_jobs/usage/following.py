@@ -12,7 +12,7 @@ from pyarrow.fs import FileSystem
 
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, USAGE
+from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE
 from cloud_jobs.lake.stored_files import Range, stored_rows
 from cloud_jobs.usage.basis import NO_RECORDS
 from cloud_jobs.usage.metering import Metered
@@ -116,6 +116,8 @@ def _zeros(keys: Sequence[UsageKey], names: Sequence[TenantDevice]) -> pa.Table:
         hour=[hour for _, hour, _ in keys],
         zone=[zone for _, _, zone in keys],
         quantities=(nothing,) * len(QUANTITIES),
+        observed=(nothing,) * len(OBSERVED),
+        unreadable=[""] * len(keys),
         seq_ranges=[NO_RECORDS] * len(keys),
     )
     # no fence has a say in nothing: a row of zeros is the same whichever fence was there

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
+from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
 from cloud_jobs.published_fences import parsed
-from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts
-from cloud_jobs.usage.reading import Arrays
+from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts, unreadable_text
+from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS, device_hours, device_of, hour_of
 from geo.spatial import (
     ENGINE_VERSION,
@@ -65,12 +65,14 @@ class MeterRules:
 
 class Metered(NamedTuple):
     """Rows of usage as columns, in the order of (device, hour, zone): `device` is the place among the names, `hour`
-    since 1970; of `quantities`, in the order of QUANTITIES, each is (rows, quarters)."""
+    since 1970; of `quantities`, in the order of QUANTITIES, and `observed`, of OBSERVED, each is (rows, quarters)."""
 
     device: list[int]
     hour: list[int]
     zone: list[str]
     quantities: tuple[Ints, ...]
+    observed: tuple[Ints, ...]
+    unreadable: list[str]
     seq_ranges: list[str]
 
     def __len__(self) -> int:
@@ -82,11 +84,14 @@ class Metered(NamedTuple):
         """The rows with what they rest on (schema METERED); `engine_version`: that they state, else the one here."""
         engine = ENGINE_VERSION if engine_version is None else engine_version
         quarters = [amounts.tolist() for amounts in self.quantities]
+        observed = zip(*(amounts.tolist() for amounts in self.observed), strict=True)
         fences = [versions.of(zone, hour) for zone, hour in zip(self.zone, self.hour, strict=True)]
         digests = [
-            row_digest(names[device], hour, zone, amounts, (ranges, fence, engine))
-            for device, hour, zone, ranges, fence, *amounts in zip(
-                self.device, self.hour, self.zone, self.seq_ranges, fences, *quarters, strict=True
+            row_digest(names[device], hour, zone, amounts, (ranges, fence, engine), observed=of, unreadable=raw)
+            for device, hour, zone, ranges, fence, of, raw, *amounts in zip(
+                *(self.device, self.hour, self.zone, self.seq_ranges, fences, observed, self.unreadable),
+                *quarters,
+                strict=True,
             )
         ]
         hour = np.array(self.hour, np.int64)
@@ -96,13 +101,14 @@ class Metered(NamedTuple):
             "device": pa.array([name.device for name in names], pa.string()).take(pa.array(self.device, pa.int64())),
             "hour": pa.array(hour * (HOUR_S * 1_000_000)).cast(METERED.field("hour").type),
             "zone": pa.array(self.zone, pa.string()),
+            "unreadable": pa.array(self.unreadable, pa.string()),
             "seq_ranges": pa.array(self.seq_ranges, pa.string()),
             "fence_version": pa.array(fences, pa.string()),
             "engine_version": pa.array(np.full(len(self), engine, np.int32)),
             "digest": pa.array(digests, pa.string()),
             "day": pa.array((hour // 24).astype(np.int32)).cast(pa.date32()),
         }
-        for name, amounts in zip(QUANTITIES, self.quantities, strict=True):
+        for name, amounts in zip((*QUANTITIES, *OBSERVED), (*self.quantities, *self.observed), strict=True):
             columns[name] = pa.ListArray.from_arrays(limits, pa.array(amounts.reshape(-1)))
         return pa.table([columns[field.name] for field in METERED], schema=METERED)
 
@@ -120,7 +126,8 @@ class _Share(NamedTuple):
 def meter(records: Arrays, rules: MeterRules) -> Metered:
     """Usage of the touched hours, from records with the fixes around them.
 
-    `records`: RECORD_ARRAYS and `touched` (the record's hour is asked for), each device's in the order of (epoch, seq).
+    `records`: RECORD_ARRAYS, `touched` (the record's hour is asked for) and `reason` (see `with_reasons`), each
+    device's in the order of (epoch, seq).
     """
     place = np.flatnonzero(records["is_position"])
     track = track_of(records, place, rules.settings)
@@ -153,6 +160,8 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
             rows.counts(record[records["is_event"][own]]),
             rows.totals(record, records["content_bytes"][own]),
         ),
+        observed=(rows.counts(record[records["is_readable"][own]]),),
+        unreadable=_unreadable(len(rows.keys), record, records["reason"][own]),
         seq_ranges=_seq_ranges(rows, shares, records),
     )
 
@@ -193,6 +202,22 @@ class _Rows:
         # fsum is exact until its one rounding: the order of the pieces does not matter
         found[slots[first]] = [fsum(ordered[low:high]) for low, high in pairwise(limits)]
         return np.rint(found * factor).astype(np.int64).reshape(-1, QUARTERS)
+
+
+def _unreadable(rows: int, slot: Ints, reason: Ints) -> list[str]:
+    """Of each row how many messages of each quarter are raw, by the reason, as JSON; "" if none is."""
+    texts = [""] * rows
+    raw = np.flatnonzero(reason != NOT_RAW)
+    if len(raw):
+        texts_of: dict[int, dict[str, list[int]]] = {}
+        pairs, counts = np.unique(slot[raw] * len(REASONS) + reason[raw], return_counts=True)
+        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            at, code = divmod(pair, len(REASONS))
+            of = texts_of.setdefault(at // QUARTERS, {})
+            of.setdefault(REASONS[code], [0] * QUARTERS)[at % QUARTERS] = count
+        for row, of in texts_of.items():
+            texts[row] = unreadable_text(of)
+    return texts
 
 
 def track_of(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,9 @@ from cloud_jobs.lake.content_bytes import is_customer_event
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.stored_files import Range, stored_rows
-from geo.spatial.ragged import run_starts
+from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours
+from geo.spatial.ragged import Bools, Ints, run_starts
+from telemetry import OTHER_REASON, RAW_REASONS, TOO_LARGE_EVENT, vehicle_contract_topic
 
 Integers = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -23,8 +26,14 @@ Arrays = dict[str, NDArray[Any]]
 PLACE: Final = ("latitude", "longitude", "accuracy_m", "speed_mps")
 METERED_COLUMNS: Final = ("epoch", "seq", "content_bytes", *PLACE)
 """What is read of a record to meter it, beside its device, its kind and its time."""
-RECORD_ARRAYS: Final = ("device", "t_ms", "is_position", "is_event", *METERED_COLUMNS)
+_IS: Final = ("is_position", "is_event", "is_readable", "is_raw")
+RECORD_ARRAYS: Final = ("device", "t_ms", *_IS, *METERED_COLUMNS)
+REASONS: Final = (*RAW_REASONS, OTHER_REASON)
+"""Why a message is raw, by the numbers that arrays have; NOT_RAW is that of a record that is not raw."""
+NOT_RAW: Final = -1
 _POSITION: Final = ("position", "position")
+_OF_STREAM: Final = ("epoch", "seq")
+_RAW_ARRAYS: Final = ("device", "t_ms", *_OF_STREAM, "reason")
 
 
 class Devices:
@@ -72,13 +81,69 @@ def positions(
 def records(
     files: FileSystem, path: str, devices: Devices, columns: Sequence[str], ranges: Mapping[str, Range]
 ) -> Iterator[Arrays]:
-    """The records of the devices in a file, of every kind, as `positions`; with `is_position` and `is_event`.
-
-    An event is a customer's: the system's own are none.
+    """The records of the devices in a file, of every kind, as `positions`; with whether each `is_position`, `is_event`
+    (a customer's: the system's own are none), `is_readable` (a message of the contract), `is_raw` (one that could not
+    be read, or was too large).
     """
     for arrays, found in _arrays(files, path, devices, columns, ranges, what=["kind", "name"]):
-        is_position = np.asarray(pc.equal(found["kind"], "position"))
-        yield arrays | {"is_position": is_position, "is_event": is_customer_event(found)}
+        kind = found["kind"]
+        is_position, is_event = np.asarray(pc.equal(kind, "position")), is_customer_event(found)
+        is_raw = np.asarray(
+            pc.or_(pc.equal(kind, "raw"), pc.fill_null(pc.equal(found["name"], TOO_LARGE_EVENT), False))
+        )
+        is_readable = is_position | is_event | np.asarray(pc.equal(kind, "signal"))
+        yield arrays | dict(zip(_IS, (is_position, is_event, is_readable, is_raw), strict=True))
+
+
+def with_reasons(
+    found: Arrays,
+    files: FileSystem,
+    paths: Iterable[str],
+    devices: Devices,
+    *,
+    ranges: Mapping[str, Range],
+    hours: Ints,
+) -> Arrays:
+    """Records with `reason`: the place in REASONS of why each is raw; of those outside of the device hours, NOT_RAW.
+
+    `hours`: in order. Texts are read where some records of them are raw, and nowhere else.
+    """
+    reason = np.full(len(found["device"]), NOT_RAW, np.int8)
+    place = np.flatnonzero(found["is_raw"])
+    place = place[_is_of_hours(found, hours)[place]]
+    if len(place):
+        of = joined((one for path in paths for one in _raw_reasons(files, path, devices, ranges)), _RAW_ARRAYS)
+        mine = np.flatnonzero(_is_of_hours(of, hours))
+        assert len(mine) == len(place), "the same records, read twice"
+        reason[place[_stream_order(found, place)]] = of["reason"][mine[_stream_order(of, mine)]]
+    return found | {"reason": reason}
+
+
+def _is_of_hours(rows: Arrays, hours: Ints) -> Bools:
+    return among(device_hours(rows["device"], rows["t_ms"] // HOUR_MS), hours)
+
+
+def _stream_order(rows: Arrays, at: Ints) -> Ints:
+    return np.lexsort([rows[name][at] for name in ("seq", "epoch", "device")])
+
+
+def _raw_reasons(files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range]) -> Iterator[Arrays]:
+    """Of the raw records, and of the events that stand for one, the stream and the reason."""
+    for arrays, found in _arrays(files, path, devices, _OF_STREAM, {"kind": ("raw", "raw"), **ranges}, what=["text"]):
+        known = pc.index_in(found["text"].cast(pa.string()), value_set=pa.array(RAW_REASONS, pa.string()))
+        yield arrays | {"reason": np.asarray(pc.fill_null(known, len(RAW_REASONS))).astype(np.int8)}
+    large = {"kind": ("event", "event"), "name": (TOO_LARGE_EVENT, TOO_LARGE_EVENT), **ranges}
+    for arrays, found in _arrays(files, path, devices, _OF_STREAM, large, what=["text"]):
+        texts = found["text"].to_pylist()
+        yield arrays | {"reason": np.array([_reason_of_large(text or "") for text in texts], np.int8)}
+
+
+def _reason_of_large(attributes: str) -> int:
+    try:
+        topic = str(json.loads(attributes)["topic"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return len(RAW_REASONS)
+    return RAW_REASONS.index("unknown-topic" if vehicle_contract_topic(topic) is None else "too-large")
 
 
 def _arrays(

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from telemetry import (
     MAX_RAW_BYTES,
     RESERVED_PREFIX,
+    TOO_LARGE_EVENT,
     VEHICLE_CANARY,
     VEHICLE_EVENT,
     VEHICLE_POSITION,
@@ -47,7 +48,6 @@ MAX_VALUES = 10_000
 """Of a message; what is deeper or larger is carried raw."""
 MAX_ELEMENTS = 1_000
 """Of an array; a longer one is carried raw as a whole."""
-TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PADDING = b"\0 \t\r\n"
@@ -138,7 +138,7 @@ def _parsed(contract_topic: str, message: Any, payload: bytes) -> Parsed:
 
 
 def _raw(topic: str, payload: bytes, malformed: str) -> Parsed:
-    return Parsed(Raw(topic=topic, payload=payload), None, malformed, payload)
+    return Parsed(Raw(topic=topic, payload=payload, reason=malformed), None, malformed, payload)
 
 
 def _too_large(topic: str, size: int) -> Event:

@@ -379,5 +379,5 @@ def _parsed(message: MqttMessage) -> tuple[Parsed, ...]:
         return parse_message(message.topic, message.payload, message.missing)
     except Exception as error:  # noqa: BLE001 - see above
         log.error("a message that cannot be read is carried raw", topic=message.topic, error=repr(error))
-        raw = Raw.model_construct(topic=message.topic, payload=message.payload)
-        return (Parsed(raw, None, "unreadable", message.payload),)
+        raw = Raw.model_construct(topic=message.topic, payload=message.payload, reason="unreadable")
+        return (Parsed(raw, None, raw.reason, message.payload),)

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import structlog
 
+from telemetry import NO_FAULTS
+
 log = structlog.get_logger("edge_agent.intake")
 
 MAX_KINDS: Final = 64
@@ -16,8 +18,6 @@ MAX_KINDS: Final = 64
 OTHER_TOPICS: Final = "(other topics)"
 SAMPLE_CHARACTERS: Final = 80
 LOGGED_EVERY_S: Final = 60.0
-NO_FAULTS: Final = frozenset({"unknown-topic", "no-fix"})
-"""Of a message that is nobody's contract, and of a receiver without satellites, as in a garage: shown last, no more."""
 SHOWN_S: Final = 600.0
 """How long a message that could not be read is remembered in `state`."""
 READABLE, SOME, NONE = "readable", "some unreadable", "none readable"

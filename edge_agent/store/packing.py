@@ -117,7 +117,7 @@ def _encoded(
         commit.unencodable += 1
         log.warning("a record that cannot be written is carried raw", topic=record.topic, reason=reason)
         # Not validated: `encode` judges it, and what it refuses is a dead letter.
-        raw = Raw.model_construct(topic=record.topic, payload=record.payload)
+        raw = Raw.model_construct(topic=record.topic, payload=record.payload, reason="unencodable")
         yield from _encoded([record._replace(body=raw)], owner, seq, commit)
         return
     log.error("dead letter", topic=record.topic, bytes=len(record.payload), reason=reason)

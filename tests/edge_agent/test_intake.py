@@ -69,7 +69,9 @@ def test_a_record_from_1970_is_stored_as_what_it_is():
     ],
 )
 def test_what_does_not_follow_the_contract_is_carried_as_it_is_and_counted(topic, payload, malformed):
-    assert parse_message(topic, payload) == (Parsed(Raw(topic=topic, payload=payload), None, malformed, payload),)
+    assert parse_message(topic, payload) == (
+        Parsed(Raw(topic=topic, payload=payload, reason=malformed), None, malformed, payload),
+    )
 
 
 def test_ten_megabytes_are_refused_with_an_event_that_says_so():
@@ -103,7 +105,7 @@ def test_no_json_object_breaks_the_intake(message, topic):
     payload = json.dumps(message).encode()
     (parsed,) = parse_message(topic, payload)
     if parsed.malformed:
-        assert parsed.body == Raw(topic=topic, payload=payload)
+        assert parsed.body == Raw(topic=topic, payload=payload, reason=parsed.malformed)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ POSITIONS = [
         "an array with one that has no fix",
         "vehicle/position",
         b"[" + b",".join([fix(), fix(latitude="null"), fix()]) + b"]",
-        [FIX, Raw(topic="vehicle/position", payload=fix(latitude="null")), FIX],
+        [FIX, Raw(topic="vehicle/position", payload=fix(latitude="null"), reason="no-fix"), FIX],
     ),
     refused("an empty array", b"[]", "no-object"),
     refused("an array of numbers", b"[53.55,9.99]", "no-object"),
@@ -224,7 +224,8 @@ def test_a_variant_is_read_for_what_it_says_or_carried_as_it_came_with_the_reaso
     if isinstance(variant.expected, str):
         (record,) = records
         assert record.malformed == variant.expected
-        assert (record.body, record.device_time_us) == (Raw(topic=variant.topic, payload=variant.payload), None)
+        carried = Raw(topic=variant.topic, payload=variant.payload, reason=variant.expected)
+        assert (record.body, record.device_time_us) == (carried, None)
         return
     assert [record.body for record in records] == variant.expected
     assert records[0].device_time_us == variant.time_us

@@ -70,7 +70,7 @@ def test_a_body_that_encode_refuses_is_carried_as_the_message_that_it_was(tmp_pa
     )
     records = [record for block in blocks for record in decode(block.data).records]
     assert [record.seq for record in records] == list(range(1, 9))
-    assert records[4].body == Raw(topic="vehicle/signal", payload=b"as it came")
+    assert records[4].body == Raw(topic="vehicle/signal", payload=b"as it came", reason="unencodable")
     assert buffer.counters.value("unencodable") == 1
 
 

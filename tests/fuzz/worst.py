@@ -63,9 +63,9 @@ def batches() -> Iterator[tuple[str, bytes]]:
     yield "events of texts", _dense(3, [["a", "b"], narrow, texts])
     yield "canaries", _dense(4, [texts])
     payload = [bytes(400)] * MAX_RECORDS
-    yield "raw payloads", _dense(5, [["a", "b"], narrow, payload])
+    yield "raw payloads", _dense(5, [["a", "b"], narrow, payload, ["a", "b"], narrow])
     raw = {"t": [0, 0, b""], "m": [0, 0, b""], "u": [0, 0, b""], "k": [5, 0, b""], "b": [[""], [0, 0, b""]]}
-    large = raw | {"r": [["a"], [0, 0, b""], [bytes(1 << 20)] * 7]}
+    large = raw | {"r": [["a"], [0, 0, b""], [bytes(1 << 20)] * 7, [""], [0, 0, b""]]}
     yield "7 payloads of a MiB", _zlibbed(["d", 1, 7, 0, [1, 6], []], msgpack.packb(large))
     for name, wide in (("one after the other", 1), ("far apart", 3)):
         tombstones = [[number, number, ""] for number in range(1, 15_500 * wide, wide)]

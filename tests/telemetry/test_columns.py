@@ -42,8 +42,8 @@ def expected(record: Record) -> dict[str, Any]:
             said |= {"name": name, "text": attributes}
         case Canary(id=identity):
             said |= {"name": identity}
-        case Raw(topic=topic, payload=payload):
-            said |= {"name": topic, "payload": payload}
+        case Raw(topic=topic, payload=payload, reason=reason):
+            said |= {"name": topic, "payload": payload, "text": reason}
     return said
 
 

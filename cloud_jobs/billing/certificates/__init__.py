@@ -10,8 +10,10 @@ from cloud_jobs.billing.certificates.certificate import (
     HeardRecords,
     certify,
 )
+from cloud_jobs.billing.certificates.counting import observed_usage
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision
 from cloud_jobs.billing.certificates.decisions import decide, decisions, withdraw
+from cloud_jobs.billing.certificates.doubts import Observed
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.certificates.reader import (
     UnmeteredRecords,
@@ -29,12 +31,14 @@ __all__ = [
     "DeviceCertificate",
     "DeviceCounts",
     "HeardRecords",
+    "Observed",
     "UnmeteredRecords",
     "certificates_from",
     "certificates_of_spans",
     "certify",
     "decide",
     "decisions",
+    "observed_usage",
     "refused_fences",
     "unmetered_records",
     "withdraw",

@@ -14,8 +14,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.certificates.decision import Decision, in_effect
+from cloud_jobs.billing.certificates.decision import Decision, accepting, in_effect
+from cloud_jobs.billing.certificates.doubts import Observed
 from cloud_jobs.billing.certificates.streams import StreamState, relevant_streams, stream_state
+from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.seq_ranges import SeqRanges
@@ -26,6 +28,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_RANGES: Final = 20
 _NO_REACH: Final = Reach()
+_NOTHING: Final = Observed()
+_USUAL_BOUNDS: Final = DoubtBounds()
 
 
 class CertificateState(StrEnum):
@@ -93,7 +97,9 @@ class DeviceCertificate:
     `declared_lost` (by the reason that the device gave): of the streams that may hold records of the period, all of
     them, for a seq that is not there says no time; `missing` without those above a head that was stated for the end.
     `decision`: what closes it, and `state` is DECIDED; `stated_state`: what it is without. `settled_at`: up to when the
-    device has to account for what it made, its end or later: until then fixes have a say in the period.
+    device has to account for what it made, its end or later: until then fixes have a say in the period. `observed`:
+    what usage says of the period beside what is metered; `doubts`: what of that is beyond the bounds, in words;
+    `accepted`: the decision that closes these.
     """
 
     tenant: str
@@ -111,6 +117,9 @@ class DeviceCertificate:
     counts: DeviceCounts = field(default_factory=DeviceCounts)
     decision: Decision | None = None
     settled_at: datetime | None = None
+    observed: Observed = Observed()
+    doubts: tuple[str, ...] = ()
+    accepted: Decision | None = None
 
     @property
     def of_device(self) -> TenantDevice:
@@ -123,7 +132,7 @@ class DeviceCertificate:
 
         The period is over then: by a statement that reached the centre at its end or later, or by a decision.
         """
-        return self.state in _CLOSED and not self.counts.not_metered and not self.counts.may_be_more
+        return self.state in _CLOSED and not self.reasons
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -133,7 +142,7 @@ class DeviceCertificate:
             found.append(f"{self.counts.not_metered:,} records are not metered yet")
         if self.counts.may_be_more:
             found.append("records that were not metered may be erased since")
-        return tuple(found)
+        return (*found, *(() if self.accepted else self.doubts))
 
     @property
     def silence_or_gap(self) -> tuple[str, ...]:
@@ -195,6 +204,9 @@ class DeviceCertificate:
             "may_be_more": self.counts.may_be_more,
             "conflicts": self.counts.conflicts,
             "decision": None if self.decision is None else self.decision.document(),
+            **self.observed.document(),
+            "doubts": [*self.doubts],
+            "accepted": None if self.accepted is None else self.accepted.document(),
         }
 
 
@@ -222,12 +234,14 @@ def certify(
     counts: DeviceCounts | None = None,
     decisions: Iterable[Decision] = (),
     heard: Mapping[int, HeardRecords] | None = None,
+    observed: Observed = _NOTHING,
+    bounds: DoubtBounds = _USUAL_BOUNDS,
 ) -> DeviceCertificate:
     """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
 
     `reach`: how far around the period fixes have a say in what is metered in it: all of that has to be accounted for.
     `decisions`: of any device; the latest that closes this state for the whole period counts. `heard`: what came of
-    the period, by epoch, of the streams that never stated anything.
+    the period, by epoch, of the streams that never stated anything. `bounds`: of what is `observed`.
     """
     assert start < end, "a period"
     settled_us = _microseconds(end + reach.after)
@@ -240,6 +254,7 @@ def certify(
     silent = _silent(of_period, states) if worst is StreamState.SILENT else {}
     first = min((one.stated_us for one in silent.values()), default=0)
     came = [heard[epoch] for epoch in silent if epoch in heard] if heard and first <= 0 else []
+    decisions, doubts = [*decisions], observed.doubts(bounds)
     decision = in_effect(decisions, device, state.value, start, end)
     return DeviceCertificate(
         tenant=device.tenant,
@@ -259,6 +274,9 @@ def certify(
         counts=counts or DeviceCounts(),
         decision=decision,
         settled_at=(end + reach.after).astimezone(UTC),
+        observed=observed,
+        doubts=doubts,
+        accepted=accepting(decisions, device, observed.amounts, start, end) if doubts else None,
     )
 
 

@@ -72,11 +72,14 @@ def close_device(
     ],
     closes: Annotated[
         ClosedState | None,
-        typer.Option("--closes", help="silent, or open, which closes both; what each device is now, if not given."),
+        typer.Option(
+            "--closes",
+            help="silent, open, which closes both, or doubts: what could not be read; what each is now, if not given.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close silent or open devices for a period, and for shorter ones within it; for no other time. All, or none.
+    """Close silent, open or doubtful devices for a period, and for shorter ones within it. All, or none.
 
     Example: waybill decisions close-device --lake lake --device acme/v7 --payer acme --period 2026-09
     --by "A. Clerk" --reason "the vehicle was sold in August"
@@ -89,22 +92,28 @@ def close_device(
     contracts = PayerOfDevices(opened, state, payer, named)
     days = contracts.period(asked)
     # what there is to decide, before anything is
-    stated = certificates_from(opened, state, named, days)
-    kinds = {one: closes or _CLOSED_BY.get(stated[one].stated_state) for one in named}
+    bounds = contracts.doubt_bounds(days)
+    stated = certificates_from(opened, state, named, days, bounds)
+    kinds = {one: closes or _to_close(stated[one]) for one in named}
     faults = contracts.not_paid_for(days)
     for one, kind in kinds.items():
         is_now = stated[one].stated_state.value
-        if kind is None:
+        if kind is ClosedState.DOUBTS:
+            if not stated[one].doubts:
+                faults.setdefault(one, "of its messages enough could be read: no doubt has to be accepted")
+        elif kind is None:
             faults.setdefault(one, f"it is {is_now}: nothing has to be decided")
         elif not kind.closes(is_now):
             faults.setdefault(one, f"it is {is_now}, which `--closes {kind.value}` does not close")
     if faults:
         raise _refused(faults, len(named))
     closed = {one: kind for one, kind in kinds.items() if kind is not None}
-    made = decide_each(opened, closed, (days.start, days.end), decided_by=by, reason=reason, now=now)
+    accepts = {one: stated[one].observed.amounts for one, kind in closed.items() if kind is ClosedState.DOUBTS}
+    span = days.start, days.end
+    made = decide_each(opened, closed, span, decided_by=by, reason=reason, now=now, accepts=accepts)
     _print(made, as_json=as_json)
     if not as_json:
-        _say_closed(certificates_from(opened, newest_state(opened), named, days), days)
+        _say_closed(certificates_from(opened, newest_state(opened), named, days, bounds), days, kinds)
 
 
 @app.command("withdraw")
@@ -162,14 +171,31 @@ def _refused(faults: Mapping[TenantDevice, str], asked: int) -> BadDecision:
     return BadDecision(None, [*shown, *more])
 
 
-def _say_closed(found: Mapping[TenantDevice, DeviceCertificate], days: BillingPeriod) -> None:
+def _to_close(stated: DeviceCertificate) -> ClosedState | None:
+    """What has to be decided on a device: first what is missing of it."""
+    kind = _CLOSED_BY.get(stated.stated_state) if stated.decision is None else None
+    return kind or (ClosedState.DOUBTS if stated.doubts else _CLOSED_BY.get(stated.stated_state))
+
+
+def _say_closed(
+    found: Mapping[TenantDevice, DeviceCertificate],
+    days: BillingPeriod,
+    kinds: Mapping[TenantDevice, ClosedState | None],
+) -> None:
     """What became of each device, by a certificate that is made again."""
     span = f"from {stamp(days.start)} to {stamp(days.end)}, {days} in {days.time_zone}"
-    for (tenant, device), one in found.items():
+    for name, one in found.items():
+        tenant, device = name
+        if kinds[name] is ClosedState.DOUBTS:
+            word = "are accepted" if one.accepted else "are more meanwhile than the decision accepts,"
+            typer.echo(f"the doubts on {tenant}/{device} {word} {span}: {'; '.join(one.doubts)}.")
+            continue
         without = "; ".join(one.silence_or_gap) or "it accounts for all by now"
         is_closed = one.state is CertificateState.DECIDED
         word = "is closed" if is_closed else f"is {one.state.value} meanwhile, which the decision does not close,"
         typer.echo(f"{tenant}/{device} {word} {span}. Without this: {without}.")
+        if one.doubts and not one.accepted:
+            typer.echo(f"{tenant}/{device} is doubtful all the same, see `--closes doubts`: {'; '.join(one.doubts)}.")
 
 
 def _print(found: list[Decision], *, as_json: bool) -> None:

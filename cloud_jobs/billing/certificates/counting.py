@@ -5,6 +5,7 @@ Only files that can hold such records are opened, by the bounds in the log, and 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,14 +14,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cloud_jobs.billing.certificates.certificate import HeardRecords
+from cloud_jobs.billing.certificates.doubts import Observed
 from cloud_jobs.billing.usage import Reach, tracks_at
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.applied_tracks import tracks_number
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.encoding import encoded
-from cloud_jobs.lake.schemas import LATE_POSITIONS, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.seq_ranges import SeqRanges
 from cloud_jobs.lake.snapshot_reads import of_devices, reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState
@@ -147,6 +150,65 @@ def count_erased(
     )
 
 
+def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, Observed]:
+    """What usage says of each device's time beside what is metered; of a device without usage nothing is there.
+
+    Raises LakeError.
+    """
+    if not hours_of:
+        return {}
+    start, end = _around(hours_of)
+    rows = usage_rows(
+        lake,
+        snapshot,
+        [*hours_of],
+        start,
+        end - timedelta.resolution,
+        columns=(*_OF_DEVICE, "hour", "zone", "commit_number", *OBSERVED, "unreadable"),
+        zone=WHOLE_DEVICE,
+    )
+    if not rows.num_rows:
+        return {}
+    device, names = _devices_of(rows)
+    limits = np.array([[(one - _EPOCH) // _US for one in hours_of[name]] for name in names], np.int64)[device]
+    hour = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
+    quarter = hour + np.arange(QUARTERS) * (_HOUR // _US // QUARTERS)
+    # a payer's time begins and ends on quarters, as local days do
+    within = (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
+    sums = [_sums(rows[name], within, device, len(names)) for name in OBSERVED]
+    unreadable: list[Counter[str]] = [Counter() for _ in names]
+    for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["unreadable"], ""), False)).tolist():
+        for reason, counts in json.loads(rows["unreadable"][at].as_py()).items():
+            unreadable[device[at]][reason] += sum(np.array(counts)[within[at]].tolist())
+    return {
+        name: Observed(*(int(one[at]) for one in sums), tuple(sorted((+unreadable[at]).items())))
+        for at, name in enumerate(names)
+    }
+
+
+def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:
+    """Of each row the place of its device among those that there are."""
+    tenants, devices = (encoded(rows[name]) for name in _OF_DEVICE)
+    count = max(len(devices.dictionary), 1)
+    codes = tenants.indices.to_numpy().astype(np.int64) * count + devices.indices.to_numpy()
+    pairs, place = np.unique(codes, return_inverse=True)
+    names = [
+        TenantDevice(tenants.dictionary[one // count].as_py(), devices.dictionary[one % count].as_py()) for one in pairs
+    ]
+    return place, names
+
+
+def _sums(
+    column: pa.ChunkedArray, within: NDArray[np.bool_], device: NDArray[np.int64], devices: int
+) -> NDArray[np.int64]:
+    """Of each device the sum of the quarters that are within its time. A null is nothing."""
+    there = np.flatnonzero(np.asarray(pc.is_valid(column)))
+    values = np.asarray(pc.list_flatten(column).to_numpy(), np.int64).reshape(len(there), QUARTERS)
+    found = np.zeros(devices, np.int64)
+    np.add.at(found, device[there], (values * within[there]).sum(axis=1))
+    return found
+
+
 class _StayingRow(NamedTuple):
     """What decided a row of usage that is never computed again."""
 
@@ -229,13 +291,7 @@ def _around(hours_of: HoursOf) -> tuple[datetime, datetime]:
 
 def _within(rows: pa.Table, hours_of: HoursOf, reach: Reach = _NO_REACH) -> pa.Array:
     """Of each row whether it was made in the time of its device, or within the reach around it."""
-    tenants, names = (encoded(rows[name]) for name in _OF_DEVICE)
-    count = max(len(names.dictionary), 1)
-    codes = tenants.indices.to_numpy().astype(np.int64) * count + names.indices.to_numpy()
-    pairs, row_of = np.unique(codes, return_inverse=True)
-    asked = (
-        TenantDevice(tenants.dictionary[one // count].as_py(), names.dictionary[one % count].as_py()) for one in pairs
-    )
+    row_of, asked = _devices_of(rows)
     spans = [(start - reach.before, end + reach.after) for start, end in map(hours_of.__getitem__, asked)]
     limits = np.array([[(one - _EPOCH) // _US for one in span] for span in spans], np.int64).reshape(-1, 2)[row_of]
     made = rows["device_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()

@@ -5,7 +5,8 @@ A decision is named on the certificate and on every bill that rests on it. What 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -20,10 +21,11 @@ _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ClosedState(StrEnum):
-    """What a decision closes: `silent` no gap that is found later, `open` both."""
+    """What a decision closes: `silent` no gap that is found later, `open` both; `doubts` what could not be read."""
 
     SILENT = "silent"
     OPEN = "open"
+    DOUBTS = "doubts"
 
     def closes(self, state: str) -> bool:
         """Whether a device in a state is closed by it."""
@@ -34,7 +36,8 @@ class ClosedState(StrEnum):
 class Decision:
     """It closes all periods of a device within [since, until). `number`: counted from 1 in the order of commits.
 
-    `withdraws`: the number of the decision that this one takes back; it closes nothing itself then.
+    `withdraws`: the number of the decision that this one takes back; it closes nothing itself then. `accepts`: of
+    doubts, how much of each there was: canonical JSON; what is more than that it does not close.
     """
 
     number: int
@@ -47,11 +50,17 @@ class Decision:
     reason: str
     decided_at: datetime
     withdraws: int | None = None
+    accepts: str | None = None
 
     @property
     def of_device(self) -> TenantDevice:
         """Whose silence or gap it closes."""
         return TenantDevice(self.tenant, self.device)
+
+    def covers(self, amounts: Mapping[str, int]) -> bool:
+        """Whether there is no more of anything than it accepts."""
+        accepted = json.loads(self.accepts or "{}")
+        return all(amount <= accepted.get(name, 0) for name, amount in amounts.items())
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -64,6 +73,7 @@ class Decision:
             "reason": self.reason,
             "decided_at": stamp(self.decided_at),
             "withdraws": self.withdraws,
+            "accepts": None if self.accepts is None else json.loads(self.accepts),
         }
 
 
@@ -92,6 +102,14 @@ def in_effect(
     mine = standing(one for one in decisions if one.of_device == device)
     found = (one for one in mine if one.since <= start and end <= one.until and one.kind.closes(state))
     return max(found, key=lambda one: one.number, default=None)
+
+
+def accepting(
+    decisions: Iterable[Decision], device: TenantDevice, amounts: Mapping[str, int], start: datetime, end: datetime
+) -> Decision | None:
+    """The latest decision that closes so many doubts on a device for the whole of a period; None: none does."""
+    found = (one for one in decisions if one.withdraws is not None or one.covers(amounts))
+    return in_effect(found, device, ClosedState.DOUBTS, start, end)
 
 
 def standing(decisions: Iterable[Decision]) -> list[Decision]:

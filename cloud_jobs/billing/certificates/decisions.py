@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -51,10 +53,12 @@ def decide_each(
     decided_by: str,
     reason: str,
     now: datetime,
+    accepts: Mapping[TenantDevice, Mapping[str, int]] = MappingProxyType({}),
 ) -> list[Decision]:
     """Closes what each of some devices does not say of a time, all or none, and returns the decisions with numbers.
 
-    `span`: its first moment and the first one after it; the periods within it are closed. A decision that stands is not
+    `span`: its first moment and the first one after it; the periods within it are closed. `accepts`: of devices whose
+    doubts are closed, how much there is of each. A decision that stands is not
     made again, as after an answer that was lost; one that was withdrawn is. Raises BadDecision; LakeError,
     CommitConflict.
     """
@@ -63,7 +67,9 @@ def decide_each(
     since, until = (moment.astimezone(UTC) for moment in span)
     said: dict[str, Any] = {"decided_by": decided_by.strip(), "reason": reason.strip(), "decided_at": _utc(now)}
     asked = [
-        Decision(number=_NEW, kind=kind, **device._asdict(), since=since, until=until, **said)
+        Decision(
+            number=_NEW, kind=kind, **device._asdict(), since=since, until=until, accepts=_text(accepts, device), **said
+        )
         for device, kind in kinds.items()
     ]
 
@@ -74,6 +80,11 @@ def decide_each(
         return [same.get(one, one) for one in asked]
 
     return _appended(lake, wanted)
+
+
+def _text(accepts: Mapping[TenantDevice, Mapping[str, int]], device: TenantDevice) -> str | None:
+    found = accepts.get(device)
+    return None if found is None else json.dumps(found, sort_keys=True, separators=(",", ":"))
 
 
 def withdraw(lake: Lake, number: int, *, decided_by: str, reason: str, now: datetime) -> Decision:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import Contracts
+from cloud_jobs.billing.contracts import Contracts, DoubtBounds
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import publications, reference_table
 from cloud_jobs.lake.snapshots import LakeState
@@ -35,6 +35,10 @@ class PayerOfDevices:
     def period(self, asked: BillingPeriod) -> BillingPeriod:
         """The days of a period by the payer's clocks. Raises BadPeriod, UnknownPayer."""
         return self._contracts.period_of(self._payer, asked.first_day, asked.last_day)
+
+    def doubt_bounds(self, period: BillingPeriod) -> DoubtBounds:
+        """How much of a device's period may be doubtful. Raises UnknownPayer."""
+        return self._contracts.doubt_bounds(self._payer, period)
 
     def not_paid_for(self, period: BillingPeriod) -> dict[TenantDevice, str]:
         """Why those of the devices are not the payer's that neither it nor an account below it has in a period."""

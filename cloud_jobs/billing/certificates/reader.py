@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate, DeviceCounts, certify
 from cloud_jobs.billing.certificates.counting import (
@@ -14,8 +15,11 @@ from cloud_jobs.billing.certificates.counting import (
     count_far_off,
     count_not_metered,
     heard_records,
+    observed_usage,
 )
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
+from cloud_jobs.billing.certificates.doubts import Observed
+from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.usage import Reach, reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.erasures import Erasures
@@ -24,6 +28,9 @@ from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import Lake
 from geo.reference.fences import published_fences
 from geo.reference.in_force import RefusedVersion
+
+_USUAL_BOUNDS: Final = DoubtBounds()
+_NO_BOUNDS: Final[Mapping[TenantDevice, DoubtBounds]] = MappingProxyType({})
 
 
 class TimeSpan(Protocol):
@@ -46,22 +53,31 @@ class UnmeteredRecords(NamedTuple):
 
 
 def certificates_from(
-    lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice], period: TimeSpan
+    lake: Lake,
+    snapshot: LakeState,
+    devices: Collection[TenantDevice],
+    period: TimeSpan,
+    bounds: DoubtBounds | None = None,
 ) -> dict[TenantDevice, DeviceCertificate]:
     """The certificate of each of the devices for a period, in their order; also of one that nobody heard of.
 
     As `certificates_of_spans`.
     """
-    return certificates_of_spans(lake, snapshot, dict.fromkeys(devices, (period.start, period.end)))
+    spans = dict.fromkeys(devices, (period.start, period.end))
+    return certificates_of_spans(lake, snapshot, spans, {} if bounds is None else dict.fromkeys(devices, bounds))
 
 
 def certificates_of_spans(
-    lake: Lake, snapshot: LakeState, spans: Mapping[TenantDevice, tuple[datetime, datetime]]
+    lake: Lake,
+    snapshot: LakeState,
+    spans: Mapping[TenantDevice, tuple[datetime, datetime]],
+    bounds: Mapping[TenantDevice, DoubtBounds] = _NO_BOUNDS,
 ) -> dict[TenantDevice, DeviceCertificate]:
     """The certificate of each device for a time of its own (its end excluded), in the order of the devices.
 
     A million devices are asked for in groups of devices that follow on each other in order: each call opens the logs of
-    the tables once, and of their files those alone that can hold records of these devices. Raises LakeError.
+    the tables once, and of their files those alone that can hold records of these devices. `bounds`: of the doubts on
+    each device, the usual ones if not given. Raises LakeError.
     """
     names = sorted(spans)
     hours_of = {device: (spans[device][0].astimezone(UTC), spans[device][1].astimezone(UTC)) for device in names}
@@ -69,7 +85,7 @@ def certificates_of_spans(
     for stream, known in coverage(lake, snapshot, names).items():
         streams[stream.of_device][stream.epoch] = known
     reach = reach_at(snapshot)
-    counts = _counts(lake, snapshot, hours_of)
+    counts, observed = _counts(lake, snapshot, hours_of), observed_usage(lake, snapshot, hours_of)
     decided = by_device(decisions(lake, snapshot, names))
     # few: a device states what it has with each batch, once its clock is set
     wordless = [device for device, of in streams.items() if any(known.stated_us <= 0 for known in of.values())]
@@ -83,6 +99,8 @@ def certificates_of_spans(
             counts=counts[device],
             decisions=decided.get(device, ()),
             heard=heard.get(device),
+            observed=observed.get(device, Observed()),
+            bounds=bounds.get(device, _USUAL_BOUNDS),
         )
         for device, of in streams.items()
     }

@@ -1,6 +1,6 @@
 """What was agreed: who sells, who pays for which devices, at which prices. Typed, dated, and judged where it enters."""
 
-from cloud_jobs.billing.contracts.account import Account, Assignment, Payer
+from cloud_jobs.billing.contracts.account import Account, Assignment, DoubtBounds, Payer
 from cloud_jobs.billing.contracts.canaries import CANARY, is_canary
 from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.errors import (
@@ -60,6 +60,7 @@ __all__ = [
     "ContractFault",
     "Contracts",
     "DeviceInTwoAccounts",
+    "DoubtBounds",
     "ExchangeRate",
     "KnownBill",
     "LegalEntity",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from decimal import Decimal
 from itertools import pairwise
 from typing import Self
 
@@ -14,6 +15,7 @@ from cloud_jobs.billing.contracts.fields import (
     Contract,
     Currency,
     Id,
+    Percent,
     Text,
     TimeZone,
     VatId,
@@ -22,6 +24,15 @@ from cloud_jobs.billing.contracts.fields import (
 from cloud_jobs.billing.contracts.vat import NEEDS_BUYERS_VAT_ID, Vat
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment
+
+
+class DoubtBounds(Contract):
+    """How much of a device's period may be doubtful; beyond that a closing is provisional until somebody decides.
+
+    `unreadable_percent`: of the messages of the contract's topics, those that could not be read.
+    """
+
+    unreadable_percent: Percent = Decimal(1)
 
 
 class Payer(Contract):
@@ -34,6 +45,7 @@ class Payer(Contract):
     vat: Vat
     vat_id: VatId | None = None
     buyer_reference: Text | None = None
+    doubts: DoubtBounds = DoubtBounds()
 
     @model_validator(mode="after")
     def _named_to_the_tax_office(self) -> Self:

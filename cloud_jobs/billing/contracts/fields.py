@@ -125,6 +125,7 @@ Amount = Annotated[Number, Field(ge=0), AfterValidator(abs)]
 """At least 0; -0 is 0."""
 UnitAmount = Annotated[Amount, Field(le=1_000_000_000)]
 """What one unit costs: in no currency a kilometre, an hour or a byte costs more than this."""
+Percent = Annotated[Amount, Field(le=100)]
 Iban = Annotated[
     str,
     BeforeValidator(_without_spaces),

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts.account import Account, DoubtBounds
 from cloud_jobs.billing.contracts.account_tree import AccountTree
 from cloud_jobs.billing.contracts.contradictions import contradictions, own_time_zone
 from cloud_jobs.billing.contracts.device_overlaps import overlaps
@@ -171,6 +172,13 @@ class Contracts:
     def period_of(self, payer_id: str, first_day: date, last_day: date) -> BillingPeriod:
         """Days of a payer, by the clocks of its time zone. Raises BadPeriod, UnknownPayer."""
         return BillingPeriod(self.time_zone_of(payer_id), first_day, last_day)
+
+    def doubt_bounds(self, payer_id: str, period: BillingPeriod) -> DoubtBounds:
+        """How much of a device's period may be doubtful, as was agreed with a payer at its end; else as is usual."""
+        versions = self._accounts.get(payer_id, ContractVersions())
+        of_period = [*versions.within(micros(period.start), micros(period.end))]
+        payer = parsed(Account, of_period[-1].body).payer if of_period else None
+        return DoubtBounds() if payer is None else payer.doubts
 
     def time_zone_of(self, payer_id: str) -> str:
         """The time zone of a payer, which never changes; UTC of one of which no publication that says it can be used.

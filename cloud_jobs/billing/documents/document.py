@@ -235,6 +235,7 @@ def _certificates(summary: CertificateSummary) -> Document:
         "devices_by_state": dict(summary.devices_by_state),
         "digest": summary.digest,
         "decisions": [*summary.decisions],
+        "doubtful": [*summary.doubtful],
     }
 
 

@@ -320,7 +320,8 @@ def _certificates(
         for turn in range(max(len(payers_of[device]) for device in devices)):
             asked = {device: payers_of[device][turn] for device in devices if turn < len(payers_of[device])}
             spans = {device: payer.spans[device] for device, payer in asked.items()}
-            made = certificates_of_spans(lake, snapshot, spans)
+            bounds = {device: payer.payer.doubts for device, payer in asked.items()}
+            made = certificates_of_spans(lake, snapshot, spans, bounds)
             found.update(((asked[device].id, device), one) for device, one in made.items())
     return found
 

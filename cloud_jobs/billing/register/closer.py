@@ -29,8 +29,8 @@ from cloud_jobs.billing.register.rows import (
     taxes_text,
 )
 
-_MAX_DECISIONS: Final = 20
-"""So many decisions are named by a closing and its documents; the certificates name them all."""
+_MAX_NAMED: Final = 20
+"""So many decisions and doubts are named by a closing and its documents; the certificates name them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,20 +118,28 @@ def _noticed(contract: PayerContract, certificates: Sequence[DeviceCertificate],
         refused_fences=fences.refused,
         # of a whole month nobody takes it for less
         once_a_period=() if contract.period.is_of_whole_months else contract.once_a_period,
+        unreadable=sum(one.observed.faults for one in certificates),
+        doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
     )
 
 
 def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
-    """The decisions that certificates rest on, in words, so many that a page can hold them."""
+    """The decisions that certificates rest on, in words."""
     # of many devices: a fleet that was sold is closed device by device
-    found = [(one, one.decision) for one in certificates if one.decision is not None]
-    named = [
-        f"{one.tenant}/{one.device}: {one.stated_state.value}, closed by {made.decided_by}"
-        f" (decision {made.number}): {made.reason}"
-        for one, made in found[:_MAX_DECISIONS]
-    ]
-    more = len(found) - _MAX_DECISIONS
-    return (*named, f"and {more:,} more, as their certificates say") if more > 0 else tuple(named)
+    return _named(
+        [
+            f"{one.tenant}/{one.device}: {what}, closed by {made.decided_by} (decision {made.number}): {made.reason}"
+            for one in certificates
+            for what, made in ((one.stated_state.value, one.decision), ("doubts", one.accepted))
+            if made is not None
+        ]
+    )
+
+
+def _named(found: Sequence[str]) -> tuple[str, ...]:
+    """So many that a page can hold them."""
+    more = len(found) - _MAX_NAMED
+    return (*found[:_MAX_NAMED], *([f"and {more:,} more, as their certificates say"] if more > 0 else []))
 
 
 def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing:

@@ -55,6 +55,7 @@ def closing_head(
             devices_by_state=parties.devices_by_state,
             digest=closing.certificates_digest,
             decisions=parties.noticed.decisions,
+            doubtful=parties.noticed.doubtful,
         ),
         body_digest=body_digest,
         preceding=preceding,

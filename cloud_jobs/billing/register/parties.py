@@ -17,7 +17,8 @@ class Noticed(NamedTuple):
     """What a closing noticed that has no say in its sum: records that came again with another content, records of a
     clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
-    agreed by the period, where that is a part of a month."""
+    agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read, and `doubtful`
+    what that is of each device, in words."""
 
     conflicts: int = 0
     far_off: int = 0
@@ -26,14 +27,15 @@ class Noticed(NamedTuple):
     decisions: tuple[str, ...] = ()
     refused_fences: tuple[str, ...] = ()
     once_a_period: tuple[str, ...] = ()
+    unreadable: int = 0
+    doubtful: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Noticed:
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
-        found = json.loads(text)
-        texts = (tuple(found.get(name, ())) for name in ("decisions", "refused_fences", "once_a_period"))
-        numbers = (found.get(name, 0) for name in ("conflicts", "far_off", "late_positions", "former_rules"))
-        return cls(*numbers, *texts)
+        found, empty = json.loads(text), cls()
+        said = {name: found.get(name, getattr(empty, name)) for name in cls._fields}
+        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in said.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

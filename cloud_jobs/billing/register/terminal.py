@@ -43,6 +43,8 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "far_off": noticed.far_off,
         "late_positions": noticed.late_positions,
         "former_rules": noticed.former_rules,
+        "unreadable": noticed.unreadable,
+        "doubtful": [*noticed.doubtful],
         "decisions": [*noticed.decisions],
         "refused_fences": [*noticed.refused_fences],
     }
@@ -97,7 +99,12 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
                 f"{one.key.payer}: {noticed.former_rules:,} hours of its devices are metered by former fences, "
                 "track settings or engine, as their positions are erased"
             )
-        yield from (f"{one.key.payer}: {decision}" for decision in noticed.decisions)
+        if noticed.unreadable:
+            yield (
+                f"{one.key.payer}: {noticed.unreadable:,} messages of its devices could not be read by their agents; "
+                "they are in no sum, and the certificates say why"
+            )
+        yield from (f"{one.key.payer}: {words}" for words in (*noticed.doubtful, *noticed.decisions))
         if noticed.once_a_period:
             yield (
                 f"{one.key.payer}: once for these days: {', '.join(noticed.once_a_period)}; other days of the month, "

@@ -28,7 +28,9 @@ def test_the_counts_are_those_of_the_table(tmp_path: Path) -> None:
 
 def test_the_health_knows_nothing_before_the_query_runs_and_after_a_failure_until_a_micro_batch() -> None:
     metrics = IngestMetrics()
-    row = dict.fromkeys(("messages", "accepted", "duplicates", "malformed", "conflicts", "far_off", "disbelieved"), 0)
+    row = dict.fromkeys(
+        ("messages", "accepted", "duplicates", "malformed", "conflicts", "far_off", "disbelieved", "unreadable"), 0
+    )
 
     def healthy() -> bool | None:
         found: bool | None = metrics.health()["healthy"]

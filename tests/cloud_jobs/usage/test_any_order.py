@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
-from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.usage_in_force import rows_in_force
 from cloud_jobs.usage import groups, job, metering
@@ -322,7 +322,9 @@ def test_the_digest_of_each_row_is_that_of_what_it_says(lake: Lake) -> None:
     for row in newest(lake):
         rests_on = row["seq_ranges"], row["fence_version"], row["engine_version"]
         names, hour = (row["tenant"], row["device"]), round(row["hour"].timestamp()) // 3600
-        assert row["digest"] == row_digest(names, hour, row["zone"], [row[name] for name in QUANTITIES], rests_on)
+        amounts, observed = ([row[name] for name in of] for of in (QUANTITIES, OBSERVED))
+        said = {"observed": observed, "unreadable": row["unreadable"]}
+        assert row["digest"] == row_digest(names, hour, row["zone"], amounts, rests_on, **said)
 
 
 def engine_versions(lake: Lake) -> set[int]:
