@@ -39,8 +39,8 @@ def usage_rows(
 ) -> pa.Table:
     """The usage in force at a snapshot, of hours that have a moment between the two, both included.
 
-    One row of USAGE for each tenant, device, hour and zone (or of one zone), in their order; all of its columns, or some
-    with the key and the commit number. Raises LakeError, also for two rows of one key and one commit that differ.
+    One row of USAGE for each tenant, device, hour and zone (or of one `zone`), in their order; all of its columns, or
+    some with the key and the commit number. Raises LakeError, also for two rows of one key and one commit that differ.
     """
     empty = TABLES["usage"].schema.empty_table().select([*columns])
     if not devices:

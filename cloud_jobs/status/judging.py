@@ -95,8 +95,8 @@ def _of_unreadable(status: CentreStatus, max_percent: float) -> Iterator[str]:
     batch = status.newest_batch
     if batch is not None and batch["unreadable"] * 100 > max_percent * batch["records"]:
         yield (
-            f"{batch['unreadable']:,} of {batch['records']:,} records of the newest micro-batch are messages that agents"
-            f" could not read, in no bill: {batch['unreadable_of']}"
+            f"{batch['unreadable']:,} of {batch['records']:,} records of the newest micro-batch are messages that"
+            f" agents could not read, in no bill: {batch['unreadable_of']}"
         )
 
 

@@ -117,7 +117,7 @@ class DeviceCertificate:
     counts: DeviceCounts = field(default_factory=DeviceCounts)
     decision: Decision | None = None
     settled_at: datetime | None = None
-    observed: Observed = Observed()
+    observed: Observed = _NOTHING
     doubts: tuple[str, ...] = ()
     accepted: Decision | None = None
 

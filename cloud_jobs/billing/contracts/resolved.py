@@ -35,6 +35,7 @@ from cloud_jobs.billing.contracts.published import (
     DeviceNumbers,
     TariffFacts,
     facts_of,
+    parsed,
     usable_contract,
 )
 from cloud_jobs.billing.contracts.versions import (

@@ -1,0 +1,147 @@
+"""What agents could not read is in no sum, and seen by whoever bills: no period full of it is final unasked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.certificates import Observed, certificates_from
+from cloud_jobs.billing.contracts import DoubtBounds
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshots import take_snapshot
+from telemetry import NO_FAULTS, RAW_REASONS
+from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
+from tests.cloud_jobs.billing.register.observed_lake import (
+    Said,
+    accept,
+    close,
+    compared,
+    drive,
+    observed_lake,
+    own_tracks,
+    run,
+    take,
+)
+
+
+def certificate(billed: BilledLake, period: str = "2026-01", name: str = "van") -> dict[str, Any]:
+    days, of = BillingPeriod.parse(period, "Europe/Berlin"), TenantDevice("acme", name)
+    return certificates_from(billed.lake, take_snapshot(billed.lake, NOW), [of], days)[of].document()
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    """Of the car all could be read."""
+    made = observed_lake(tmp_path)
+    take(made, drive(range(30)), "car")
+    return made
+
+
+def test_a_day_in_a_phones_own_format_is_final_for_nobody(billed: BilledLake) -> None:
+    take(billed, own_tracks(range(60)))
+    found = close(billed)
+    assert (found["outcome"], found["unreadable"]) == ("provisional", 60)
+    assert found["reasons"] == ["acme/van: none of its messages could be read: wrong-fields 60"]
+    said = certificate(billed)
+    assert (said["state"], said["messages"], said["unreadable"]) == ("complete", 0, {"wrong-fields": 60})
+    outcome, comparisons = compared(billed)
+    assert outcome != "equal"
+    assert [(one["place"], one["found"], one["note"]) for one in comparisons if "could not be read" in one["name"]] == [
+        ("all devices", 60, "of 1 devices; in no sum"),
+        ("acme/van", 60, "wrong-fields 60"),
+    ]
+
+
+def test_who_accepts_it_is_named_and_what_comes_later_is_not_accepted(billed: BilledLake) -> None:
+    first = take(billed, [*drive(range(60)), *own_tracks(range(60, 63))])
+    (reason,) = close(billed)["reasons"]
+    assert reason == "acme/van: 3 of 63 messages could not be read (4.76 %, 1 % are accepted): wrong-fields 3"
+    made = accept(billed)
+    assert made.exit_code == 0, made.output
+    assert "the doubts on acme/van are accepted" in " ".join(made.stdout.split())
+    found = close(billed)
+    assert (found["outcome"], found["reasons"]) == ("final", [])
+    assert found["decisions"] == ["acme/van: doubts, closed by A. Clerk (decision 1): known"]
+    assert found["doubtful"] == [reason]
+    assert certificate(billed)["accepted"]["accepts"] == {"raw_alone": 0, "unreadable": 3}
+    shown = json.loads(run(billed, "bill", "issue", "--period", "2026-01", "--by", "A. Clerk", "--json").stdout)
+    (document,) = shown["documents"]
+    printed = json.loads(run(billed, "bill", "show", document["number"], "--json").stdout)
+    assert printed["certificates"]["doubtful"] == [reason]
+    # a message more that nobody could read is not what was accepted
+    take(billed, own_tracks([70]), first=first)
+    assert close(billed)["outcome"] == "provisional"
+    assert accept(billed).exit_code == 0
+    assert close(billed)["outcome"] == "final"
+    assert run(billed, "decisions", "withdraw", "2", "--by", "A. Clerk", "--reason", "a mistake").exit_code == 0
+    assert close(billed)["outcome"] == "provisional"
+
+
+@pytest.mark.parametrize("kind", ["open", "silent"])
+def test_a_decision_on_something_else_accepts_no_doubt(billed: BilledLake, kind: str) -> None:
+    take(billed, own_tracks(range(60)))
+    refused = accept(billed, "--closes", kind)
+    assert refused.exit_code == 1
+    assert close(billed)["outcome"] == "provisional"
+
+
+def test_where_nothing_is_doubtful_nothing_can_be_accepted_beforehand(billed: BilledLake) -> None:
+    first = take(billed, drive(range(60)))
+    refused = accept(billed, "--closes", "doubts")
+    assert refused.exit_code == 1
+    assert "no doubt has to be accepted" in " ".join(refused.output.split())
+    take(billed, own_tracks(range(60, 90)), first=first)
+    assert close(billed)["outcome"] == "provisional"
+
+
+def test_a_payer_may_agree_on_another_share(tmp_path: Path) -> None:
+    made = observed_lake(tmp_path, doubts={"unreadable_percent": "5"})
+    take(made, drive(range(3)), "car")
+    take(made, [*drive(range(60)), *own_tracks(range(60, 63))])
+    found = close(made)
+    assert (found["outcome"], found["unreadable"]) == ("final", 3)
+    assert found["doubtful"] == []
+    assert "3 messages of its devices could not be read" in run(made, "bill", "close", "--period", "2026-01").stdout
+
+
+def test_a_garage_and_topics_of_nobody_are_no_faults_while_something_is_read(billed: BilledLake) -> None:
+    no_fix = b'{"time": 1767607200000, "latitude": null, "longitude": null}'
+    first = take(billed, [*drive(range(3)), *(Said(9 + n, no_fix) for n in range(50)), Said(70, b"x", "vehicle/can")])
+    assert close(billed)["outcome"] == "final"
+    assert certificate(billed)["unreadable"] == {"no-fix": 50, "unknown-topic": 1}
+    # on the day before everything went to a topic that nobody reads
+    take(billed, [Said(n - 1500, b"x", "owntracks/me/phone") for n in range(50)], first=first)
+    assert close(billed, "2026-01-05")["outcome"] == "final"
+    assert close(billed, "2026-01-04")["reasons"] == ["acme/van: none of its messages could be read: unknown-topic 50"]
+
+
+def test_what_is_too_large_for_a_record_could_not_be_read_either(billed: BilledLake) -> None:
+    take(billed, [*drive(range(10)), Said(11, b"x" * (1 << 20) + b"x"), Said(12, b"x" * (2 << 20), "vehicle/can")])
+    assert certificate(billed)["unreadable"] == {"too-large": 1, "unknown-topic": 1}
+    assert close(billed)["outcome"] == "provisional"
+
+
+def test_a_period_counts_the_quarters_of_its_own_days(billed: BilledLake) -> None:
+    # midnight in Berlin is at 23:00 UTC: 13 hours after the first message
+    take(billed, [*drive(range(30)), *own_tracks([780 - 1, 780, 780 + 1]), *drive(range(800, 830))])
+    assert certificate(billed, "2026-01-05")["unreadable"] == {"wrong-fields": 1}
+    assert certificate(billed, "2026-01-06")["unreadable"] == {"wrong-fields": 2}
+
+
+counts = st.lists(st.tuples(st.sampled_from(RAW_REASONS), st.integers(1, 1000)), max_size=4, unique_by=lambda it: it[0])
+
+
+@given(st.integers(0, 1000), counts, st.integers(0, 100))
+def test_no_share_beyond_the_bound_goes_without_a_doubt(
+    messages: int, raw: list[tuple[str, int]], percent: int
+) -> None:
+    faults = sum(count for reason, count in raw if reason not in NO_FAULTS)
+    found = Observed(messages, tuple(sorted(raw))).doubts(DoubtBounds.model_validate({"unreadable_percent": percent}))
+    expected = faults > (messages + faults) * percent / 100 or (bool(raw) and not messages)
+    assert bool(found) == expected
