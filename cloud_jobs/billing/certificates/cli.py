@@ -97,14 +97,8 @@ def close_device(
     kinds = {one: closes or _to_close(stated[one]) for one in named}
     faults = contracts.not_paid_for(days)
     for one, kind in kinds.items():
-        is_now = stated[one].stated_state.value
-        if kind is ClosedState.DOUBTS:
-            if not stated[one].doubts:
-                faults.setdefault(one, "of its messages enough could be read: no doubt has to be accepted")
-        elif kind is None:
-            faults.setdefault(one, f"it is {is_now}: nothing has to be decided")
-        elif not kind.closes(is_now):
-            faults.setdefault(one, f"it is {is_now}, which `--closes {kind.value}` does not close")
+        if fault := _undecidable(stated[one], kind):
+            faults.setdefault(one, fault)
     if faults:
         raise _refused(faults, len(named))
     closed = {one: kind for one, kind in kinds.items() if kind is not None}
@@ -175,6 +169,16 @@ def _to_close(stated: DeviceCertificate) -> ClosedState | None:
     """What has to be decided on a device: first what is missing of it."""
     kind = _CLOSED_BY.get(stated.stated_state) if stated.decision is None else None
     return kind or (ClosedState.DOUBTS if stated.doubts else _CLOSED_BY.get(stated.stated_state))
+
+
+def _undecidable(stated: DeviceCertificate, kind: ClosedState | None) -> str:
+    """Why a device has nothing that a decision of this kind closes; "": it has."""
+    is_now = stated.stated_state.value
+    if kind is ClosedState.DOUBTS:
+        return "" if stated.doubts else "enough of its messages could be read: no doubt has to be accepted"
+    if kind is None:
+        return f"it is {is_now}: nothing has to be decided"
+    return "" if kind.closes(is_now) else f"it is {is_now}, which `--closes {kind.value}` does not close"
 
 
 def _say_closed(
