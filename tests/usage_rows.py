@@ -102,7 +102,7 @@ def _name(row: Mapping[str, Any]) -> TenantDevice:
 
 
 def _reason(row: Mapping[str, Any]) -> int:
-    return REASONS.index(row.get("reason", OTHER_REASON)) if row.get("kind") == "raw" else NOT_RAW
+    return REASONS.index(row.get("text") or OTHER_REASON) if row.get("kind") == "raw" else NOT_RAW
 
 
 def _float(value: float | None) -> float:

@@ -101,8 +101,8 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
             )
         if noticed.unreadable:
             yield (
-                f"{one.key.payer}: {noticed.unreadable:,} messages of its devices could not be read by their agents; "
-                "they are in no sum, and the certificates say why"
+                f"{one.key.payer}: messages of its devices that could not be read, and are in no sum: "
+                f"{noticed.unreadable:,}"
             )
         yield from (f"{one.key.payer}: {words}" for words in (*noticed.doubtful, *noticed.decisions))
         if noticed.once_a_period:

@@ -16,10 +16,11 @@ from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.reference_files import read_reference
+from edge_agent.intake.parse import parse_message
 from geo.reference.fences import published_fences
 from geo.spatial import TrackSettings
 from simulator import drive, write_folder
-from simulator.messages import journal_entry
+from simulator.messages import VehicleMessage, journal_entry
 from telemetry import IntervalSet
 from tests.cloud_jobs.publications import row_of
 from tests.example_fleet import EPOCHS, TENANT, example_scenario
@@ -87,6 +88,10 @@ class PageLake:
         derive(self.lake, "usage", [row | {"computed_at": NOW, "day": row["hour"].date()} for row in usage], states)
 
 
+def _reason(message: VehicleMessage) -> str:
+    return parse_message(message.topic, message.payload)[0].malformed
+
+
 def _records() -> dict[str, list[Row]]:
     """The records of each vehicle, in the order in which it made them."""
     made: defaultdict[str, list[Row]] = defaultdict(list)
@@ -97,6 +102,6 @@ def _records() -> dict[str, list[Row]]:
             {name: entry["content"].get(name) for name in PARTS}
             | {"tenant": TENANT, "device": message.device, "epoch": EPOCHS[message.device], "seq": len(of_device) + 1}
             | {"kind": entry["kind"], "device_time": moment, "device_date": moment.date(), "received_at": moment}
-            | {"region": SCENARIO.vehicles[0].region}
+            | {"region": SCENARIO.vehicles[0].region, "text": _reason(message) if entry["kind"] == "raw" else None}
         )
     return dict(made)

@@ -107,7 +107,7 @@ def test_a_payer_may_agree_on_another_share(tmp_path: Path) -> None:
     found = close(made)
     assert (found["outcome"], found["unreadable"]) == ("final", 3)
     assert found["doubtful"] == []
-    assert "3 messages of its devices could not be read" in run(made, "bill", "close", "--period", "2026-01").stdout
+    assert "that could not be read, and are in no sum: 3" in run(made, "bill", "close", "--period", "2026-01").stdout
 
 
 def test_a_garage_and_topics_of_nobody_are_no_faults_while_something_is_read(billed: BilledLake) -> None:
