@@ -22,9 +22,10 @@ from cloud_jobs.usage.device_group import DeviceGroup, group_records
 from cloud_jobs.usage.groups import record_files
 from cloud_jobs.usage.metering import MeterRules, meter_table, track_of
 from cloud_jobs.usage.reading import Arrays, Devices
-from cloud_jobs.usage.touched_hours import device_hours
+from cloud_jobs.usage.touched_hours import MOST_HOURS, device_hours
 from geo.reference.fences import published_fences
 from geo.spatial import ENGINE_VERSION, OUTSIDE, TrackSettings
+from geo.spatial.ragged import Ints
 
 MAX_HOURS: Final = 31 * 24 + 1
 """The most hours that are computed again at once: those of a month, also of one in which clocks are put back."""
@@ -85,12 +86,19 @@ def _records(
     numbers = np.unique([(hour - _EPOCH) // timedelta(hours=1) for hour in hours])
     margin = timedelta(milliseconds=tracks.margin_ms) + timedelta(hours=1)
     with lake.damage_as_error("records"):
-        stored = stored.of_days((min(hours) - margin).date(), (max(hours) + margin).date())
+        first = min(hours) - max(margin, timedelta(hours=MOST_HOURS))
+        stored = stored.of_days(first.date(), (max(hours) + margin).date())
         stored = stored.between("ingest_number", high=snapshot.covers)
         stored = stored.between("device", device.device, device.device).between("tenant", device.tenant, device.tenant)
         group = DeviceGroup((device,), (0, snapshot.covers), (), (), tuple(record_files(stored)), (), {})
         touched = device_hours(np.zeros(len(numbers), np.int64), numbers)
-        return group_records(lake.files("records"), Devices([device]), group, touched, tracks)
+        before = device_hours(np.zeros(len(numbers) * MOST_HOURS, np.int64), _hours_before(numbers))
+        return group_records(lake.files("records"), Devices([device]), group, touched, tracks, before=before)
+
+
+def _hours_before(numbers: Ints) -> Ints:
+    """All hours in which a gap may begin that ends in one of these."""
+    return (numbers[:, None] - np.arange(1, MOST_HOURS + 1)).reshape(-1)
 
 
 def _box(records: Arrays, tracks: TrackSettings) -> TrackBox | None:

@@ -48,6 +48,7 @@ def compare_usage(
         note = "their way is not metered; their bytes are"
         yield Comparison(Station.USAGE, "positions that came after an erasure", place, None, used.late_positions, note)
     yield from _unreadable(used, place)
+    yield from _unknown(used, place)
     note = "; ".join(used.damaged[:3])
     yield Comparison(
         Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
@@ -75,6 +76,21 @@ def _unreadable(used: CountedUsage, place: str) -> Iterator[Comparison]:
                 ", ".join(f"{reason} {of:,}" for reason, of in used.observed[one].unreadable),
             )
             for one, count in sorted(faults.items(), key=lambda item: (-item[1], item[0]))
+        ]
+    )
+
+
+def _unknown(used: CountedUsage, place: str) -> Iterator[Comparison]:
+    """Ways that nobody knows, as beelines: they are in no sum."""
+    name = "unknown ways, beeline in mm"
+    ways = {device: one.unknown_mm for device, one in used.observed.items() if one.unknown_mm}
+    if not ways:
+        return
+    yield Comparison(Station.USAGE, name, place, None, sum(ways.values()), f"of {len(ways):,} devices; in no sum")
+    yield from named(
+        [
+            Comparison(Station.USAGE, name, f"{one.tenant}/{one.device}", None, mm, used.observed[one].unknown)
+            for one, mm in sorted(ways.items(), key=lambda item: (-item[1], item[0]))
         ]
     )
 

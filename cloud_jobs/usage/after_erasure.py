@@ -28,6 +28,15 @@ WHOLE_COLUMNS: Final = ("seq_ranges", "events", "content_bytes", "unreadable", *
 """What is taken of a row in force."""
 
 
+_COUNTED_LATE: Final = {
+    "events": "is_event",
+    "content_bytes": "content_bytes",
+    "messages": "is_readable",
+    "positions": "is_position",
+}
+"""What a late record adds to, and the array that says how much."""
+
+
 class WholeRow(NamedTuple):
     """What is in force of a device hour: WHOLE_COLUMNS."""
 
@@ -36,6 +45,12 @@ class WholeRow(NamedTuple):
     content_bytes: Sequence[int] = (0,) * QUARTERS
     unreadable: str | None = None
     messages: Sequence[int] | None = None
+    positions: Sequence[int] | None = None
+    driven_ms: Sequence[int] | None = None
+    unknown_ms: Sequence[int] | None = None
+    unknown_mm: Sequence[int] | None = None
+    inferred_entries: Sequence[int] | None = None
+    inferred_crossings: Sequence[int] | None = None
 
 
 class _LateRow(NamedTuple):
@@ -66,15 +81,13 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
         if not len(at):
             continue
         quarter = late["t_ms"][at] % HOUR_MS // QUARTER_MS
+        # the ways stay as they are
         quantities = {
-            name: np.array(before or (0,) * QUARTERS, np.int64)
-            + np.bincount(quarter, late[column][at], QUARTERS).astype(np.int64)
-            for name, column, before in (
-                ("events", "is_event", whole.events),
-                ("content_bytes", "content_bytes", whole.content_bytes),
-                ("messages", "is_readable", whole.messages),
-            )
+            name: np.array(getattr(whole, name) or (0,) * QUARTERS, np.int64)
+            for name in ("events", "content_bytes", *OBSERVED)
         }
+        for name, column in _COUNTED_LATE.items():
+            quantities[name] += np.bincount(quarter, late[column][at], QUARTERS).astype(np.int64)
         unreadable = _unreadable(whole.unreadable, quarter, late["reason"][at])
         rows.append(_LateRow(device, hour, WHOLE_DEVICE, _joined(whole, late, at), quantities, unreadable))
         # a segment needs the fixes around it, and those are gone

@@ -18,7 +18,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.stored_files import Range
 from cloud_jobs.usage.after_erasure import LATE_COLUMNS, WHOLE_COLUMNS, WholeRow, meter_late
-from cloud_jobs.usage.following import Stamp, columns_in_force, rows_to_follow, stamped, usage_in_force
+from cloud_jobs.usage.following import Stamp, columns_in_force, position_hours, rows_to_follow, stamped, usage_in_force
 from cloud_jobs.usage.metering import MeterRules, meter
 from cloud_jobs.usage.reading import (
     METERED_COLUMNS,
@@ -37,13 +37,15 @@ from cloud_jobs.usage.touched_hours import (
     computable,
     device_hours,
     hour_of,
+    hours_after,
+    hours_before,
     is_in_order,
     near_changes,
     touched_by,
     with_margin,
 )
 from geo.spatial import TrackSettings
-from geo.spatial.ragged import Ints, distinct
+from geo.spatial.ragged import Bools, Ints, distinct
 
 _NEVER_MS: Final = -(1 << 62)
 
@@ -90,11 +92,18 @@ def compute_group(
 
     def compute(group: DeviceGroup) -> GroupResult:
         devices = Devices(group.names)
-        touched, late = _touched(records_folder, devices, group, rules)
-        made, too_late = [], 0
+        hours, late = _touched(records_folder, devices, group, rules)
+        touched, made, too_late = hours.all, [], 0
         if len(touched):
             metering = _meter_rules(rules.features, rules.settings)
-            metered = meter(group_records(records_folder, devices, group, touched, rules.settings), metering)
+            known = distinct(np.concatenate([position_hours(usage_folder, devices, group.usage, touched), hours.moved]))
+            # a gap is of the hour in which it ends, and known from the fixes at both ends
+            following = hours_after(known, hours.moved)
+            touched = distinct(np.concatenate([touched, following[hours.are_computable(following)]]))
+            records = group_records(
+                records_folder, devices, group, touched, rules.settings, before=hours_before(known, touched)
+            )
+            metered = meter(records, metering)
             in_force = usage_in_force(usage_folder, devices, group.usage, touched)
             made.append(rows_to_follow(metered, in_force, devices.names, metering.versions, stamp))
         if len(late):
@@ -113,7 +122,15 @@ def compute_group(
     return compute
 
 
-def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> tuple[Ints, Ints]:
+class _TouchedHours(NamedTuple):
+    """The hours to compute; `moved`: those of them that have new positions."""
+
+    all: Ints
+    moved: Ints
+    are_computable: Callable[[Ints], Bools]
+
+
+def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> tuple[_TouchedHours, Ints]:
     """The hours to compute, and those with new records that are never computed again."""
     margin_ms = rules.settings.margin_ms
     wanted: dict[str, Range] = {"ingest_number": group.increment}
@@ -126,7 +143,13 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
     if rules.changes:
         keys = distinct(np.concatenate([keys, _of_changes(files, devices, group, rules)]))
     erased = np.array([group.erased_before_ms.get(name, _NEVER_MS) for name in devices.names], np.int64)
-    return keys[computable(keys, erased, margin_ms)], own[~computable(own, erased, margin_ms)]
+
+    def are_computable(hours: Ints) -> Bools:
+        return computable(hours, erased, margin_ms)
+
+    moved = distinct(device_hours(new["device"][fix], new["t_ms"][fix] // HOUR_MS))
+    hours = _TouchedHours(keys[are_computable(keys)], moved[are_computable(moved)], are_computable)
+    return hours, own[~are_computable(own)]
 
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:
@@ -162,10 +185,13 @@ def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: 
 
 
 def group_records(
-    files: FileSystem, devices: Devices, group: DeviceGroup, touched: Ints, settings: TrackSettings
+    files: FileSystem, devices: Devices, group: DeviceGroup, touched: Ints, settings: TrackSettings, *, before: Ints
 ) -> Arrays:
-    """The records of the touched hours and the fixes around them, each device's in the order of (epoch, seq)."""
-    needed = with_margin(touched, settings.margin_ms)
+    """The records of the touched hours and the fixes around them, each device's in the order of (epoch, seq).
+
+    `before`: hours whose fixes are needed too, where a gap may begin.
+    """
+    needed = distinct(np.concatenate([with_margin(touched, settings.margin_ms), before]))
     hours = hour_of(needed)
     first_ms, last_ms = int(hours.min()) * HOUR_MS, (int(hours.max()) + 1) * HOUR_MS - 1
     wanted: dict[str, Range] = {

@@ -8,20 +8,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.fs import FileSystem
 
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE
+from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE
 from cloud_jobs.lake.stored_files import Range, stored_rows
 from cloud_jobs.usage.basis import NO_RECORDS
 from cloud_jobs.usage.metering import Metered
 from cloud_jobs.usage.reading import Devices
-from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours, hour_of
+from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS, among, device_hours, hour_of
 from geo.spatial.ragged import Ints
 
 HOUR_US: Final = HOUR_MS * 1000
 _COLUMNS: Final = ("zone", "commit_number")
+_NONE: Final = np.zeros(0, np.int64)
 
 UsageKey = tuple[int, int, str]
 """The place of a device in its group, the hour since 1970, and the zone."""
@@ -83,6 +85,31 @@ def usage_in_force(
     found = columns_in_force(files, devices, paths, touched, ("digest", "rules_number", "seq_ranges"))
     # an hour has few zones, but a run has many hours: no more than these is kept
     return {key: RowInForce(digest, rules, ranges == NO_RECORDS) for key, (digest, rules, ranges) in found.items()}
+
+
+def position_hours(files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints) -> Ints:
+    """The device hours around the touched ones that have positions by what is in force, in order."""
+    hours = hour_of(touched)
+    limits = _moment(int(hours.min()) - MOST_HOURS), _moment(int(hours.max()) + MOST_HOURS)
+    whole = WHOLE_DEVICE, WHOLE_DEVICE
+    wanted: dict[str, Range] = {**devices.ranges, "hour": limits, "zone": whole}
+    keys, commits, counts = [_NONE], [_NONE], [_NONE]
+    for path in paths:
+        for rows in stored_rows(
+            files, "usage", path, ("tenant", "device", "hour", "commit_number", "positions"), wanted
+        ):
+            place = devices.places(rows)
+            mine = np.flatnonzero((place >= 0) & np.asarray(pc.is_valid(rows["positions"])))
+            found = rows.take(pa.array(mine))
+            keys.append(device_hours(place[mine], found["hour"].cast(pa.int64()).to_numpy() // HOUR_US))
+            commits.append(found["commit_number"].to_numpy())
+            quarters = np.asarray(pc.list_flatten(found["positions"]).to_numpy(), np.int64)
+            counts.append(quarters.reshape(len(mine), QUARTERS).sum(axis=1))
+    key, commit, count = map(np.concatenate, (keys, commits, counts))
+    order = np.lexsort((commit, key))
+    last = np.append(key[order][1:] != key[order][:-1], True)[: len(order)]
+    newest = order[last]
+    return np.asarray(key[newest[count[newest] > 0]], np.int64)
 
 
 def columns_in_force(

@@ -16,7 +16,7 @@ from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.stored_files import Range, StoredFiles
 from cloud_jobs.usage.device_group import DeviceGroup
 from cloud_jobs.usage.reading import RecordFile, count_devices
-from cloud_jobs.usage.touched_hours import HOUR_MS
+from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS
 
 MOST_RECORDS: Final = 1_000_000
 """About so many records a task holds at once; a device with more is a group by itself."""
@@ -54,8 +54,8 @@ def wanted_files(
     A new fix touches hours up to a margin away, and the fixes that have a say in those lie up to a margin further.
     """
     new = stored.between("ingest_number", *increment)
-    # an hour more for each margin: hours are computed and read whole
-    reach = timedelta(days=-(-2 * (margin_ms + HOUR_MS) // _DAY_MS))
+    # an hour more for each margin: hours are computed and read whole; and the hours at both ends of the longest gap
+    reach = timedelta(days=-(-(2 * (margin_ms + HOUR_MS) + MOST_HOURS * HOUR_MS) // _DAY_MS))
     days = {day for path in new.paths if (day := day_of(path)) is not None}
     changed = None
     if changes:

@@ -20,6 +20,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
 from cloud_jobs.published_fences import parsed
 from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts, unreadable_text
+from cloud_jobs.usage.gaps import Gaps, InferredEvents, driven, gaps_of, inferred
 from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS, device_hours, device_of, hour_of
 from geo.spatial import (
@@ -143,11 +144,13 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
     crossed = _share(records, rules, place[before[ends]], place[ends], gates)
     own = np.flatnonzero(touched)
     whole = _share(records, rules, own, own, np.full(len(own), rules.whole))
-    shares = ways, crossed, whole
+    unknown = _Unknown.of(records, rules, place, track)
+    shares = ways, crossed, whole, unknown.entered, unknown.passed
     rows = _Rows(
         distinct(np.concatenate([share.key[run_starts(share.key)] for share in shares if len(share.key)] or [ends]))
     )
-    way, crossing, record = (rows.slot(share) for share in shares)
+    way, crossing, record, entry, passage = (rows.slot(share) for share in shares)
+    gap, drove = rows.slot(unknown.gap), rows.slot(unknown.drove)
     return Metered(
         device=device_of(rows.keys // len(rules.names)).tolist(),
         hour=hour_of(rows.keys // len(rules.names)).tolist(),
@@ -160,10 +163,56 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
             rows.counts(record[records["is_event"][own]]),
             rows.totals(record, records["content_bytes"][own]),
         ),
-        observed=(rows.counts(record[records["is_readable"][own]]),),
+        observed=(
+            rows.counts(record[records["is_readable"][own]]),
+            rows.counts(record[records["is_position"][own]]),
+            rows.totals(drove, unknown.driven_ms),
+            rows.sums(gap, unknown.gaps.ms, 1.0),
+            rows.sums(gap, unknown.gaps.metres, 1000.0),
+            # of the zone or gate, and of the device as a whole
+            rows.counts(np.concatenate([entry, gap[unknown.made.entry_gap]])),
+            rows.counts(np.concatenate([passage, gap[unknown.made.crossing_gap]])),
+        ),
         unreadable=_unreadable(len(rows.keys), record, records["reason"][own]),
         seq_ranges=_seq_ranges(rows, shares, records),
     )
+
+
+class _Unknown(NamedTuple):
+    """What is not known of the ways, and beside it what was driven; shares of the device as a whole, and of zones and
+    gates that must have been entered or passed."""
+
+    gaps: Gaps
+    made: InferredEvents
+    gap: _Share
+    entered: _Share
+    passed: _Share
+    drove: _Share
+    driven_ms: Ints
+
+    @classmethod
+    def of(cls, records: Arrays, rules: MeterRules, place: Ints, track: Tracks) -> _Unknown:
+        touched = records["touched"][place]
+        gaps = gaps_of(track, touched)
+        made = inferred(track, gaps, rules.zones, rules.gates)
+        end, driven_ms = driven(track)
+        end, driven_ms = end[touched[end]], driven_ms[touched[end]]
+
+        def between(which: Ints, name: Ints) -> _Share:
+            return _share(records, rules, place[gaps.begin[which]], place[gaps.end[which]], name)
+
+        def of_whole(fix: Ints) -> _Share:
+            return _share(records, rules, place[fix], place[fix], np.full(len(fix), rules.whole))
+
+        return cls(
+            gaps,
+            made,
+            of_whole(gaps.end),
+            between(made.entry_gap, rules.of_zone[made.zone]),
+            between(made.crossing_gap, rules.of_gate[made.gate]),
+            of_whole(end),
+            driven_ms,
+        )
 
 
 def meter_table(
@@ -251,8 +300,9 @@ def _share(records: Arrays, rules: MeterRules, begin: Ints, end: Ints, name: Int
 def _seq_ranges(rows: _Rows, shares: Sequence[_Share], records: Arrays) -> list[str]:
     """What each row rests on: the records at both ends of its things."""
     row = [np.searchsorted(rows.keys, share.key) for share in shares]
-    pairs = [(at, record) for at, share in zip(row, shares, strict=True) for record in (share.begin, share.end)]
-    of, record = (np.concatenate(column) for column in zip(*pairs[:-1], strict=True))
+    pairs = [(at, share.begin) for at, share in zip(row, shares, strict=True)]
+    pairs += [(at, share.end) for at, share in zip(row, shares, strict=True) if share.end is not share.begin]
+    of, record = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return seq_range_texts(of, record, records["epoch"], records["seq"], len(rows.keys))
 
 

@@ -14,6 +14,8 @@ from cloud_jobs.fence_changes import FenceChange
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, expand, run_starts
 
 HOUR_MS: Final = 3_600_000
+MOST_HOURS: Final = 24
+"""So many hours a gap spans at most of which anything is known: what is longer is silence, and no way is seen in it."""
 _HOUR_BITS: Final = 22
 _BASE: Final = 1 << 10
 """Hours before 1970 that a margin may reach into; the days of records with a partition end before 2100."""
@@ -46,6 +48,20 @@ def with_margin(keys: Ints, margin_ms: int) -> Ints:
     """Device hours, and those around them whose fixes have a say in them."""
     reach, hour = -(-margin_ms // HOUR_MS), hour_of(keys)
     return _spans(device_of(keys), hour - reach, hour + reach)
+
+
+def hours_before(known: Ints, keys: Ints) -> Ints:
+    """Of device hours the last one before each that is among those `known` (in order), at most MOST_HOURS before it."""
+    at = np.searchsorted(known, keys) - 1
+    found = known[np.maximum(at, 0)] if len(known) else keys
+    return distinct(found[(at >= 0) & (keys - found <= MOST_HOURS)])
+
+
+def hours_after(known: Ints, keys: Ints) -> Ints:
+    """Of device hours the first one after each that is among those `known`, at most MOST_HOURS after it."""
+    at = np.searchsorted(known, keys, side="right")
+    found = np.append(known, keys[:1])[np.minimum(at, len(known))]
+    return distinct(found[(at < len(known)) & (found - keys <= MOST_HOURS)])
 
 
 def computable(keys: Ints, erased_before_ms: Ints, margin_ms: int) -> Bools:

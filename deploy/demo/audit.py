@@ -23,6 +23,7 @@ from deploy.demo.guarding import LockedOut
 from deploy.demo.proof import DemoProof
 from simulator.truth import (
     Made,
+    TrueUnknown,
     TrueUsage,
     Truth,
     content_bytes,
@@ -289,8 +290,11 @@ def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
     for row in sorted(_of_customers(lake.rows("usage").to_pylist()), key=lambda row: row["commit_number"]):
         newest[_name(names, row["tenant"], row["device"]), row["hour"].astimezone(UTC), row["zone"]] = row
     undated = _undated(lake, names)
-    ours = set()
+    ours: set[TrueUsage | TrueUnknown] = set()
     for (device, hour, zone), row in newest.items():
+        if zone == WHOLE_DEVICE:
+            ways = zip(*(row[name] for name in TrueUnknown._fields[2:]), strict=True)
+            ours |= {TrueUnknown(device, hour + n * _QUARTER, *one) for n, one in enumerate(ways) if any(one)}
         for number, amounts in enumerate(zip(*(row[name] for name in QUANTITIES), strict=True)):
             quarter = hour + number * _QUARTER
             one = TrueUsage(device, quarter, zone, *amounts)
@@ -299,7 +303,7 @@ def _usage(lake: Lake, truth: Truth, names: Names) -> tuple[int, int]:
             # The truth has no row for a quarter with nothing in it.
             if any(one[3:]):
                 ours.add(one)
-    theirs = {*truth.usage()}
+    theirs = {*truth.usage(), *truth.unknown()}
     return len(ours), len(ours ^ theirs)
 
 

@@ -7,6 +7,7 @@ from simulator.truth.charging import TrueCharge, TrueKey, TrueOwed, TrueTax, owe
 from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
 from simulator.truth.fence_versions import TrueFences
+from simulator.truth.gaps import TrueUnknown
 from simulator.truth.journal import TruePosition, position_of
 from simulator.truth.ledger import PostedCharge, TrueDocument, TrueLedger
 from simulator.truth.made import Made, content_bytes, made_canary, made_event, made_position, made_raw, made_signal
@@ -30,6 +31,7 @@ __all__ = [
     "TruePosition",
     "TrueQuarter",
     "TrueTax",
+    "TrueUnknown",
     "TrueUsage",
     "Truth",
     "TruthError",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from simulator.truth.charging import TrueOwed, owed_by
 from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
+from simulator.truth.gaps import TrueUnknown, unknown_of
 from simulator.truth.gates import TrueGate, read_gates
 from simulator.truth.journal import Entry, TruePosition, read_journal
 from simulator.truth.made import Made
@@ -108,6 +109,11 @@ class Truth:
     def usage(self) -> tuple[TrueUsage, ...]:
         """The usage of all devices, sorted by device, quarter and zone; computed once."""
         return self._usage
+
+    def unknown(self) -> tuple[TrueUnknown, ...]:
+        """What is not known of the ways of all devices, and what they drove, sorted by device and quarter."""
+        found = (unknown_of(one, self.positions(one), self._zones, self._gates) for one in self.devices)
+        return tuple(row for rows in found for row in rows)
 
     @property
     def payers(self) -> dict[str, TrueDays]:

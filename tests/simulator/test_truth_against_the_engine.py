@@ -11,14 +11,14 @@ import pytest
 from cloud_jobs.lake.schemas import QUANTITIES, WHOLE_DEVICE
 from simulator import Faults, Scenario, generated_scenario, read_recording, recorded_scenario
 from simulator.drive import Track
-from simulator.truth import TrueUsage, Truth
+from simulator.truth import TrueUnknown, TrueUsage, Truth
 from tests.simulator.runs import RECORDING, run_in
 from tests.usage_rows import metered_rows
 
 QUARTER = timedelta(minutes=15)
 
 
-def usage_by_the_engine(truth: Truth, fences: str) -> tuple[TrueUsage, ...]:
+def rows_by_the_engine(truth: Truth, fences: str) -> list[dict[str, Any]]:
     records = [
         {
             "device": device,
@@ -33,7 +33,14 @@ def usage_by_the_engine(truth: Truth, fences: str) -> tuple[TrueUsage, ...]:
         for seq, fix in enumerate(truth.positions(device), 1)
     ]
     features = [json.dumps(feature) for feature in json.loads(fences)["features"]]
-    return tuple(sorted(quarters_of(metered_rows(records, features))))
+    return metered_rows(records, features)
+
+
+def unknown_in(rows: Iterable[Mapping[str, Any]]) -> Iterator[TrueUnknown]:
+    for row in rows:
+        for number, amounts in enumerate(zip(*(row[name] for name in TrueUnknown._fields[2:]), strict=True)):
+            if row["zone"] == WHOLE_DEVICE and any(amounts):
+                yield TrueUnknown(row["device"], row["hour"] + number * QUARTER, *amounts)
 
 
 def quarters_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[TrueUsage]:
@@ -70,4 +77,6 @@ def test_a_recorded_track_is_metered_the_same(tmp_path: Path) -> None:
 def check(scenario: Scenario, track: Track | None, folder: Path) -> None:
     truth = run_in(folder, scenario, track)
     found = [row for row in truth.usage() if row.zone != WHOLE_DEVICE]
-    assert_same(found, usage_by_the_engine(truth, (folder / "fences.geojson").read_text()))
+    rows = rows_by_the_engine(truth, (folder / "fences.geojson").read_text())
+    assert_same(found, sorted(quarters_of(rows)))
+    assert sorted(unknown_in(rows)) == sorted(truth.unknown())

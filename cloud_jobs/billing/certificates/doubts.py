@@ -1,4 +1,5 @@
-"""Why the sum of a period may be wrong although every record of it came: what could not be read. Pure.
+"""Why the sum of a period may be wrong although every record of it came: what could not be read, and where it is not
+known which way a device went. Pure.
 
 Doubts are judged by the bounds of the payer's contract. One decision accepts all of them, as they were when it was
 made: what is more than that is a doubt again.
@@ -15,10 +16,19 @@ from telemetry import NO_FAULTS
 class Observed(NamedTuple):
     """What usage says of a device and period beside what is metered.
 
-    `messages`: of the contract, that could be read. `unreadable`: those that are carried raw, by reason, sorted.
+    `messages`: of the contract, that could be read, and `positions` of them. `driven_ms`: of segments that were driven.
+    `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`,
+    `inferred_crossings`: what must have happened in them. `unreadable`: messages that are carried raw, by reason,
+    sorted.
     """
 
     messages: int = 0
+    positions: int = 0
+    driven_ms: int = 0
+    unknown_ms: int = 0
+    unknown_mm: int = 0
+    inferred_entries: int = 0
+    inferred_crossings: int = 0
     unreadable: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -30,11 +40,28 @@ class Observed(NamedTuple):
     def amounts(self) -> dict[str, int]:
         """What a decision accepts: it covers what is in none of these more than it was then."""
         raw = sum(count for _, count in self.unreadable)
-        return {"unreadable": self.faults, "raw_alone": 0 if self.messages else raw}
+        names = "unknown_ms", "unknown_mm", "inferred_entries", "inferred_crossings"
+        unknown = {name: getattr(self, name) for name in names}
+        return {"unreadable": self.faults, "raw_alone": 0 if self.messages else raw, **unknown}
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {"messages": self.messages, "unreadable": dict(self.unreadable)}
+        return self._asdict() | {"unreadable": dict(self.unreadable)}
+
+    @property
+    def unknown(self) -> str:
+        """What is not known of the way, in words; "" if all is."""
+        if not self.unknown_mm:
+            return ""
+        made = "".join(
+            f", {count:,} {one if count == 1 else many} inferred"
+            for count, one, many in (
+                (self.inferred_entries, "entry", "entries"),
+                (self.inferred_crossings, "crossing", "crossings"),
+            )
+            if count
+        )
+        return f"{_km(self.unknown_mm)} and {_clock(self.unknown_ms)} of the way are unknown{made}"
 
     def doubts(self, bounds: DoubtBounds) -> tuple[str, ...]:
         """Why a sum of the period may be wrong, each in words; none if all is within the bounds."""
@@ -45,4 +72,17 @@ class Observed(NamedTuple):
         elif self.faults * 100 > bounds.unreadable_percent * total:
             share = f"{self.faults * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"
             found.append(f"{self.faults:,} of {total:,} messages could not be read ({share}): {reasons}")
+        drove_ms = self.driven_ms + self.unknown_ms
+        if self.unknown_ms * 100 > bounds.unknown_percent * drove_ms:
+            share = f"{self.unknown_ms * 100 / drove_ms:.2f} % of the driven time, {bounds.unknown_percent:f} % are"
+            found.append(f"{self.unknown} ({share} accepted)")
         return tuple(found)
+
+
+def _km(mm: int) -> str:
+    return f"{mm / 1_000_000:.2f} km"
+
+
+def _clock(ms: int) -> str:
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} h"

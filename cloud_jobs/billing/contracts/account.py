@@ -29,10 +29,12 @@ from geo.reference.moments import Moment
 class DoubtBounds(Contract):
     """How much of a device's period may be doubtful; beyond that a closing is provisional until somebody decides.
 
-    `unreadable_percent`: of the messages of the contract's topics, those that could not be read.
+    `unreadable_percent`: of the messages of the contract's topics, those that could not be read. `unknown_percent`: of
+    the driven time, that of gaps in which the device moved.
     """
 
     unreadable_percent: Percent = Decimal(1)
+    unknown_percent: Percent = Decimal(5)
 
 
 class Payer(Contract):

@@ -236,6 +236,7 @@ def _certificates(summary: CertificateSummary) -> Document:
         "digest": summary.digest,
         "decisions": [*summary.decisions],
         "doubtful": [*summary.doubtful],
+        "unknown": summary.unknown,
     }
 
 

@@ -50,10 +50,11 @@ class CertificateSummary:
     """How many devices are in which state of completeness, and the SHA-256 (hex) of all their certificates.
 
     `decisions`: of devices that a person closed, each in words, with who decided and why. `doubtful`: what of some
-    devices is not known, in words.
+    devices is not known, in words. `unknown`: what stands on no line for that reason, in words; "": nothing.
     """
 
     devices_by_state: Mapping[str, int]
     digest: str
     decisions: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
+    unknown: str = ""

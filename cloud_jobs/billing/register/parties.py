@@ -17,8 +17,9 @@ class Noticed(NamedTuple):
     """What a closing noticed that has no say in its sum: records that came again with another content, records of a
     clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
-    agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read, and `doubtful`
-    what that is of each device, in words."""
+    agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read;
+    `unknown`: the beeline (mm) of gaps, and `inferred` entries and crossings in them; `doubtful`: what of a device is
+    beyond the bounds, in words."""
 
     conflicts: int = 0
     far_off: int = 0
@@ -28,6 +29,8 @@ class Noticed(NamedTuple):
     refused_fences: tuple[str, ...] = ()
     once_a_period: tuple[str, ...] = ()
     unreadable: int = 0
+    unknown_mm: int = 0
+    inferred: int = 0
     doubtful: tuple[str, ...] = ()
 
     @classmethod
@@ -36,6 +39,12 @@ class Noticed(NamedTuple):
         found, empty = json.loads(text), cls()
         said = {name: found.get(name, getattr(empty, name)) for name in cls._fields}
         return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in said.items()})
+
+
+def unknown_text(unknown_mm: int, inferred: int) -> str:
+    """What stands on no line, as it is not known which way devices went."""
+    made = f", {inferred:,} entries and crossings inferred" if inferred else ""
+    return f"ways of its devices that are unknown, and in no sum: {unknown_mm / 1_000_000:.2f} km of beeline{made}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_jobs.lake.schemas import QUANTITIES
+from cloud_jobs.lake.schemas import QUANTITIES, WHOLE_DEVICE
 from geo.spatial import TrackRule, TrackSettings
-from simulator.truth import TrueUsage, content_bytes, made_event, made_position, made_signal
+from simulator.truth import TrueUnknown, TrueUsage, content_bytes, made_event, made_position, made_signal
+from simulator.truth.gaps import unknown_of
 from simulator.truth.gates import TrueGate, read_gates
 from simulator.truth.journal import TruePosition
 from simulator.truth.made import Made
@@ -76,6 +77,31 @@ def test_every_quantity_of_every_quarter_is_the_truth_s(
     features = [json.dumps(feature) for feature in TOWN]
     rows = metered_rows(records(made, positions), features, TrackSettings(rule=rule))
     assert sorted(by_quarters(rows)) == sorted(truth)
+
+
+waits = st.sampled_from([60, 299, 301, 900, 3_599, 3_600, 7_000, 40_000, 86_400, 90_000])
+far = st.integers(-60, 60)
+leaps = st.lists(st.tuples(waits, far, far, st.sampled_from(["fix", "fix", "fix", "event"])), min_size=1, max_size=20)
+
+
+@given(leaps)
+def test_what_is_unknown_of_each_quarter_is_unknown_to_the_truth(
+    town: tuple[Zones, tuple[TrueGate, ...]], moved: list[tuple[int, int, int, str]]
+) -> None:
+    zones, gates = town
+    made, positions = journal(moved)
+    rows = metered_rows(records(made, positions), [json.dumps(feature) for feature in TOWN])
+    assert sorted(unknown_in(rows)) == unknown_of("d", positions, zones, gates)
+    inferred = [row for row in rows if row["zone"] != WHOLE_DEVICE and any(row["inferred_entries"])]
+    whole = [sum(row["inferred_entries"]) for row in rows if row["zone"] == WHOLE_DEVICE]
+    assert sum(sum(row["inferred_entries"]) for row in inferred) == sum(whole)
+
+
+def unknown_in(rows: Sequence[dict[str, Any]]) -> Iterator[TrueUnknown]:
+    for row in rows:
+        for number, amounts in enumerate(zip(*(row[name] for name in TrueUnknown._fields[2:]), strict=True)):
+            if row["zone"] == WHOLE_DEVICE and any(amounts):
+                yield TrueUnknown(row["device"], row["hour"] + number * QUARTER, *amounts)
 
 
 def journal(moved: Sequence[tuple[int, int, int, str]]) -> tuple[list[Made], list[TruePosition]]:

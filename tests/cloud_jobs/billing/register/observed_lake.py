@@ -60,7 +60,7 @@ def observed_lake(
     folder: Path, *bodies: dict[str, Any], prices: Sequence[dict[str, Any]] = (), **pays: Any
 ) -> BilledLake:
     """Nobody has said anything yet; acme pays for `van` and `car`."""
-    billed = BilledLake(lake_of(folder, bodies or [square("square", lon=0.05)]))
+    billed = BilledLake(lake_of(folder, bodies or [square("square", lon=0.055)]))
     usual = [price("1.00"), price("1.00", zone="*"), price("10.00", meter="entry", unit="each", zone="square")]
     vehicles = device("van", tenant="acme"), device("car", tenant="acme")
     publish(billed, legal_entity(), tariff(*(prices or usual)), account("acme", *vehicles, payer=payer(**pays)))

@@ -69,7 +69,7 @@ def test_who_accepts_it_is_named_and_what_comes_later_is_not_accepted(billed: Bi
     assert (found["outcome"], found["reasons"]) == ("final", [])
     assert found["decisions"] == ["acme/van: doubts, closed by A. Clerk (decision 1): known"]
     assert found["doubtful"] == [reason]
-    assert certificate(billed)["accepted"]["accepts"] == {"raw_alone": 0, "unreadable": 3}
+    assert certificate(billed)["accepted"]["accepts"]["unreadable"] == 3
     shown = json.loads(run(billed, "bill", "issue", "--period", "2026-01", "--by", "A. Clerk", "--json").stdout)
     (document,) = shown["documents"]
     printed = json.loads(run(billed, "bill", "show", document["number"], "--json").stdout)
@@ -142,6 +142,8 @@ def test_no_share_beyond_the_bound_goes_without_a_doubt(
     messages: int, raw: list[tuple[str, int]], percent: int
 ) -> None:
     faults = sum(count for reason, count in raw if reason not in NO_FAULTS)
-    found = Observed(messages, tuple(sorted(raw))).doubts(DoubtBounds.model_validate({"unreadable_percent": percent}))
+    found = Observed(messages, unreadable=tuple(sorted(raw))).doubts(
+        DoubtBounds.model_validate({"unreadable_percent": percent})
+    )
     expected = faults > (messages + faults) * percent / 100 or (bool(raw) and not messages)
     assert bool(found) == expected

@@ -1,0 +1,108 @@
+"""What is not known of the way of a device: where it was between two fixes with no segment between them. Pure.
+
+A gap counts if its beeline is longer than what noise explains: who stood for a night was at the same place before and
+after it. It is of the quarter of the fix that ends it, as a segment is. Its time counts as far as the beeline takes at
+SLOW_MPS: for the rest the vehicle may have stood. In another zone at its end than at its beginning it must have entered
+that one; of a gate its beeline says no more than that it may have passed there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS, device_hours
+from geo.spatial import OUTSIDE, GateSet, Tracks, ZoneSet
+from geo.spatial.geodesic import distance_m, unwrapped_end
+from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
+
+NOISE_M: Final = 200.0
+"""Two fixes of the worst accuracy that a track takes, 100 m, may be so far apart at one place."""
+SLOW_MPS: Final = 3.0
+DRIVEN_MPS: Final = 1.0
+"""From this speed on a segment was driven."""
+
+
+class Gaps(NamedTuple):
+    """Gaps by the fixes around them: rows of the fixes of tracks."""
+
+    begin: Ints
+    end: Ints
+    metres: Floats
+    ms: Floats
+
+
+class InferredEvents(NamedTuple):
+    """What must have happened in gaps: at which place among those of Gaps, and in which zone (by name), or gate."""
+
+    entry_gap: Ints
+    zone: Ints
+    crossing_gap: Ints
+    gate: Ints
+
+
+def gaps_of(tracks: Tracks, ends: Bools) -> Gaps:
+    """The gaps that count. `ends`: of each fix whether gaps that end there are asked for."""
+    row, fixes = tracks.row, tracks.fixes
+    device = fixes.device[row]
+    at = np.flatnonzero(~tracks.linked[1:] & (device[1:] == device[:-1]) & ends[row[1:]]) + 1
+    begin, end = row[at - 1], row[at]
+    known = _are_known(tracks, begin, end)
+    begin, end = begin[known], end[known]
+    lon = unwrapped_end(fixes.lon[begin], fixes.lon[end])
+    metres = distance_m(fixes.lon[begin], fixes.lat[begin], lon, fixes.lat[end])
+    far = metres > NOISE_M
+    begin, end, metres = begin[far], end[far], metres[far]
+    spent = (fixes.t_ms[end] - fixes.t_ms[begin]).astype(np.float64)
+    return Gaps(begin, end, metres, np.minimum(spent, metres * (1000.0 / SLOW_MPS)))
+
+
+def inferred(tracks: Tracks, gaps: Gaps, zones: ZoneSet, gates: GateSet) -> InferredEvents:
+    """What must have happened in the gaps, as if each were a segment."""
+    none = np.zeros(0, np.int64)
+    if not len(gaps.end):
+        return InferredEvents(none, none, none, none)
+    is_gap = np.isin(tracks.row, gaps.end)
+    metres = np.zeros(len(tracks.row))
+    metres[is_gap] = gaps.metres
+    across = replace(tracks, linked=is_gap, metres=metres)
+    pieces = zones.split(across)
+    first = np.flatnonzero(run_starts(pieces.end_fix))
+    last = np.append(first[1:], len(pieces.end_fix)) - 1
+    entered = (pieces.zone[last] != OUTSIDE) & (pieces.zone[last] != pieces.zone[first])
+    crossed = gates.crossings(across) if gates.gates else None
+    return InferredEvents(
+        _place(gaps, pieces.end_fix[last[entered]]),
+        pieces.zone[last[entered]],
+        none if crossed is None else _place(gaps, crossed.end_fix),
+        none if crossed is None else crossed.gate,
+    )
+
+
+def driven(tracks: Tracks) -> tuple[Ints, Ints]:
+    """The rows of the fixes that end segments which were driven, and how long these took."""
+    at = tracks.segments()
+    end, begin = tracks.row[at], tracks.row[at - 1]
+    ms = tracks.fixes.t_ms[end] - tracks.fixes.t_ms[begin]
+    moved = tracks.metres[at] * 1000.0 >= ms * DRIVEN_MPS
+    return end[moved], ms[moved]
+
+
+def _are_known(tracks: Tracks, begin: Ints, end: Ints) -> Bools:
+    """Whether a gap is seen whole: it is as short as records are read, and no hour within it has any position.
+
+    What is read depends on the run, so a position that is no part of the track must end what is known in each of them.
+    """
+    fixes = tracks.fixes
+    hours = device_hours(fixes.device, fixes.t_ms // HOUR_MS)
+    there = distinct(hours)
+    before = there[np.maximum(np.searchsorted(there, hours[end]) - 1, 0)]
+    near = hours[end] - hours[begin] <= MOST_HOURS
+    return np.asarray(near & ((hours[begin] == hours[end]) | (hours[begin] == before)), np.bool_)
+
+
+def _place(gaps: Gaps, end: Ints) -> Ints:
+    order = np.argsort(gaps.end)
+    return order[np.searchsorted(gaps.end[order], end)]

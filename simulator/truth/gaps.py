@@ -1,0 +1,97 @@
+"""What nobody knows of a device's way, by quarters of the hour: from one track to the next, with plain loops."""
+
+import math
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+from simulator.truth.gates import TrueGate
+from simulator.truth.journal import TruePosition
+from simulator.truth.metering import QUARTER_US, exact_point
+from simulator.truth.shapes import OUTSIDE, Zones
+from simulator.truth.track import metres, tracks
+
+NOISE_M = 200.0
+"""A beeline up to here is none of a vehicle that moved."""
+SLOW_MPS = 3
+"""A gap is as long as its beeline takes at this speed, at most."""
+DRIVEN_MPS = 1.0
+HOUR_US = 3_600_000_000
+LONGEST_HOURS = 24
+
+
+class TrueUnknown(NamedTuple):
+    """What a device drove in the quarter that begins at `quarter`, and what is unknown of its way by gaps that ended
+    in it: time and beeline, and the entries and crossings that it must have made."""
+
+    device: str
+    quarter: datetime
+    driven_ms: int = 0
+    unknown_ms: int = 0
+    unknown_mm: int = 0
+    inferred_entries: int = 0
+    inferred_crossings: int = 0
+
+
+class _Sum:
+    def __init__(self) -> None:
+        self.driven_us = 0
+        self.unknown_ms: list[float] = []
+        self.beelines_m: list[float] = []
+        self.entries = 0
+        self.crossings = 0
+
+
+def unknown_of(
+    device: str, positions: list[TruePosition], zones: Zones, gates: Iterable[TrueGate]
+) -> list[TrueUnknown]:
+    """What is unknown of one device, and what it drove, by quarter; quarters with neither are left out."""
+    gates, found, sums = list(gates), list(tracks(positions)), dict[int, _Sum]()
+    for track in found:
+        for start, end in pairwise(track):
+            spent_us = end.time_us - start.time_us
+            if _length_m(start, end) * 1e6 >= DRIVEN_MPS * spent_us:
+                sums.setdefault(end.time_us // QUARTER_US, _Sum()).driven_us += spent_us
+    for start, end, length_m in _gaps(found, positions):
+        total = sums.setdefault(end.time_us // QUARTER_US, _Sum())
+        total.unknown_ms.append(min((end.time_us - start.time_us) / 1000, length_m * (1000 / SLOW_MPS)))
+        total.beelines_m.append(length_m)
+        before, after = zones.at(exact_point(start)), zones.at(exact_point(end))
+        total.entries += after not in {OUTSIDE, before}
+        total.crossings += sum(gate.crossings(exact_point(start), exact_point(end)) for gate in gates)
+    return [_row(device, quarter, total) for quarter, total in sorted(sums.items())]
+
+
+def _gaps(
+    found: list[list[TruePosition]], positions: list[TruePosition]
+) -> Iterator[tuple[TruePosition, TruePosition, float]]:
+    """The fixes around each gap in which the device moved, and how far they are apart.
+
+    What is longer than a day is silence; and where a whole hour has only fixes that no track takes, nothing is said.
+    """
+    hours = sorted({fix.time_us // HOUR_US for fix in positions})
+    for before, after in pairwise(found):
+        start, end = before[-1], after[0]
+        first, last = start.time_us // HOUR_US, end.time_us // HOUR_US
+        length_m = _length_m(start, end)
+        is_whole = not any(first < hour < last for hour in hours) and last - first <= LONGEST_HOURS
+        if is_whole and length_m > NOISE_M:
+            yield start, end, length_m
+
+
+def _length_m(start: TruePosition, end: TruePosition) -> float:
+    return metres(start.latitude_e7 / 1e7, start.longitude_e7 / 1e7, end.latitude_e7 / 1e7, end.longitude_e7 / 1e7)
+
+
+def _row(device: str, quarter: int, total: _Sum) -> TrueUnknown:
+    return TrueUnknown(
+        device,
+        datetime.fromtimestamp(quarter * 900, UTC),
+        round(Fraction(total.driven_us, 1000)),
+        round(math.fsum(total.unknown_ms)),
+        round(math.fsum(total.beelines_m) * 1000),
+        total.entries,
+        total.crossings,
+    )

@@ -1,0 +1,113 @@
+"""A way that nobody knows is a quantity: seen by whoever bills, and no period full of it is final unasked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloud_jobs.billing.register.billed_lake import BilledLake
+from tests.cloud_jobs.billing.register.observed_lake import EAST, Said, accept, close, compared, drive, fix, run, take
+from tests.cloud_jobs.billing.register.observed_lake import observed_lake as lake_of
+from tests.cloud_jobs.billing.register.test_unreadable import certificate
+
+NIGHT_MIN = 10 * 60
+FOUR_FIXES = [fix(0, 0.0), fix(1, EAST), fix(7, 0.062), fix(8, 0.062 - EAST)]
+"""Six minutes without a fix in the middle, and another zone behind them."""
+
+
+@pytest.fixture
+def billed(tmp_path: Path) -> BilledLake:
+    """Of the car all is known."""
+    made = lake_of(tmp_path)
+    take(made, drive(range(30)), "car")
+    return made
+
+
+def test_four_fixes_with_a_gap_of_six_minutes_are_final_for_nobody(billed: BilledLake) -> None:
+    take(billed, FOUR_FIXES)
+    found = close(billed)
+    assert found["outcome"] == "provisional"
+    words = "acme/van: 6.68 km and 0:06:00 h of the way are unknown, 1 entry inferred"
+    assert found["reasons"] == [f"{words} (75.00 % of the driven time, 5 % are accepted)"]
+    assert (found["unknown_mm"], found["inferred"]) == (certificate(billed)["unknown_mm"], 1)
+    outcome, comparisons = compared(billed)
+    assert outcome != "equal"
+    assert [one["found"] for one in comparisons if one["name"] == "unknown ways, beeline in mm"] == [
+        found["unknown_mm"]
+    ] * 2
+    table = " ".join(run(billed, "bill", "close", "--period", "2026-01").stdout.split())
+    assert "that are unknown, and in no sum: 6.68 km of beeline, 1 entries and crossings inferred" in table
+
+
+def test_who_accepts_it_is_named_on_the_invoice_and_more_of_it_is_not_accepted(billed: BilledLake) -> None:
+    first = take(billed, FOUR_FIXES)
+    made = accept(billed)
+    assert made.exit_code == 0, made.output
+    found = close(billed)
+    assert (found["outcome"], found["reasons"]) == ("final", [])
+    issued = json.loads(run(billed, "bill", "issue", "--period", "2026-01", "--by", "A. Clerk", "--json").stdout)
+    (document,) = issued["documents"]
+    printed = json.loads(run(billed, "bill", "show", document["number"], "--json").stdout)["certificates"]
+    assert printed["unknown"].endswith("in no sum: 6.68 km of beeline, 1 entries and crossings inferred")
+    assert printed["decisions"] == ["acme/van: doubts, closed by A. Clerk (decision 1): known"]
+    take(billed, [fix(20, 0.2)], first=first)
+    assert close(billed)["outcome"] == "provisional"
+
+
+def test_one_decision_accepts_all_doubts_on_a_device(billed: BilledLake) -> None:
+    take(billed, [*FOUR_FIXES, Said(9, b"x"), Said(10, b"y")])
+    assert len(close(billed)["reasons"]) == 2
+    assert accept(billed).exit_code == 0
+    assert close(billed)["outcome"] == "final"
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.001, -0.0015])
+def test_a_night_without_a_fix_at_one_place_makes_nothing_provisional(billed: BilledLake, drift: float) -> None:
+    there = 29 * EAST
+    back = [fix(NIGHT_MIN + 30 + minute, there + drift - minute * EAST) for minute in range(30)]
+    take(billed, [*drive(range(30)), *back])
+    found = close(billed)
+    assert (found["outcome"], found["unknown_mm"], found["inferred"]) == ("final", 0, 0)
+    assert certificate(billed)["unknown_ms"] == 0
+
+
+def test_a_start_that_is_seen_late_counts_as_long_as_its_beeline_takes(billed: BilledLake) -> None:
+    away = [fix(NIGHT_MIN + 30 + minute, 34 * EAST + minute * EAST) for minute in range(30)]
+    take(billed, [*drive(range(30)), *away])
+    found = certificate(billed)
+    # five minutes of way, at 3 m/s; not ten hours
+    assert (found["unknown_mm"], found["unknown_ms"]) == (1_113_195, 371_065)
+    assert close(billed)["outcome"] == "provisional"
+
+
+def test_a_payer_may_agree_on_another_share(tmp_path: Path) -> None:
+    made = lake_of(tmp_path, doubts={"unknown_percent": "80"})
+    take(made, drive(range(3)), "car")
+    take(made, FOUR_FIXES)
+    found = close(made)
+    assert (found["outcome"], found["inferred"]) == ("final", 1)
+
+
+@pytest.mark.parametrize("late", range(4))
+def test_each_fix_may_come_late(tmp_path: Path, late: int) -> None:
+    gap_min = 11 * 60
+    said = [fix(0, 0.0), fix(1, EAST), fix(gap_min, 1.0), fix(gap_min + 1, 1.0 + EAST)]
+    whole, parts = lake_of(tmp_path / "whole"), lake_of(tmp_path / "parts")
+    take(whole, said)
+    others = [one for at, one in enumerate(said) if at != late]
+    take(parts, others)
+    take(parts, [said[late]], first=4)
+
+    def known(billed: BilledLake) -> dict[str, Any]:
+        found = certificate(billed)
+        return {name: found[name] for name in ("positions", "driven_ms", "unknown_ms", "unknown_mm")}
+
+    assert known(parts) == known(whole)
+
+
+def test_what_is_longer_than_a_day_is_silence(billed: BilledLake) -> None:
+    take(billed, [fix(-2000, 0.0), fix(0, 1.0)])
+    assert certificate(billed)["unknown_mm"] == 0
