@@ -122,10 +122,7 @@ agents could not read, and of which devices."""
 
 QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
 """What usage is metered in."""
-OBSERVED: Final = (
-    *("messages", "positions", "driven_ms", "unknown_ms", "unknown_mm"),
-    *("inferred_entries", "inferred_crossings"),
-)
+OBSERVED: Final = ("messages", "positions", "driven_ms", "unknown_ms", "unknown_mm", "inferred_entries")
 """What usage says of a device beside what is metered, for whoever closes a period; no price is for it."""
 QUARTERS: Final = 4
 """Quarters of an hour: of each quantity a row of usage has so many, for local midnights and windows lie on them."""
@@ -162,8 +159,7 @@ zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`
 of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, and `unreadable`: `messages` of the contract
 that could be read (positions, signals, events; `positions` of them), and JSON `{"reason": [of each quarter, …]}` of
 records that are raw; "" if there are none. `driven_ms`: of segments that were driven. What is not known of the way:
-`unknown_ms`, `unknown_mm`, and entries and crossings that are inferred, which rows of zones and gates have too; see
-`cloud_jobs.usage.gaps`.
+`unknown_ms`, `unknown_mm`, and entries that are inferred, which rows of zones have too: see `cloud_jobs.usage.gaps`.
 `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
 where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
 `cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table

@@ -50,7 +50,6 @@ class WholeRow(NamedTuple):
     unknown_ms: Sequence[int] | None = None
     unknown_mm: Sequence[int] | None = None
     inferred_entries: Sequence[int] | None = None
-    inferred_crossings: Sequence[int] | None = None
 
 
 class _LateRow(NamedTuple):

@@ -98,7 +98,7 @@ def compute_group(
             metering = _meter_rules(rules.features, rules.settings)
             known = distinct(np.concatenate([position_hours(usage_folder, devices, group.usage, touched), hours.moved]))
             # a gap is of the hour in which it ends, and known from the fixes at both ends
-            following = hours_after(known, hours.moved)
+            following = hours_after(known, hours.near)
             touched = distinct(np.concatenate([touched, following[hours.are_computable(following)]]))
             records = group_records(
                 records_folder, devices, group, touched, rules.settings, before=hours_before(known, touched)
@@ -123,10 +123,11 @@ def compute_group(
 
 
 class _TouchedHours(NamedTuple):
-    """The hours to compute; `moved`: those of them that have new positions."""
+    """The hours to compute; `moved`: those of them that have new positions, `near` those in which these have a say."""
 
     all: Ints
     moved: Ints
+    near: Ints
     are_computable: Callable[[Ints], Bools]
 
 
@@ -138,8 +139,8 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
     new = joined((one for path in group.new for one in records(files, path, devices, (), wanted)), names)
     own = distinct(device_hours(new["device"], new["t_ms"] // HOUR_MS))
     fix = new["is_position"]
-    by_fix = touched_by(new["device"][fix], new["t_ms"][fix], rules.settings.reach_ahead_ms, margin_ms)
-    keys = distinct(np.concatenate([by_fix, own]))
+    near = touched_by(new["device"][fix], new["t_ms"][fix], rules.settings.reach_ahead_ms, margin_ms)
+    keys = distinct(np.concatenate([near, own]))
     if rules.changes:
         keys = distinct(np.concatenate([keys, _of_changes(files, devices, group, rules)]))
     erased = np.array([group.erased_before_ms.get(name, _NEVER_MS) for name in devices.names], np.int64)
@@ -148,8 +149,8 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
         return computable(hours, erased, margin_ms)
 
     moved = distinct(device_hours(new["device"][fix], new["t_ms"][fix] // HOUR_MS))
-    hours = _TouchedHours(keys[are_computable(keys)], moved[are_computable(moved)], are_computable)
-    return hours, own[~are_computable(own)]
+    some = (one[are_computable(one)] for one in (keys, moved, near))
+    return _TouchedHours(*some, are_computable), own[~are_computable(own)]
 
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:

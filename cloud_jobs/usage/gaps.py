@@ -3,7 +3,7 @@
 A gap counts if its beeline is longer than what noise explains: who stood for a night was at the same place before and
 after it. It is of the quarter of the fix that ends it, as a segment is. Its time counts as far as the beeline takes at
 SLOW_MPS: for the rest the vehicle may have stood. In another zone at its end than at its beginning it must have entered
-that one; of a gate its beeline says no more than that it may have passed there.
+that one. A gate it may have gone around, so no crossing is sure, however its beeline lies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS, device_hours
-from geo.spatial import OUTSIDE, GateSet, Tracks, ZoneSet
+from geo.spatial import OUTSIDE, Tracks, ZoneSet
 from geo.spatial.geodesic import distance_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 
@@ -34,15 +34,6 @@ class Gaps(NamedTuple):
     ms: Floats
 
 
-class InferredEvents(NamedTuple):
-    """What must have happened in gaps: at which place among those of Gaps, and in which zone (by name), or gate."""
-
-    entry_gap: Ints
-    zone: Ints
-    crossing_gap: Ints
-    gate: Ints
-
-
 def gaps_of(tracks: Tracks, ends: Bools) -> Gaps:
     """The gaps that count. `ends`: of each fix whether gaps that end there are asked for."""
     row, fixes = tracks.row, tracks.fixes
@@ -59,26 +50,21 @@ def gaps_of(tracks: Tracks, ends: Bools) -> Gaps:
     return Gaps(begin, end, metres, np.minimum(spent, metres * (1000.0 / SLOW_MPS)))
 
 
-def inferred(tracks: Tracks, gaps: Gaps, zones: ZoneSet, gates: GateSet) -> InferredEvents:
-    """What must have happened in the gaps, as if each were a segment."""
-    none = np.zeros(0, np.int64)
+def inferred_entries(tracks: Tracks, gaps: Gaps, zones: ZoneSet) -> tuple[Ints, Ints]:
+    """The entries that must have happened in gaps: at which place among those, and the zone, by its name's number."""
     if not len(gaps.end):
-        return InferredEvents(none, none, none, none)
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     is_gap = np.isin(tracks.row, gaps.end)
     metres = np.zeros(len(tracks.row))
     metres[is_gap] = gaps.metres
-    across = replace(tracks, linked=is_gap, metres=metres)
-    pieces = zones.split(across)
+    # as if each were a segment: of all that lies on it only both ends are asked
+    pieces = zones.split(replace(tracks, linked=is_gap, metres=metres))
     first = np.flatnonzero(run_starts(pieces.end_fix))
     last = np.append(first[1:], len(pieces.end_fix)) - 1
     entered = (pieces.zone[last] != OUTSIDE) & (pieces.zone[last] != pieces.zone[first])
-    crossed = gates.crossings(across) if gates.gates else None
-    return InferredEvents(
-        _place(gaps, pieces.end_fix[last[entered]]),
-        pieces.zone[last[entered]],
-        none if crossed is None else _place(gaps, crossed.end_fix),
-        none if crossed is None else crossed.gate,
-    )
+    order = np.argsort(gaps.end)
+    place = order[np.searchsorted(gaps.end[order], pieces.end_fix[last[entered]])]
+    return place, pieces.zone[last[entered]]
 
 
 def driven(tracks: Tracks) -> tuple[Ints, Ints]:
@@ -101,8 +87,3 @@ def _are_known(tracks: Tracks, begin: Ints, end: Ints) -> Bools:
     before = there[np.maximum(np.searchsorted(there, hours[end]) - 1, 0)]
     near = hours[end] - hours[begin] <= MOST_HOURS
     return np.asarray(near & ((hours[begin] == hours[end]) | (hours[begin] == before)), np.bool_)
-
-
-def _place(gaps: Gaps, end: Ints) -> Ints:
-    order = np.argsort(gaps.end)
-    return order[np.searchsorted(gaps.end[order], end)]

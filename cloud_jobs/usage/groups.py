@@ -91,9 +91,9 @@ def device_groups(
     """Groups of neighbouring devices: about `tasks` of them, more of what is much, one of what is little."""
     weights = {name: number + _AROUND_EACH for name, number in sorted(counts.items())}
     most = min(max(sum(weights.values()) // max(tasks, 1), _LEAST_RECORDS), MOST_RECORDS)
-    # a day more on both sides: an hour's fixes may be of the day before
+    # these are a day more on both sides than any touched hour
     days = sorted(day for path in wanted.around.paths if (day := day_of(path)) is not None)
-    usage = usage.of_days(days[0] - timedelta(days=1), days[-1] + timedelta(days=1)) if days else usage
+    usage = usage.of_days(days[0], days[-1]) if days else usage
     for names in _cut(weights, most):
         around = _of_devices(wanted.around, names)
         yield DeviceGroup(

@@ -20,7 +20,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
 from cloud_jobs.published_fences import parsed
 from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts, unreadable_text
-from cloud_jobs.usage.gaps import Gaps, InferredEvents, driven, gaps_of, inferred
+from cloud_jobs.usage.gaps import Gaps, driven, gaps_of, inferred_entries
 from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS, device_hours, device_of, hour_of
 from geo.spatial import (
@@ -145,11 +145,11 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
     own = np.flatnonzero(touched)
     whole = _share(records, rules, own, own, np.full(len(own), rules.whole))
     unknown = _Unknown.of(records, rules, place, track)
-    shares = ways, crossed, whole, unknown.entered, unknown.passed
+    shares = ways, crossed, whole, unknown.entered
     rows = _Rows(
         distinct(np.concatenate([share.key[run_starts(share.key)] for share in shares if len(share.key)] or [ends]))
     )
-    way, crossing, record, entry, passage = (rows.slot(share) for share in shares)
+    way, crossing, record, entry = (rows.slot(share) for share in shares)
     gap, drove = rows.slot(unknown.gap), rows.slot(unknown.drove)
     return Metered(
         device=device_of(rows.keys // len(rules.names)).tolist(),
@@ -169,9 +169,8 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
             rows.totals(drove, unknown.driven_ms),
             rows.sums(gap, unknown.gaps.ms, 1.0),
             rows.sums(gap, unknown.gaps.metres, 1000.0),
-            # of the zone or gate, and of the device as a whole
-            rows.counts(np.concatenate([entry, gap[unknown.made.entry_gap]])),
-            rows.counts(np.concatenate([passage, gap[unknown.made.crossing_gap]])),
+            # of the zone, and of the device as a whole
+            rows.counts(np.concatenate([entry, gap[unknown.gap_of_entry]])),
         ),
         unreadable=_unreadable(len(rows.keys), record, records["reason"][own]),
         seq_ranges=_seq_ranges(rows, shares, records),
@@ -179,14 +178,13 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
 
 
 class _Unknown(NamedTuple):
-    """What is not known of the ways, and beside it what was driven; shares of the device as a whole, and of zones and
-    gates that must have been entered or passed."""
+    """What is not known of the ways, and beside it what was driven; shares of the device as a whole, and of zones that
+    must have been entered in a gap."""
 
     gaps: Gaps
-    made: InferredEvents
     gap: _Share
+    gap_of_entry: Ints
     entered: _Share
-    passed: _Share
     drove: _Share
     driven_ms: Ints
 
@@ -194,25 +192,16 @@ class _Unknown(NamedTuple):
     def of(cls, records: Arrays, rules: MeterRules, place: Ints, track: Tracks) -> _Unknown:
         touched = records["touched"][place]
         gaps = gaps_of(track, touched)
-        made = inferred(track, gaps, rules.zones, rules.gates)
+        entry, zone = inferred_entries(track, gaps, rules.zones)
         end, driven_ms = driven(track)
         end, driven_ms = end[touched[end]], driven_ms[touched[end]]
-
-        def between(which: Ints, name: Ints) -> _Share:
-            return _share(records, rules, place[gaps.begin[which]], place[gaps.end[which]], name)
 
         def of_whole(fix: Ints) -> _Share:
             return _share(records, rules, place[fix], place[fix], np.full(len(fix), rules.whole))
 
-        return cls(
-            gaps,
-            made,
-            of_whole(gaps.end),
-            between(made.entry_gap, rules.of_zone[made.zone]),
-            between(made.crossing_gap, rules.of_gate[made.gate]),
-            of_whole(end),
-            driven_ms,
-        )
+        begin_of, end_of = place[gaps.begin[entry]], place[gaps.end[entry]]
+        entered = _share(records, rules, begin_of, end_of, rules.of_zone[zone])
+        return cls(gaps, of_whole(gaps.end), entry, entered, of_whole(end), driven_ms)
 
 
 def meter_table(

@@ -1,13 +1,12 @@
 """What nobody knows of a device's way, by quarters of the hour: from one track to the next, with plain loops."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from simulator.truth.gates import TrueGate
 from simulator.truth.journal import TruePosition
 from simulator.truth.metering import QUARTER_US, exact_point
 from simulator.truth.shapes import OUTSIDE, Zones
@@ -24,7 +23,7 @@ LONGEST_HOURS = 24
 
 class TrueUnknown(NamedTuple):
     """What a device drove in the quarter that begins at `quarter`, and what is unknown of its way by gaps that ended
-    in it: time and beeline, and the entries and crossings that it must have made."""
+    in it: time and beeline, and the entries that it must have made."""
 
     device: str
     quarter: datetime
@@ -32,7 +31,6 @@ class TrueUnknown(NamedTuple):
     unknown_ms: int = 0
     unknown_mm: int = 0
     inferred_entries: int = 0
-    inferred_crossings: int = 0
 
 
 class _Sum:
@@ -41,14 +39,11 @@ class _Sum:
         self.unknown_ms: list[float] = []
         self.beelines_m: list[float] = []
         self.entries = 0
-        self.crossings = 0
 
 
-def unknown_of(
-    device: str, positions: list[TruePosition], zones: Zones, gates: Iterable[TrueGate]
-) -> list[TrueUnknown]:
+def unknown_of(device: str, positions: list[TruePosition], zones: Zones) -> list[TrueUnknown]:
     """What is unknown of one device, and what it drove, by quarter; quarters with neither are left out."""
-    gates, found, sums = list(gates), list(tracks(positions)), dict[int, _Sum]()
+    found, sums = list(tracks(positions)), dict[int, _Sum]()
     for track in found:
         for start, end in pairwise(track):
             spent_us = end.time_us - start.time_us
@@ -60,7 +55,6 @@ def unknown_of(
         total.beelines_m.append(length_m)
         before, after = zones.at(exact_point(start)), zones.at(exact_point(end))
         total.entries += after not in {OUTSIDE, before}
-        total.crossings += sum(gate.crossings(exact_point(start), exact_point(end)) for gate in gates)
     return [_row(device, quarter, total) for quarter, total in sorted(sums.items())]
 
 
@@ -93,5 +87,4 @@ def _row(device: str, quarter: int, total: _Sum) -> TrueUnknown:
         round(math.fsum(total.unknown_ms)),
         round(math.fsum(total.beelines_m) * 1000),
         total.entries,
-        total.crossings,
     )

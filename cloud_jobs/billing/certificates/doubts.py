@@ -17,9 +17,8 @@ class Observed(NamedTuple):
     """What usage says of a device and period beside what is metered.
 
     `messages`: of the contract, that could be read, and `positions` of them. `driven_ms`: of segments that were driven.
-    `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`,
-    `inferred_crossings`: what must have happened in them. `unreadable`: messages that are carried raw, by reason,
-    sorted.
+    `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`: what must have
+    happened in them. `unreadable`: messages that are carried raw, by reason, sorted.
     """
 
     messages: int = 0
@@ -28,7 +27,6 @@ class Observed(NamedTuple):
     unknown_ms: int = 0
     unknown_mm: int = 0
     inferred_entries: int = 0
-    inferred_crossings: int = 0
     unreadable: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -40,8 +38,7 @@ class Observed(NamedTuple):
     def amounts(self) -> dict[str, int]:
         """What a decision accepts: it covers what is in none of these more than it was then."""
         raw = sum(count for _, count in self.unreadable)
-        names = "unknown_ms", "unknown_mm", "inferred_entries", "inferred_crossings"
-        unknown = {name: getattr(self, name) for name in names}
+        unknown = {name: getattr(self, name) for name in ("unknown_ms", "unknown_mm", "inferred_entries")}
         return {"unreadable": self.faults, "raw_alone": 0 if self.messages else raw, **unknown}
 
     def document(self) -> dict[str, Any]:
@@ -53,14 +50,8 @@ class Observed(NamedTuple):
         """What is not known of the way, in words; "" if all is."""
         if not self.unknown_mm:
             return ""
-        made = "".join(
-            f", {count:,} {one if count == 1 else many} inferred"
-            for count, one, many in (
-                (self.inferred_entries, "entry", "entries"),
-                (self.inferred_crossings, "crossing", "crossings"),
-            )
-            if count
-        )
+        count = self.inferred_entries
+        made = f", {count:,} {'entry' if count == 1 else 'entries'} inferred" if count else ""
         return f"{_km(self.unknown_mm)} and {_clock(self.unknown_ms)} of the way are unknown{made}"
 
     def doubts(self, bounds: DoubtBounds) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def _noticed(contract: PayerContract, certificates: Sequence[DeviceCertificate],
         once_a_period=() if contract.period.is_of_whole_months else contract.once_a_period,
         unreadable=sum(one.observed.faults for one in certificates),
         unknown_mm=sum(one.observed.unknown_mm for one in certificates),
-        inferred=sum(one.observed.inferred_entries + one.observed.inferred_crossings for one in certificates),
+        inferred=sum(one.observed.inferred_entries for one in certificates),
         doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
     )
 

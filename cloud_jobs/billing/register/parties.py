@@ -18,7 +18,7 @@ class Noticed(NamedTuple):
     clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
     agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read;
-    `unknown`: the beeline (mm) of gaps, and `inferred` entries and crossings in them; `doubtful`: what of a device is
+    `unknown`: the beeline (mm) of gaps, and `inferred` entries in them; `doubtful`: what of a device is
     beyond the bounds, in words."""
 
     conflicts: int = 0
@@ -43,7 +43,7 @@ class Noticed(NamedTuple):
 
 def unknown_text(unknown_mm: int, inferred: int) -> str:
     """What stands on no line, as it is not known which way devices went."""
-    made = f", {inferred:,} entries and crossings inferred" if inferred else ""
+    made = f", inferred entries: {inferred:,}" if inferred else ""
     return f"ways of its devices that are unknown, and in no sum: {unknown_mm / 1_000_000:.2f} km of beeline{made}"
 
 

@@ -88,10 +88,10 @@ leaps = st.lists(st.tuples(waits, far, far, st.sampled_from(["fix", "fix", "fix"
 def test_what_is_unknown_of_each_quarter_is_unknown_to_the_truth(
     town: tuple[Zones, tuple[TrueGate, ...]], moved: list[tuple[int, int, int, str]]
 ) -> None:
-    zones, gates = town
+    zones, _ = town
     made, positions = journal(moved)
     rows = metered_rows(records(made, positions), [json.dumps(feature) for feature in TOWN])
-    assert sorted(unknown_in(rows)) == unknown_of("d", positions, zones, gates)
+    assert sorted(unknown_in(rows)) == unknown_of("d", positions, zones)
     inferred = [row for row in rows if row["zone"] != WHOLE_DEVICE and any(row["inferred_entries"])]
     whole = [sum(row["inferred_entries"]) for row in rows if row["zone"] == WHOLE_DEVICE]
     assert sum(sum(row["inferred_entries"]) for row in inferred) == sum(whole)
