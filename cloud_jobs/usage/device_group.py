@@ -149,8 +149,8 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
         return computable(hours, erased, margin_ms)
 
     moved = distinct(device_hours(new["device"][fix], new["t_ms"][fix] // HOUR_MS))
-    some = (one[are_computable(one)] for one in (keys, moved, near))
-    return _TouchedHours(*some, are_computable), own[~are_computable(own)]
+    keys, moved, near = (one[are_computable(one)] for one in (keys, moved, near))
+    return _TouchedHours(keys, moved, near, are_computable), own[~are_computable(own)]
 
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -175,13 +175,15 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
     quarter = hour + np.arange(QUARTERS) * (_HOUR // _US // QUARTERS)
     # a payer's time begins and ends on quarters, as local days do
     within = (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
-    sums = [_sums(rows[name], within, device, len(names)) for name in OBSERVED]
+    sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in OBSERVED}
     unreadable: list[Counter[str]] = [Counter() for _ in names]
     for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["unreadable"], ""), False)).tolist():
         for reason, counts in json.loads(rows["unreadable"][at].as_py()).items():
             unreadable[device[at]][reason] += sum(np.array(counts)[within[at]].tolist())
     return {
-        name: Observed(*(int(one[at]) for one in sums), tuple(sorted((+unreadable[at]).items())))
+        name: Observed(
+            **{of: int(one[at]) for of, one in sums.items()}, unreadable=tuple(sorted((+unreadable[at]).items()))
+        )
         for at, name in enumerate(names)
     }
 

@@ -37,8 +37,8 @@ class Noticed(NamedTuple):
     def of(cls, text: str) -> Noticed:
         """What stands beside the parties of a closing; of one that is blocked for its contracts nothing does."""
         found, empty = json.loads(text), cls()
-        said = {name: found.get(name, getattr(empty, name)) for name in cls._fields}
-        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in said.items()})
+        said = (found.get(name, getattr(empty, name)) for name in cls._fields)
+        return cls._make(tuple(one) if isinstance(one, list) else one for one in said)
 
 
 def unknown_text(unknown_mm: int, inferred: int) -> str:
