@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS, device_hours
-from geo.spatial import OUTSIDE, Tracks, ZoneSet
+from geo.spatial import OUTSIDE, Fixes, Tracks, ZoneSet
 from geo.spatial.geodesic import distance_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 
@@ -34,9 +34,12 @@ class Gaps(NamedTuple):
     ms: Floats
 
 
-def gaps_of(tracks: Tracks, ends: Bools) -> Gaps:
-    """The gaps that count. `ends`: of each fix whether gaps that end there are asked for."""
-    row, fixes = tracks.row, tracks.fixes
+def gaps_of(tracks: Tracks, reported: Fixes, ends: Bools) -> Gaps:
+    """The gaps that count. `ends`: of each fix whether gaps that end there are asked for.
+
+    Places are the `reported` ones: those that a track takes instead depend on fixes that are not read of the beginning.
+    """
+    row, fixes = tracks.row, reported
     device = fixes.device[row]
     at = np.flatnonzero(~tracks.linked[1:] & (device[1:] == device[:-1]) & ends[row[1:]]) + 1
     begin, end = row[at - 1], row[at]
@@ -50,7 +53,7 @@ def gaps_of(tracks: Tracks, ends: Bools) -> Gaps:
     return Gaps(begin, end, metres, np.minimum(spent, metres * (1000.0 / SLOW_MPS)))
 
 
-def inferred_entries(tracks: Tracks, gaps: Gaps, zones: ZoneSet) -> tuple[Ints, Ints]:
+def inferred_entries(tracks: Tracks, reported: Fixes, gaps: Gaps, zones: ZoneSet) -> tuple[Ints, Ints]:
     """The entries that must have happened in gaps: at which place among those, and the zone, by its name's number."""
     if not len(gaps.end):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -58,7 +61,9 @@ def inferred_entries(tracks: Tracks, gaps: Gaps, zones: ZoneSet) -> tuple[Ints, 
     metres = np.zeros(len(tracks.row))
     metres[is_gap] = gaps.metres
     # as if each were a segment: of all that lies on it only both ends are asked
-    pieces = zones.split(replace(tracks, linked=is_gap, metres=metres))
+    nowhere = np.zeros(len(tracks.row), np.bool_)
+    across = replace(tracks, fixes=reported, linked=is_gap, metres=metres, still=nowhere, reported_m=metres)
+    pieces = zones.split(across)
     first = np.flatnonzero(run_starts(pieces.end_fix))
     last = np.append(first[1:], len(pieces.end_fix)) - 1
     entered = (pieces.zone[last] != OUTSIDE) & (pieces.zone[last] != pieces.zone[first])
@@ -72,7 +77,7 @@ def driven(tracks: Tracks) -> tuple[Ints, Ints]:
     at = tracks.segments()
     end, begin = tracks.row[at], tracks.row[at - 1]
     ms = tracks.fixes.t_ms[end] - tracks.fixes.t_ms[begin]
-    moved = tracks.metres[at] * 1000.0 >= ms * DRIVEN_MPS
+    moved = ~tracks.still[at] & (tracks.metres[at] * 1000.0 >= ms * DRIVEN_MPS)
     return end[moved], ms[moved]
 
 

@@ -149,7 +149,7 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
     rows = _Rows(
         distinct(np.concatenate([share.key[run_starts(share.key)] for share in shares if len(share.key)] or [ends]))
     )
-    way, crossing, record, entry = (rows.slot(share) for share in shares)
+    way, crossing, record, inferred = (rows.slot(share) for share in shares)
     gap, drove = rows.slot(unknown.gap), rows.slot(unknown.drove)
     return Metered(
         device=device_of(rows.keys // len(rules.names)).tolist(),
@@ -170,7 +170,7 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
             rows.sums(gap, unknown.gaps.ms, 1.0),
             rows.sums(gap, unknown.gaps.metres, 1000.0),
             # of the zone, and of the device as a whole
-            rows.counts(np.concatenate([entry, gap[unknown.gap_of_entry]])),
+            rows.counts(np.concatenate([inferred, gap[unknown.gap_of_entry]])),
         ),
         unreadable=_unreadable(len(rows.keys), record, records["reason"][own]),
         seq_ranges=_seq_ranges(rows, shares, records),
@@ -191,8 +191,9 @@ class _Unknown(NamedTuple):
     @classmethod
     def of(cls, records: Arrays, rules: MeterRules, place: Ints, track: Tracks) -> _Unknown:
         touched = records["touched"][place]
-        gaps = gaps_of(track, touched)
-        entry, zone = inferred_entries(track, gaps, rules.zones)
+        reported = fixes_of(records, place)
+        gaps = gaps_of(track, reported, touched)
+        entry, zone = inferred_entries(track, reported, gaps, rules.zones)
         end, driven_ms = driven(track)
         end, driven_ms = end[touched[end]], driven_ms[touched[end]]
 
@@ -260,7 +261,12 @@ def _unreadable(rows: int, slot: Ints, reason: Ints) -> list[str]:
 
 def track_of(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:
     """The track of the fixes among records, which stand at `place`."""
-    fixes = Fixes(
+    return build_tracks(fixes_of(records, place), settings)
+
+
+def fixes_of(records: Arrays, place: Ints) -> Fixes:
+    """The fixes among records, as they were reported."""
+    return Fixes(
         device=records["device"][place],
         t_ms=records["t_ms"][place],
         lat=records["latitude"][place],
@@ -268,7 +274,6 @@ def track_of(records: Arrays, place: Ints, settings: TrackSettings) -> Tracks:
         accuracy_m=records["accuracy_m"][place],
         speed_mps=records["speed_mps"][place],
     )
-    return build_tracks(fixes, settings)
 
 
 def _crossed(track: Tracks, rules: MeterRules) -> tuple[Ints, Ints]:

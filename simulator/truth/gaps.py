@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from simulator.truth.journal import TruePosition
-from simulator.truth.metering import QUARTER_US, exact_point
-from simulator.truth.shapes import OUTSIDE, Zones
-from simulator.truth.track import metres, tracks
+from simulator.truth.metering import QUARTER_US
+from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
+from simulator.truth.track import TrueRule, metres, places, tracks
 
 NOISE_M = 200.0
 """A beeline up to here is none of a vehicle that moved."""
@@ -41,19 +41,24 @@ class _Sum:
         self.entries = 0
 
 
-def unknown_of(device: str, positions: list[TruePosition], zones: Zones) -> list[TrueUnknown]:
-    """What is unknown of one device, and what it drove, by quarter; quarters with neither are left out."""
-    found, sums = list(tracks(positions)), dict[int, _Sum]()
-    for track in found:
+def unknown_of(
+    device: str, positions: list[TruePosition], zones: Zones, rule: TrueRule = "every_fix"
+) -> list[TrueUnknown]:
+    """What is unknown of one device, and what it drove, by quarter; quarters with neither are left out.
+
+    What was driven is of the places where the device is taken to have been; a gap is between two reported ones.
+    """
+    sums = dict[int, _Sum]()
+    for track in places(positions, rule):
         for start, end in pairwise(track):
             spent_us = end.time_us - start.time_us
-            if _length_m(start, end) * 1e6 >= DRIVEN_MPS * spent_us:
+            if not end.still and end.metres * 1e6 >= DRIVEN_MPS * spent_us:
                 sums.setdefault(end.time_us // QUARTER_US, _Sum()).driven_us += spent_us
-    for start, end, length_m in _gaps(found, positions):
+    for start, end, length_m in _gaps(list(tracks(positions, rule)), positions):
         total = sums.setdefault(end.time_us // QUARTER_US, _Sum())
         total.unknown_ms.append(min((end.time_us - start.time_us) / 1000, length_m * (1000 / SLOW_MPS)))
         total.beelines_m.append(length_m)
-        before, after = zones.at(exact_point(start)), zones.at(exact_point(end))
+        before, after = zones.at(_point(start)), zones.at(_point(end))
         total.entries += after not in {OUTSIDE, before}
     return [_row(device, quarter, total) for quarter, total in sorted(sums.items())]
 
@@ -73,6 +78,10 @@ def _gaps(
         is_whole = not any(first < hour < last for hour in hours) and last - first <= LONGEST_HOURS
         if is_whole and length_m > NOISE_M:
             yield start, end, length_m
+
+
+def _point(fix: TruePosition) -> ExactPoint:
+    return ExactPoint(fix.longitude_e7 * (DEGREE // 10**7), fix.latitude_e7 * (DEGREE // 10**7))
 
 
 def _length_m(start: TruePosition, end: TruePosition) -> float:

@@ -112,7 +112,7 @@ class Truth:
 
     def unknown(self) -> tuple[TrueUnknown, ...]:
         """What is not known of the ways of all devices, and what they drove, sorted by device and quarter."""
-        found = (unknown_of(one, self.positions(one), self._zones) for one in self.devices)
+        found = (unknown_of(one, self.positions(one), self._zones, self._rule) for one in self.devices)
         return tuple(row for rows in found for row in rows)
 
     @property
