@@ -54,11 +54,11 @@ def unknown_of(
             spent_us = end.time_us - start.time_us
             if not end.still and end.metres * 1e6 >= DRIVEN_MPS * spent_us:
                 sums.setdefault(end.time_us // QUARTER_US, _Sum()).driven_us += spent_us
-    for start, end, length_m in _gaps(list(tracks(positions, rule)), positions):
-        total = sums.setdefault(end.time_us // QUARTER_US, _Sum())
-        total.unknown_ms.append(min((end.time_us - start.time_us) / 1000, length_m * (1000 / SLOW_MPS)))
+    for begin, finish, length_m in _gaps(list(tracks(positions, rule)), positions):
+        total = sums.setdefault(finish.time_us // QUARTER_US, _Sum())
+        total.unknown_ms.append(min((finish.time_us - begin.time_us) / 1000, length_m * (1000 / SLOW_MPS)))
         total.beelines_m.append(length_m)
-        before, after = zones.at(_point(start)), zones.at(_point(end))
+        before, after = zones.at(_point(begin)), zones.at(_point(finish))
         total.entries += after not in {OUTSIDE, before}
     return [_row(device, quarter, total) for quarter, total in sorted(sums.items())]
 
