@@ -14,6 +14,8 @@ from simulator.toml_text import toml_text
 from simulator.truth import TrueDays, month_of
 
 BEGIN = datetime(2026, 2, 27, tzinfo=UTC)
+DOUBTS = {"unknown_percent": Decimal(100)}
+"""A trip of this month begins where it likes, and not where the one before it ended."""
 MOVED = datetime(2026, 3, 19, 23, tzinfo=UTC)
 """Midnight of 20 March in Berlin, when acme's van-3 becomes kaze's to pay."""
 NEW_PRICES = datetime(2026, 3, 15, 23, tzinfo=UTC)
@@ -172,6 +174,7 @@ def _berlin() -> dict[str, Any]:
         "address": {"line": "Kehrwieder 5", "city": "Hamburg", "postal_code": "20457", "country": "DE"},
         "vat": {"category": "S", "rate": Decimal(19)},
         "vat_id": "DE129273398",
+        "doubts": DOUBTS,
     }
 
 
@@ -183,6 +186,7 @@ def _tokyo() -> dict[str, Any]:
         "address": {"line": "Sakae 3-5", "city": "Nagoya", "postal_code": "460-0008", "country": "JP"},
         "vat": {"category": "AE", "exemption_reason": "Reverse charge"},
         "vat_id": "JP9876543210987",
+        "doubts": DOUBTS,
     }
 
 
