@@ -62,7 +62,7 @@ def test_what_nobody_tampered_with_is_final_and_every_record_is_counted(metered:
 def test_the_systems_own_events_are_charged_to_nobody_and_what_was_counted_still_agrees(metered: BilledLake) -> None:
     before = close(metered)
     own = [
-        LakeFix("eu-1", FIXES + 1 + n, TEN + timedelta(minutes=n), 0.0, 0.0, kind="event", name="waybill.too_large")
+        LakeFix("eu-1", FIXES + 1 + n, TEN + timedelta(minutes=n), 0.0, 0.0, kind="event", name="waybill.restart")
         for n in range(1, 4)
     ]
     ingest(metered.lake, own)
