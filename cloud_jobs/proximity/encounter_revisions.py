@@ -55,8 +55,10 @@ class _Pair(NamedTuple):
     asked: set[int]
 
 
-def revise(rows: pa.Table, first_computable: Callable[[str, str], int] | None = None) -> pa.Table:
-    """New revisions (schema REVISIONS) from whole pairs (schema INPUT).
+def revise(
+    rows: pa.Table, first_computable: Callable[[str, str], int] | None = None, pause_ms: float = JOINED_MS
+) -> pa.Table:
+    """New revisions (schema REVISIONS) from whole pairs (schema INPUT). `pause_ms`: see `joined_parts`.
 
     `first_computable`: the slice of a tenant's device before which positions may be erased; parts there stay as known.
     """
@@ -81,17 +83,20 @@ def revise(rows: pa.Table, first_computable: Callable[[str, str], int] | None = 
             for part in parts
             if part.slice not in pair.asked or part.slice < first
         ]
-        changed = new_revisions(pair.known, identified(*names, joined_parts([*now, *kept])))
+        changed = new_revisions(pair.known, identified(*names, joined_parts([*now, *kept], pause_ms)))
         revisions += [_row(*names, day, one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 
 
-def joined_parts(parts: Iterable[Part]) -> list[Parts]:
-    """The encounters of one pair from its parts, in order; parts that come twice or overlap are one in their slice."""
+def joined_parts(parts: Iterable[Part], pause_ms: float = JOINED_MS) -> list[Parts]:
+    """The encounters of one pair from its parts, in order; parts that come twice or overlap are one in their slice.
+
+    Parts with no more than `pause_ms` between them are of one encounter: at the distance noise makes many of one.
+    """
     runs: list[list[Part]] = []
     end_ms = float("-inf")
     for part in sorted(set(parts), key=lambda part: (part.start_ms, part.slice, part.end_ms)):
-        if part.start_ms - end_ms > JOINED_MS:
+        if part.start_ms - end_ms > max(pause_ms, JOINED_MS):
             runs.append([part])
         elif runs[-1][-1].slice == part.slice:
             runs[-1][-1] = _union(runs[-1][-1], part)

@@ -125,7 +125,9 @@ def compute_encounters(
         parts = _parts(pieces, settings).unionByName(
             in_crowd.mapInArrow(_crowd_parts(settings), from_arrow_schema(PARTS))
         )
-        revisions = persist_until(held, _revisions(asked, parts, _known(spark, lake, increment, asked), erased))
+        revisions = persist_until(
+            held, _revisions(asked, parts, _known(spark, lake, increment, asked), _revise_pairs(erased, settings))
+        )
         revision_count = revisions.count()
         commit(lake, increment, revisions)
         return ProximityRun(until, *behind, count, crowd_count, revision_count, late)
@@ -293,7 +295,7 @@ def _day_of_slice() -> Column:
     return f.expr(f"date_from_unix_date(cast(floor(slice * {SLICE_MS} / 86400000) as int))")
 
 
-def _revisions(asked: DataFrame, parts: DataFrame, known: DataFrame, erased: ErasedSpans) -> DataFrame:
+def _revisions(asked: DataFrame, parts: DataFrame, known: DataFrame, revise_pairs: Transform) -> DataFrame:
     """New revisions (schema REVISIONS) of pairs of which a device is asked for."""
     asked = asked.groupBy("device", _day_of_slice().alias("day")).agg(f.collect_set("slice").alias("slices"))
     of_a = asked.select(f.col("device").alias("device_a"), "day", f.col("slices").alias("slices_a"))
@@ -308,16 +310,16 @@ def _revisions(asked: DataFrame, parts: DataFrame, known: DataFrame, erased: Era
         .drop("min_m")
     )
     rows = cast_to(INPUT, _paired(parts)).unionByName(cast_to(INPUT, _paired(known)))
-    return map_sorted(rows, "pair", _revise_pairs(erased), REVISIONS)
+    return map_sorted(rows, "pair", revise_pairs, REVISIONS)
 
 
 def _paired(frame: DataFrame) -> DataFrame:
     return frame.withColumn("pair", f.concat_ws("\n", "device_a", "device_b"))
 
 
-def _revise_pairs(erased: ErasedSpans) -> Transform:
+def _revise_pairs(erased: ErasedSpans, settings: ProximitySettings) -> Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard in group_by_key(batches, INPUT, "pair", _PAIR_ROWS_AT_ONCE):
-            yield from revise(shard, erased.first_computable).to_batches()
+            yield from revise(shard, erased.first_computable, 1000.0 * settings.pause_s).to_batches()
 
     return run

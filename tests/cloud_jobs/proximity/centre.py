@@ -51,6 +51,7 @@ class ProximityCentre:
     distance_m: float = 100.0
     cell_m: float = 1_000.0
     crowd_devices: int = 100
+    pause_s: float = 0.0
     fixes: set[ProximityFix] = field(default_factory=set)
     table: list[dict[str, Any]] = field(default_factory=list)
 
@@ -70,14 +71,16 @@ class ProximityCentre:
             if asked:
                 known = known_row(row)
                 rows.append(known | {"pair": pair(known), "asked": asked})
-        news = as_rows(revise(pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=INPUT)))
+        given = pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=INPUT)
+        news = as_rows(revise(given, pause_ms=1000.0 * self.pause_s))
         self.table += news
         return news
 
     def _parts(self, touched: set[tuple[str, int]]) -> tuple[pa.Table, set[tuple[str, int]]]:
         """The parts of touched slices, and the slices of devices that these are all parts of."""
         slices = np.array(sorted({number for _, number in touched}), dtype=np.int64)
-        near = {number + by for number in slices.tolist() for by in (-1, 0, 1)}
+        reach = -(-TrackSettings().margin_ms // SLICE_MS)
+        near = {number + by for number in slices.tolist() for by in range(-reach, reach + 1)}
         rows: list[dict[str, Any]] = [
             fix._asdict() | {"device": fix.name, "epoch": 7} for fix in self.fixes if fix.t_ms // SLICE_MS in near
         ]

@@ -13,6 +13,7 @@ from cloud_jobs.proximity.encounter_revisions import REVISIONS, Part, joined_par
 from cloud_jobs.proximity.slices import SLICE_MS
 from geo.spatial import Fixes, build_tracks, find_encounters
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix
+from tests.geo.spatial.noisy_drives import Receiver, parked
 
 MIDNIGHT = 20_000 * 86_400_000
 MINUTE = 60_000
@@ -86,6 +87,26 @@ def test_parts_that_overlap_in_a_slice_are_one() -> None:
     assert joined_parts(parts) == [(Part(0, 0.0, 9.0, 2.0, 8.0), parts[2])]
     assert joined_parts(reversed(parts)) == joined_parts(parts)
     assert [len(one) for one in joined_parts([parts[0], Part(1, 9.0, 10.0, 1.0, 9.0)])] == [1, 1]
+
+
+def test_parts_with_a_pause_are_one_encounter() -> None:
+    parts = [Part(0, 0.0, 5.0, 3.0, 1.0), Part(0, 65.0, 90.0, 2.0, 80.0), Part(1, 151.0, 160.0, 2.5, 159.0)]
+    assert [len(one) for one in joined_parts(parts)] == [1, 1, 1]
+    assert joined_parts(parts, 60.0) == [(Part(0, 0.0, 90.0, 2.0, 80.0),), (parts[2],)]
+
+
+def test_two_that_are_parked_at_the_distance_meet_once() -> None:
+    """48 m apart, with four metres of noise that lasts half a minute, and no accuracy said."""
+    one, other = (parked(2, Receiver(10.0, 4.0, 30.0), seed).fixes for seed in (1, 2))
+    fixes = [
+        ProximityFix(device, seq, int(t_ms), lat, lon)
+        for device, said, off in (("a", one, 0.0), ("b", other, 48 / 66_150))
+        for seq, (t_ms, lat, lon) in enumerate(zip(said.t_ms, said.lat.tolist(), said.lon + off, strict=True), 1)
+    ]
+    centre, exact = ProximityCentre(50.0, pause_s=300.0), ProximityCentre(50.0)
+    for each in (centre, exact):
+        each.take(fixes)
+    assert len(centre.in_force()) <= 2 < len(exact.in_force())
 
 
 def test_news_have_the_columns_of_the_table() -> None:
