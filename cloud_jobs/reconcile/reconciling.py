@@ -33,6 +33,7 @@ from cloud_jobs.reconcile.comparison import (
 )
 from cloud_jobs.reconcile.heads import Hours, compare_heads
 from cloud_jobs.reconcile.metered import compare_usage
+from cloud_jobs.reconcile.odometers import compare_odometers
 from cloud_jobs.reconcile.stored_records import compare_centre, compare_regions
 from cloud_jobs.reconcile.used import CountedUsage, DevicePart, count_part
 
@@ -101,6 +102,7 @@ def reconcile(
     for one in run_parts(count_part(lake, snapshot), [*_parts(contracts, others, hours)]):
         used.add(one)
     found += compare_usage(lake, snapshot, used, regions.records, everyone=payers is None)
+    found += compare_odometers(lake, snapshot, devices, hours)
     found += _unbilled(lake, snapshot, used, refused, hours[1])
     register = Register(lake)
     names = {*(one.id for one in contracts), *(one.closing.key.payer for one in refused)}

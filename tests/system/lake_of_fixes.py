@@ -37,7 +37,9 @@ class LakeFix(NamedTuple):
     is_far_off: bool = False
     kind: str = "position"
     name: str = "door"
-    """Of an event."""
+    """Of an event, or the path of a signal."""
+    number: float | None = None
+    """Of a signal."""
 
 
 def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:

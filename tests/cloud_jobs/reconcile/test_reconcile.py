@@ -21,7 +21,16 @@ from cloud_jobs.reconcile.cli import DIFFERENT
 from cloud_jobs.reconcile.comparison import summed
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, tariff
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
-from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, STATED, meter, metered_lake, publish, state
+from tests.cloud_jobs.billing.register.metered_lake import (
+    FIXES,
+    JANUARY,
+    STATED,
+    TEN,
+    meter,
+    metered_lake,
+    publish,
+    state,
+)
 from tests.system.lake_of_fixes import LakeFix, cover, ingest, lake_of
 from waybill.commands import SUBCOMMANDS, command_line
 
@@ -66,6 +75,36 @@ def test_what_nobody_tampered_with_is_equal_at_every_station(billed: BilledLake)
     assert nobody == "acme/us-9"
     assert counts[Station.INVOICED, "numbers of a legal entity", "waybill-eu"] == (2, 2)
     assert wrong(billed, "acme") == []
+
+
+@pytest.mark.parametrize(
+    ("km_a_minute", "named"), [(0.0372, []), (0.0405, []), (0.05, ["acme/eu-1"]), (0.02, ["acme/eu-1"])]
+)
+def test_a_device_whose_way_is_not_its_odometers_is_named(
+    billed: BilledLake, km_a_minute: float, named: list[str]
+) -> None:
+    ingest(
+        billed.lake,
+        [
+            LakeFix(
+                "eu-1",
+                FIXES + 1 + at,
+                TEN + timedelta(minutes=at),
+                0.0,
+                0.0,
+                kind="signal",
+                name="Vehicle.TraveledDistance",
+                number=1_000.0 + km_a_minute * at,
+            )
+            for at in range(1, FIXES + 1)
+        ],
+    )
+    state(billed.lake, "eu-1", count=2 * FIXES + 1)
+    meter(billed)
+    found = compared(billed)
+    (whole,) = [one for one in found if one.name == "devices with an odometer"]
+    assert (whole.found, whole.outcome) == (1, ComparisonOutcome.COUNTED)
+    assert [one.place for one in found if one.name == "way unlike its odometer's, mm"] == named
 
 
 def test_records_that_a_device_states_and_that_did_not_come_are_named_at_the_device(billed: BilledLake) -> None:
