@@ -49,7 +49,8 @@ class TrackSettings(Settings):
 
         Its verdict looks ahead, at the next fix, and at that only within the gap; a cleaned place looks further.
         """
-        verdict = 0 if self.max_speed_mps is None else math.ceil(1_000 * self.max_gap_s)
+        none = self.max_speed_mps is None and self.rule == "every_fix"
+        verdict = 0 if none else math.ceil(1_000 * self.max_gap_s)
         return verdict + self._cleaning_ms(1, CHARGE_AHEAD_MS)
 
     def _cleaning_ms(self, gaps: int, charge_ms: int) -> int:

@@ -14,6 +14,9 @@ from geo.spatial.ragged import Bools, Floats, Ints
 from geo.spatial.standstill import clean_places, stated_accuracy
 from geo.spatial.track_settings import TrackSettings
 
+SPIKE_MPS, SPIKE_S = 10.0, 60.0
+"""Who stands does not drive away faster than this on the average, for no longer than this, and back to the place."""
+
 
 class Verdict(IntEnum):
     """What became of a fix."""
@@ -22,7 +25,7 @@ class Verdict(IntEnum):
     DUPLICATE = 1  # an equal device time was there before it
     NULL_ISLAND = 2
     INACCURATE = 3
-    IMPLAUSIBLE = 4  # an impossible speed to it and from it, and not past it
+    IMPLAUSIBLE = 4  # an impossible speed to it and from it, and not past it; a spike beside a stand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +191,7 @@ def _uncertain_m(fixes: Fixes, start: Ints, end: Ints, rules: TrackSettings) -> 
 
 def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSettings) -> Bools:
     """Fixes reached and left too fast although the way past them is not. One pass: none sees another's removal."""
-    outlier = np.zeros(len(row), dtype=np.bool_)
+    outlier = _spikes(fixes, row, near, metres, rules)
     if rules.max_speed_mps is None:
         return outlier
     fast = near & _too_fast(fixes, row, metres, rules)
@@ -199,3 +202,26 @@ def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: Track
     limit += _uncertain_m(fixes, before, after, rules)
     outlier[suspect[past <= limit]] = True
     return outlier
+
+
+def _spikes(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSettings) -> Bools:
+    """By the rule `standstill` fixes to which a vehicle that stands would have driven and come back within two minutes:
+    the place of another receiver or of a mobile network's mast."""
+    spike = np.zeros(len(row), dtype=np.bool_)
+    if rules.rule == "every_fix" or len(row) < 5:
+        return spike
+    step_s = np.diff(fixes.t_ms[row]) / 1000.0
+    off_m = np.zeros(len(row))
+    off_m[1:] = _uncertain_m(fixes, row[:-1], row[1:], rules)
+    stands = near & (metres <= off_m)
+    away = near.copy()
+    away[1:] &= (step_s <= SPIKE_S) & (metres[1:] > SPIKE_MPS * step_s + off_m[1:])
+    suspect = 2 + np.flatnonzero(stands[1:-3] & away[2:-2] & away[3:-1] & stands[4:])
+    t_ms = fixes.t_ms[row]
+    # no verdict reaches over more than a gap
+    reach = np.maximum(t_ms[suspect] - t_ms[suspect - 2], t_ms[suspect + 2] - t_ms[suspect])
+    suspect = suspect[reach <= rules.max_gap_s * 1000.0]
+    before, after = row[suspect - 1], row[suspect + 1]
+    past = _metres(fixes, before, after)
+    spike[suspect[past <= _uncertain_m(fixes, before, after, rules)]] = True
+    return spike

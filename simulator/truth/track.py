@@ -20,6 +20,7 @@ MAX_GAP_US = 300 * 1_000_000
 MAX_SPEED_MPS = 70.0
 WORST_ACCURACY_MM = 100_000
 NULL_ISLAND_E7 = 10  # 1e-6 degrees
+SPIKE_MPS, SPIKE_US = 10.0, 60 * 1_000_000
 
 
 def metres(latitude_a: float, longitude_a: float, latitude_b: float, longitude_b: float) -> float:
@@ -74,10 +75,30 @@ def _jumps(positions: list[TruePosition], index: int, rule: TrueRule) -> bool:
     # A jump goes out and back, which the first and the last fix cannot.
     if index in {0, len(positions) - 1}:
         return False
+    if rule == "standstill" and _is_spike(positions[max(index - 2, 0) : index + 3]):
+        return True
     before, fix, after = positions[index - 1 : index + 2]
     near = _gap_us(before, fix) <= MAX_GAP_US and _gap_us(fix, after) <= MAX_GAP_US
     out_and_back = _too_fast(before, fix, rule) and _too_fast(fix, after, rule)
     return near and out_and_back and not _too_fast(before, after, rule)
+
+
+def _is_spike(around: list[TruePosition]) -> bool:
+    """Of five fixes in a row the one in the middle: driven to and back within two minutes, from one place at rest."""
+    if len(around) < 5:
+        return False
+    first, before, fix, after, last = around
+    out = all(
+        _gap_us(*step) <= SPIKE_US and _step_m(*step) > SPIKE_MPS * _gap_us(*step) / 1e6 + _off_m(*step)
+        for step in ((before, fix), (fix, after))
+    )
+    rests = all(_step_m(*pair) <= _off_m(*pair) for pair in ((first, before), (before, after), (after, last)))
+    return out and rests and max(_gap_us(first, fix), _gap_us(fix, last)) <= MAX_GAP_US
+
+
+def _off_m(before: TruePosition, after: TruePosition) -> float:
+    """How far two places may be off together."""
+    return sum(stated_m(fix) or NOT_SAID_M for fix in (before, after))
 
 
 def _gap_us(before: TruePosition, after: TruePosition) -> int:
@@ -92,5 +113,5 @@ def _step_m(before: TruePosition, after: TruePosition) -> float:
 
 def _too_fast(before: TruePosition, after: TruePosition, rule: TrueRule) -> bool:
     """By the rule `standstill` the places may be off by as much as they state."""
-    off_m = sum(stated_m(fix) or NOT_SAID_M for fix in (before, after)) if rule == "standstill" else 0.0
+    off_m = _off_m(before, after) if rule == "standstill" else 0.0
     return _step_m(before, after) > MAX_SPEED_MPS * (_gap_us(before, after) / 1e6) + off_m

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 from typer import Typer
@@ -317,3 +318,53 @@ def test_the_name_of_a_device_is_no_formula_in_what_the_commands_write(tmp_path:
     assert [row[:2] for row in rows[1:]] == [["'=A1", "'@SUM(A1)"]]
     rows, _ = run(tmp_path, "measure", fixes=fixes)
     assert {row[0] for row in rows[1:]} == {"'=A1", "'@SUM(A1)"}
+
+
+HALF = {
+    "type": "Feature",
+    "properties": {"id": "half"},
+    "geometry": {
+        "type": "Polygon",
+        "coordinates": [[[9.99, 53.54], [10.0, 53.54], [10.0, 53.56], [9.99, 53.56], [9.99, 53.54]]],
+    },
+}
+
+
+def a_parked_day(header: str, said: str, spike: str = "") -> str:
+    """A fix a minute of a van at the border of the fence, with noise of four metres; a spike each ten minutes."""
+    random = Random(7)
+    lines = [header]
+    for minute in range(1440):
+        lat, lon = 53.55 + random.gauss(0, 3.6e-5), 9.99 + random.gauss(0, 6e-5)
+        place = spike if spike and minute % 10 == 5 else f"{lat:.7f},{lon:.7f}"
+        lines.append(f"v1,{1_767_600_000_000 + 60_000 * minute},{place}{said}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "said", "spike", "noisy_km"),
+    [
+        ("device_id,t_ms,lat,lon,speed_mps,accuracy_m", ",0.0,8.0", "", 5.0),
+        ("device_id,t_ms,lat,lon", "", "", 5.0),
+        ("device_id,t_ms,lat,lon", "", "53.5500000,9.9673", 400.0),
+    ],
+)
+def test_a_parked_van_is_measured_as_parked(
+    header: str, said: str, spike: str, noisy_km: float, tmp_path: Path
+) -> None:
+    fixes, fences, out = (tmp_path / name for name in ("fixes.csv", "fences.geojson", "usage.csv"))
+    fixes.write_text(a_parked_day(header, said, spike))
+    fences.write_text(json.dumps(HALF))
+
+    def whole(*more: str) -> tuple[float, int]:
+        words = ["measure", "--fixes", str(fixes), "--fences", str(fences), "--out", str(out), *more]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        rows = {row["fence_id"]: row for row in csv.DictReader(out.read_text().splitlines())}
+        return float(rows["*"]["km"]), int(rows["half"]["entries"])
+
+    km, entries = whole()
+    assert (km <= 0.02, entries) == (True, 0)
+    km, entries = whole("--rule", "every_fix")
+    assert km > noisy_km
+    assert entries > 100
