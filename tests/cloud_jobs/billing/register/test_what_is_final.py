@@ -30,6 +30,8 @@ from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 END = datetime(2026, 1, 31, 23, tzinfo=UTC)
 """Midnight in Berlin."""
 SECOND = timedelta(seconds=1)
+EXACT = TrackSettings(rule="every_fix")
+"""By which later fixes have a say in five minutes; a cleaned place waits for 24."""
 NEAR, FAR, ON = (0.1, 0.1), (5.0, 5.0), (0.1 + 20 / 111.2, 0.1)
 
 
@@ -172,7 +174,7 @@ def driven(folder: Path, stated_s: int) -> BilledLake:
     state(lake, "eu-1", until=END + stated_s * SECOND, count=3)
     made = BilledLake(lake)
     publish(made, legal_entity(), tariff(price("0.45")), account("acme", device("eu-1", tenant="acme")))
-    meter(made)
+    meter(made, EXACT)
     return made
 
 
@@ -197,7 +199,7 @@ def test_a_month_is_final_only_when_no_fix_of_the_next_one_can_change_it(tmp_pat
     ingest(made.lake, [fix(250, 4, FAR)])
     state(made.lake, "eu-1", until=END + 900 * SECOND, count=4)
     assert closed(made, "received", 900)[::2] == (ClosingState.PROVISIONAL, "acme/eu-1: 1 records are not metered yet")
-    meter(made)
+    meter(made, EXACT)
     assert closed(made, "metered", 900) == (ClosingState.FINAL, 0, "")
 
 
@@ -206,5 +208,5 @@ def test_what_comes_on_time_after_a_month_was_final_leaves_it_as_it_was(tmp_path
     assert closed(made, "one", 300) == (ClosingState.FINAL, 895, "")
     ingest(made.lake, [fix(300, 4, FAR)])
     state(made.lake, "eu-1", until=END + 900 * SECOND, count=4)
-    meter(made)
+    meter(made, EXACT)
     assert closed(made, "two", 900) == (ClosingState.FINAL, 895, "")
