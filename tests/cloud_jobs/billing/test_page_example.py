@@ -49,11 +49,11 @@ def test_on_a_terminal_of_80_columns_no_number_amount_or_name_is_cut(
     monkeypatch.setattr(commands, "checked_time", lambda _: NOW)
     monkeypatch.setattr(fitted_table, "PIPE_WIDTH", 80)
     whole = {
-        "close --period 2026-01-05": {"acme", "final", "83.28 EUR"},
-        "issue --period 2026-01-05": {"WE-00000001", "99.10 EUR", "2026-01-05"},
-        "list": {"WE-00000001", "99.10 EUR", "2026-01-05"},
-        "show WE-00000001": {"WE-00000001", "DE02 1203 0000 0000 2020 51", "99.10 EUR", "20.807615 km"},
-        "explain WE-00000001 11": {"20.807615", "20.807615 km", "9.36 EUR", "2026-01-05T08:00:00Z"},
+        "close --period 2026-01-05": {"acme", "final", "80.58 EUR"},
+        "issue --period 2026-01-05": {"WE-00000001", "95.89 EUR", "2026-01-05"},
+        "list": {"WE-00000001", "95.89 EUR", "2026-01-05"},
+        "show WE-00000001": {"WE-00000001", "DE02 1203 0000 0000 2020 51", "95.89 EUR", "20.654561 km"},
+        "explain WE-00000001 11": {"20.654561", "20.654561 km", "9.29 EUR", "2026-01-05T08:00:00Z"},
     }
     for line, words in whole.items():
         out = printed(f"$ waybill bill {line} --lake lake")

@@ -43,7 +43,7 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
     monkeypatch.setattr(commands, "checked_time", lambda _: NOW)
     write_examples(Path("contracts.toml").read_text(encoding="utf-8"))
     for command in ("close", "issue"):
-        assert "83.28 EUR" in printed(f"$ waybill bill {command} --lake lake --period 2026-01-05")
+        assert "80.58 EUR" in printed(f"$ waybill bill {command} --lake lake --period 2026-01-05")
     steps = [step for step in steps_of(PAGE) if not step[0].startswith(NEEDS_PULSAR)]
     names = {"contracts", "wrong", "overlap", "tariff-corrected", "beta"}
     assert {line.split()[4].rstrip(";") for line, _ in steps} == {f"{name}.toml" for name in names}
