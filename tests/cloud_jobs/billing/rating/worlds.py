@@ -124,7 +124,7 @@ class World:
     def contract(self) -> RatingContract:
         """The same as rating takes it."""
         versions = sorted((Tariff.model_validate(one) for one in self.tariffs), key=lambda one: one.effective_from)
-        in_force = tuple(TariffInForce(one.effective_from, one) for one in versions)
+        in_force = [TariffInForce(one.effective_from, one) for one in versions]
         accounts = [Account.model_validate(one) for one in self.published["account"]]
         moments = [moment for moment, _ in quarters_of(self.days)]
         start, end = min(moments), max(moments) + QUARTER
@@ -138,7 +138,7 @@ class World:
             accounts=tuple(
                 AccountTerms(
                     account=one.id,
-                    tariffs=in_force,
+                    tariffs=tuple(held for held in in_force if held.begin < (one.effective_until or end)),
                     devices=tuple(map(Assignment.model_validate, one.devices)),
                     times=((max(start, one.effective_from), min(end, one.effective_until or end)),),
                 )
