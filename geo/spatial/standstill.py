@@ -81,11 +81,8 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
 
 
 def stated_accuracy(fixes: Fixes, row: Ints) -> Floats:
-    """What fixes say of their accuracy, NaN where nothing: also 0 and what is negative, the marks for *unknown*."""
-    if fixes.accuracy_m is None:
-        return np.full(len(row), np.nan)
-    accuracy = fixes.accuracy_m[row]
-    return np.where(accuracy > 0.0, accuracy, np.nan)
+    """What fixes say of their accuracy, NaN where nothing."""
+    return np.full(len(row), np.nan) if fixes.accuracy_m is None else fixes.accuracy_m[row]
 
 
 def _of_ends(values: Floats) -> Floats:
@@ -144,7 +141,7 @@ class _Track:
         They do where the mean place of a minute before is farther from that of the minute after than the noise and
         the reported speeds explain: so a constant 0, or the wheels' speed on a ferry, is no standing.
         """
-        says = np.where(speed >= 0.0, np.minimum(speed, 1e3), 0.0)  # NaN and what is negative: not said
+        says = np.where(speed >= 0.0, np.minimum(speed, 1e3), 0.0)  # NaN: not said
         whole = np.rint(says * 1_000.0).astype(np.int64)
         step = np.diff(self._clock)
         step[self._first[1:] == np.arange(1, self._count)] = 0
