@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import psutil
 
+from gateway.alerts.config import ReportedTracks
 from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.fix_columns import FixColumns, FixSource
 from gateway.alerts.metrics import AlertMetrics
 from gateway.alerts.partition_evaluation import PartitionEvaluation, PartitionSettings
 from gateway.alerts.rules import AlertRules
-from geo.spatial import Fence, FenceSet, GateSet, PublishedEventSettings, TrackSettings
+from geo.spatial import Fence, FenceSet, GateSet, PublishedEventSettings
 from geo.spatial.ragged import Floats
 from identity import Unsealer
 from telemetry import Batch, Position, Record, encode
@@ -113,7 +114,7 @@ def measure(seconds: int = SECONDS, message_seconds: int = MESSAGE_SECONDS) -> E
     random = np.random.default_rng(7)
     towns = np.column_stack([_WEST + _WIDTH * random.random(_TOWNS), _SOUTH + _HEIGHT * random.random(_TOWNS)])
     before_mib = _resident_mib()
-    rules = AlertRules(FenceSet(fences(random, towns)), GateSet(()), TrackSettings(), PublishedEventSettings())
+    rules = AlertRules(FenceSet(fences(random, towns)), GateSet(()), ReportedTracks(), PublishedEventSettings())
     index_mib = _resident_mib() - before_mib
     live, fleet = LiveEvents(rules), DrivingFleet(random, towns)
     names = [FixSource("acme", f"bus-{number}", 7) for number in range(DEVICES)]

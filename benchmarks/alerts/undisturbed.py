@@ -12,11 +12,12 @@ from benchmarks.alerts.servers import BATCHES, REGION, TENANT
 from benchmarks.alerts.streets import features
 from deploy.local import LocalStack
 from gateway.alerts.batch_reading import read_batch
+from gateway.alerts.config import ReportedTracks
 from gateway.alerts.evaluation import LiveEvents
 from gateway.alerts.evaluation_part import ReadBatch, parts_of
 from gateway.alerts.fix_columns import FixColumns
 from gateway.alerts.rules import AlertRules
-from geo.spatial import FenceSet, GateSet, PublishedEventSettings, TrackSettings, fences_from_geojson
+from geo.spatial import FenceSet, GateSet, PublishedEventSettings, fences_from_geojson
 from identity import Unsealer
 from runtime.pulsar_client import open_pulsar_client
 
@@ -35,7 +36,7 @@ class Undisturbed(NamedTuple):
 def undisturbed(stack: LocalStack, timed: int) -> Undisturbed:
     """Reads the topic from its beginning to its end, and evaluates all of it."""
     report = fences_from_geojson(json.dumps({"type": "FeatureCollection", "features": features(timed)}))
-    rules = AlertRules(FenceSet(report.fences), GateSet(report.gates), TrackSettings(), PublishedEventSettings())
+    rules = AlertRules(FenceSet(report.fences), GateSet(report.gates), ReportedTracks(), PublishedEventSettings())
     ids: set[str] = set()
     fixes, partition_of = 0, dict[str, str]()
     client = open_pulsar_client(stack.pulsar[REGION].service_url, stack.access(), timeout_s=_OPERATION_S)

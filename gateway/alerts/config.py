@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from gateway.alerts.evaluation_settings import EvaluationSettings
 from gateway.source_settings import ClusterSource, ReferenceSource, Word, Words
-from geo.spatial import PublishedEventSettings, TrackRule, TrackSettings
+from geo.spatial import PublishedEventSettings, TrackSettings
 from runtime.broker_settings import Port
 from runtime.logs import LogSettings
 from settings import Settings
@@ -37,9 +37,12 @@ class AlertEndpoint(Settings):
 
 
 class ReportedTracks(TrackSettings):
-    """What a track is made of where places are taken as they are reported."""
+    """What a track is made of where places are taken as they are reported.
 
-    rule: TrackRule = "every_fix"
+    A cleaned place needs fixes of the next minutes, and an alert does not wait for them.
+    """
+
+    rule: Literal["every_fix"] = "every_fix"
 
 
 class AlertSettings(Settings):
@@ -76,13 +79,6 @@ class AlertSettings(Settings):
                 f"max_lag_s is {self.max_lag_s:g} and evaluation.max_age_s {self.evaluation.max_age_s:g}: "
                 "a process that is so late says nothing any more; make max_lag_s no larger"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _places_are_as_reported(self) -> Self:
-        # a cleaned place needs fixes of the next minutes, and an alert does not wait for them
-        if self.tracks.rule != "every_fix":
-            raise ValueError(f'tracks.rule is "{self.tracks.rule}": an alert process takes "every_fix"; remove the key')
         return self
 
     @model_validator(mode="after")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from geo.spatial import Fence, FenceSet, GateSet, PublishedEventSettings, TrackSettings
-from geo.spatial.geojson import fence_of_text
+from geo.spatial import FenceSet, GateSet, PublishedEventSettings, TrackSettings
 from geo.spatial.ragged import Bools
 
 
@@ -21,22 +19,6 @@ class AlertRules:
     gates: GateSet
     tracks: TrackSettings
     events: PublishedEventSettings
-
-    @classmethod
-    def of(cls, features: Iterable[str], tracks: TrackSettings, events: PublishedEventSettings) -> AlertRules:
-        """With the fences and gates of published features, each a text that is one GeoJSON feature.
-
-        They are taken one by one, so that not all texts need to be held. Raises FenceError for one that cannot be used:
-        of each version give the latest publication that can be.
-        """
-        fences, gates = [], []
-        for feature in features:
-            made = fence_of_text(feature)
-            if isinstance(made, Fence):
-                fences.append(made)
-            else:
-                gates.append(made)
-        return cls(FenceSet(fences), GateSet(gates), tracks.as_reported(), events)
 
     @cached_property
     def has_limit(self) -> Bools:
