@@ -80,7 +80,7 @@ class AccountRating:
                 key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
                 rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
                 charges.append(Charge(key, quantity, free, amount, rows))
-        return charges if self.book.has_fixed_pools else _one_of_each_key(charges)
+        return _one_of_each_key(charges)
 
     def pools_of(self, key: ChargeKey) -> list[Uses]:
         """The pools that a usage charge has a part of: one, or two where another price of the same words took over."""
@@ -115,10 +115,11 @@ def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
     """Where a zone loses a price of its own, the price of any zone may say the same: two pools, and one charge."""
     found: dict[ChargeKey, Charge] = {}
     for one in charges:
-        other = found.get(one.key, one._replace(quantity=0, free=0, amount_minor=0))
-        found[one.key] = one._replace(
-            quantity=other.quantity + one.quantity,
-            free=other.free + one.free,
-            amount_minor=other.amount_minor + one.amount_minor,
-        )
+        other = found.setdefault(one.key, one)
+        if other is not one:
+            found[one.key] = one._replace(
+                quantity=other.quantity + one.quantity,
+                free=other.free + one.free,
+                amount_minor=other.amount_minor + one.amount_minor,
+            )
     return list(found.values())

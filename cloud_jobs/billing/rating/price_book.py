@@ -28,10 +28,7 @@ _Place = tuple[Meter, str, str]
 
 
 class PriceBook:
-    """The prices of an account's tariff versions. Raises MissingRate.
-
-    `has_fixed_pools`: each place has a price of the same pool in all versions.
-    """
+    """The prices of an account's tariff versions. Raises MissingRate."""
 
     def __init__(self, tariffs: tuple[TariffInForce, ...], contract: RatingContract) -> None:
         self.tariffs = tuple(one.tariff for one in tariffs)
@@ -41,8 +38,6 @@ class PriceBook:
         for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True)):
             before = self._listed[-1] if self._listed else {}
             self._listed.append(_rated(version, tariff, worth, terms, before))
-        pools = [{place: price.pool for place, price in listed.items()} for listed in self._listed]
-        self.has_fixed_pools = all(one == pools[0] for one in pools)
         self._sold = [{price.meter for price in tariff.prices} for tariff in self.tariffs]
         # all amounts of days are integers in this part of a minor unit
         self.parts = lcm(
