@@ -23,7 +23,7 @@ from geo.spatial.feature_notices import feature_notices
 from geo.spatial.features import Feature, read_features
 from geo.spatial.geojson import fence_of, kind_of
 from runtime import read_bounded
-from settings import as_read, file_fault, printable, spelled
+from settings import as_read, file_fault, printable
 from telemetry import InvalidJson, parse_json
 
 FENCES_FILE: Final = "fences.geojson"
@@ -108,7 +108,7 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
 
 def near_equal_fault(kind: str, name: str, other: str, where: str) -> str:
     """That two ids read the same, both spelled out; `where` the other one stands."""
-    return f"the id of this {kind} is written {spelled(name)}, and {spelled(other)} reads the same ({where})"
+    return f"the id of this {kind} is written {name!a}, and {other!a} reads the same ({where})"
 
 
 def _files_of(folder: Path) -> list[Path]:

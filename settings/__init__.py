@@ -14,7 +14,7 @@ from settings.local_path import PathElsewhere, local_path
 from settings.model import Settings, SettingsError
 from settings.one_line import one_line, printable, printable_json
 from settings.regular_file import NotAFile, open_file, read_file
-from settings.similar_names import as_read, name_advice, near_equal, spelled
+from settings.similar_names import as_read, name_advice, near_equal
 from settings.text_fault import TextFault, toml_fault
 from settings.toml_lines import TomlLines, TomlPath
 
@@ -45,7 +45,6 @@ __all__ = [
     "read_file",
     "read_text",
     "renamed_to",
-    "spelled",
     "toml_fault",
     "validate",
     "without_consequences",

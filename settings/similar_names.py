@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Final
 
-__all__ = ["as_read", "name_advice", "near_equal", "spelled"]
+__all__ = ["as_read", "name_advice", "near_equal"]
 
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+)\.0+")
 _HYPHENS: Final = dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
@@ -33,11 +33,6 @@ def as_read(name: str) -> str:
     return whole[1] if whole else text
 
 
-def spelled(name: str) -> str:
-    """A name in quotes, with an escape sequence for each letter that is not ASCII."""
-    return ascii(name)
-
-
 def near_equal(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
     """The names of each group that reads the same, in their order; a name that comes again is one."""
     groups: dict[str, list[str]] = {}
@@ -54,6 +49,6 @@ def name_advice(name: str, known: Iterable[str]) -> str:
     others = [one for one in known if one != name]
     reading = as_read(name)
     if same := next((one for one in others if as_read(one) == reading), None):
-        return f"; this is written {spelled(name)}, and there is {spelled(same)}, which reads the same"
+        return f"; this is written {name!a}, and there is {same!a}, which reads the same"
     near = get_close_matches(name, others, 1)
     return f"; did you mean {near[0]!r}?" if near else ""

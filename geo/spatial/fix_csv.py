@@ -17,7 +17,7 @@ from geo.spatial.errors import FixError
 from geo.spatial.fixes import Fixes, valid_positions
 from geo.spatial.ids import MAX_ID_CHARS, id_fault, unshown_in
 from geo.spatial.ragged import Floats
-from settings import near_equal, spelled
+from settings import near_equal
 
 REQUIRED: Final = ("device_id", "t_ms", "lat", "lon")
 OPTIONAL: Final = ("speed_mps", "accuracy_m")
@@ -266,8 +266,8 @@ def _near_equal_faults(ids: Mapping[str, int], first_lines: NDArray[np.int64]) -
     for group in near_equal(ids):
         numbers = [ids[name] for name in group]
         (first, name), *others = sorted((int(first_lines[ids[name]]), name) for name in group)
-        read_same = ", ".join(f"{spelled(other)} (line {line})" for line, other in others)
-        said = f"the device is written {spelled(name)}, and {read_same} reads the same: all rows of them are left out"
+        read_same = ", ".join(f"{other!a} (line {line})" for line, other in others)
+        said = f"the device is written {name!a}, and {read_same} reads the same: all rows of them are left out"
         yield numbers, (first, f"line {first}: {said}")
 
 

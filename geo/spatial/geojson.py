@@ -27,7 +27,7 @@ from geo.spatial.rings import Shape, world_polygon
 from geo.spatial.shapes import circle, corridor
 from geo.spatial.versions import effective_ms
 from geo.spatial.weekly import weekly_faults, weekly_of
-from settings import as_read, spelled
+from settings import as_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class _Known:
             raise FenceError("this id is a fence and a gate", fence_id=made.id, place=place)
         name, where = self._readings.setdefault(as_read(made.id), (made.id, place))
         if name != made.id:
-            reason = f"its id is written {spelled(made.id)}, and {spelled(name)} on {where} reads the same"
+            reason = f"its id is written {made.id!a}, and {name!a} on {where} reads the same"
             raise FenceError(reason, fence_id=made.id, place=place)
         key = made.id, effective_ms(made)
         if key in self._places:
