@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 from cloud_jobs.billing.register.metered_records import WITH_REGION
@@ -13,6 +14,10 @@ from cloud_jobs.reconcile.comparison import Comparison, Station, named, quantity
 from cloud_jobs.reconcile.used import CountedUsage
 
 _RUN_USAGE: Final = "run `cloud-jobs usage`"
+_IN_NO_SUM: Final = (
+    ("messages that could not be read", attrgetter("faults"), attrgetter("reasons")),
+    ("unknown ways, beeline in mm", attrgetter("unknown_mm"), attrgetter("unknown")),
+)
 
 
 def compare_usage(
@@ -47,8 +52,7 @@ def compare_usage(
     if used.late_positions:
         note = "their way is not metered; their bytes are"
         yield Comparison(Station.USAGE, "positions that came after an erasure", place, None, used.late_positions, note)
-    yield from _unreadable(used, place)
-    yield from _unknown(used, place)
+    yield from _in_no_sum(used, place)
     note = "; ".join(used.damaged[:3])
     yield Comparison(
         Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
@@ -57,42 +61,19 @@ def compare_usage(
         yield Comparison(Station.USAGE, f"used: {quantity_name(meter)}", place, None, quantity, "in all zones")
 
 
-def _unreadable(used: CountedUsage, place: str) -> Iterator[Comparison]:
-    """Messages that are in no sum because they could not be read; whether a bill can bear them, its closing says."""
-    name = "messages that could not be read"
-    faults = {device: one.faults for device, one in used.observed.items() if one.faults}
-    if not faults:
-        return
-    note = f"of {len(faults):,} devices; in no sum"
-    yield Comparison(Station.USAGE, name, place, None, sum(faults.values()), note)
-    yield from named(
-        [
-            Comparison(
-                Station.USAGE,
-                name,
-                f"{one.tenant}/{one.device}",
-                None,
-                count,
-                ", ".join(f"{reason} {of:,}" for reason, of in used.observed[one].unreadable),
-            )
-            for one, count in sorted(faults.items(), key=lambda item: (-item[1], item[0]))
-        ]
-    )
-
-
-def _unknown(used: CountedUsage, place: str) -> Iterator[Comparison]:
-    """Ways that nobody knows, as beelines: they are in no sum."""
-    name = "unknown ways, beeline in mm"
-    ways = {device: one.unknown_mm for device, one in used.observed.items() if one.unknown_mm}
-    if not ways:
-        return
-    yield Comparison(Station.USAGE, name, place, None, sum(ways.values()), f"of {len(ways):,} devices; in no sum")
-    yield from named(
-        [
-            Comparison(Station.USAGE, name, f"{one.tenant}/{one.device}", None, mm, used.observed[one].unknown)
-            for one, mm in sorted(ways.items(), key=lambda item: (-item[1], item[0]))
-        ]
-    )
+def _in_no_sum(used: CountedUsage, place: str) -> Iterator[Comparison]:
+    """What could not be read, and ways that nobody knows; whether a bill can bear them, its closing says."""
+    for name, amount_of, note_of in _IN_NO_SUM:
+        found = {device: amount for device, one in used.observed.items() if (amount := amount_of(one))}
+        if found:
+            note = f"of {len(found):,} devices; in no sum"
+            yield Comparison(Station.USAGE, name, place, None, sum(found.values()), note)
+        yield from named(
+            [
+                Comparison(Station.USAGE, name, f"{one.tenant}/{one.device}", None, amount, note_of(used.observed[one]))
+                for one, amount in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+            ]
+        )
 
 
 def _covered(lake: Lake, snapshot: LakeState, used: CountedUsage, records: int, place: str) -> Iterator[Comparison]:

@@ -35,6 +35,11 @@ class Observed(NamedTuple):
         return sum(count for reason, count in self.unreadable if reason not in NO_FAULTS)
 
     @property
+    def reasons(self) -> str:
+        """Why messages are raw, and how many for each reason, in words."""
+        return ", ".join(f"{reason} {count:,}" for reason, count in self.unreadable)
+
+    @property
     def amounts(self) -> dict[str, int]:
         """What a decision accepts: it covers what is in none of these more than it was then."""
         raw = sum(count for _, count in self.unreadable)
@@ -57,12 +62,11 @@ class Observed(NamedTuple):
     def doubts(self, bounds: DoubtBounds) -> tuple[str, ...]:
         """Why a sum of the period may be wrong, each in words; none if all is within the bounds."""
         found, total = [], self.messages + self.faults
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.unreadable)
         if self.unreadable and not self.messages:
-            found.append(f"none of its messages could be read: {reasons}")
+            found.append(f"none of its messages could be read: {self.reasons}")
         elif self.faults * 100 > bounds.unreadable_percent * total:
             share = f"{self.faults * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"
-            found.append(f"{self.faults:,} of {total:,} messages could not be read ({share}): {reasons}")
+            found.append(f"{self.faults:,} of {total:,} messages could not be read ({share}): {self.reasons}")
         drove_ms = self.driven_ms + self.unknown_ms
         if self.unknown_ms * 100 > bounds.unknown_percent * drove_ms:
             share = f"{self.unknown_ms * 100 / drove_ms:.2f} % of the driven time, {bounds.unknown_percent:f} % are"
