@@ -15,7 +15,7 @@ from cloud_jobs.billing.documents import (
 )
 from cloud_jobs.billing.rating import Owed
 from cloud_jobs.billing.register.closing import Closing
-from cloud_jobs.billing.register.parties import Parties, unknown_text
+from cloud_jobs.billing.register.parties import Parties
 
 
 def closing_head(
@@ -56,14 +56,9 @@ def closing_head(
             digest=closing.certificates_digest,
             decisions=parties.noticed.decisions,
             doubtful=parties.noticed.doubtful,
-            unknown=_unknown(parties),
+            unknown=parties.noticed.unknown,
         ),
         body_digest=body_digest,
         preceding=preceding,
         reason=reason or None,
     )
-
-
-def _unknown(parties: Parties) -> str:
-    noticed = parties.noticed
-    return unknown_text(noticed.unknown_mm, noticed.inferred) if noticed.unknown_mm else ""

@@ -18,7 +18,7 @@ class Noticed(NamedTuple):
     clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
     agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read;
-    `unknown`: the beeline (mm) of gaps, and `inferred` entries in them; `doubtful`: what of a device is
+    `unknown_mm`: the beeline of gaps, and `inferred` entries in them; `doubtful`: what of a device is
     beyond the bounds, in words."""
 
     conflicts: int = 0
@@ -40,11 +40,14 @@ class Noticed(NamedTuple):
         said = (found.get(name, getattr(empty, name)) for name in cls._fields)
         return cls._make(tuple(one) if isinstance(one, list) else one for one in said)
 
-
-def unknown_text(unknown_mm: int, inferred: int) -> str:
-    """What stands on no line, as it is not known which way devices went."""
-    made = f", inferred entries: {inferred:,}" if inferred else ""
-    return f"ways of its devices that are unknown, and in no sum: {unknown_mm / 1_000_000:.2f} km of beeline{made}"
+    @property
+    def unknown(self) -> str:
+        """What stands on no line, as it is not known which way devices went; "": nothing."""
+        if not self.unknown_mm:
+            return ""
+        made = f", inferred entries: {self.inferred:,}" if self.inferred else ""
+        beeline = f"{self.unknown_mm / 1_000_000:.2f} km of beeline"
+        return f"ways of its devices that are unknown, and in no sum: {beeline}{made}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from cloud_jobs.billing.meters import quantity_text
 from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.billing.register.parties import Noticed, unknown_text
+from cloud_jobs.billing.register.parties import Noticed
 from cloud_jobs.fitted_table import Column, FittedTable
 from geo.reference.moments import stamp
 
@@ -106,9 +106,8 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
                 f"{one.key.payer}: messages of its devices that could not be read, and are in no sum: "
                 f"{noticed.unreadable:,}"
             )
-        if noticed.unknown_mm:
-            yield f"{one.key.payer}: {unknown_text(noticed.unknown_mm, noticed.inferred)}"
-        yield from (f"{one.key.payer}: {words}" for words in (*noticed.doubtful, *noticed.decisions))
+        said = noticed.unknown, *noticed.doubtful, *noticed.decisions
+        yield from (f"{one.key.payer}: {words}" for words in said if words)
         if noticed.once_a_period:
             yield (
                 f"{one.key.payer}: once for these days: {', '.join(noticed.once_a_period)}; other days of the month, "
