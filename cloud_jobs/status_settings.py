@@ -22,9 +22,3 @@ class CentreLimits(Settings):
     max_unmaintained_s: float = Field(
         default=86_400, gt=0, le=86_400 * 30, description="longest time since the last run of the maintenance ended"
     )
-    max_unreadable_percent: float = Field(
-        default=1.0,
-        ge=0,
-        le=100,
-        description="of the records of the newest micro-batch, those that agents could not read",
-    )

@@ -166,11 +166,6 @@ FACTS: Final[Mapping[str, _Fact]] = {
         "Statements of devices in the newest micro-batch that are not believed",
         _one(lambda one: None if one.newest_batch is None else one.newest_batch["disbelieved"]),
     ),
-    "waybill_centre_unreadable_records": _Fact(
-        (),
-        "Records of the newest micro-batch that are messages which agents could not read",
-        _one(lambda one: None if one.newest_batch is None else one.newest_batch["unreadable"]),
-    ),
     "waybill_centre_quarantined_rows": _Fact(("cause",), "What is in quarantine, by cause", _quarantine),
     "waybill_centre_reference_versions": _Fact(
         ("state",), "Versions of fences, tariffs and accounts: in force, or refused", _versions

@@ -11,6 +11,8 @@ from cloud_jobs.status_settings import CentreLimits
 
 MAX_SKEW_S: Final = 300.0
 """So far a clock may be from another one."""
+MAX_UNREADABLE_PERCENT: Final = 1
+"""Of a micro-batch's records: as the alert WaybillRecordsUnreadable, and payers who agreed on nothing else."""
 _DECIDED_WITHIN_S: Final = 60.0
 """At its bound an alert is withdrawn by the next run of the verdicts, and that is published: so long it may take."""
 _ALWAYS: Final = "usage"
@@ -28,7 +30,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
         *(problem for table in status.tables for problem in _of_table(status, table)),
         *_of_rows(status),
         *_of_statements(status),
-        *_of_unreadable(status, limits.max_unreadable_percent),
+        *_of_unreadable(status),
         *(problem for one in status.derived for problem in _of_derived(status, one, limits.max_behind_s)),
         *_of_provisional(status),
         *_of_reference(status, limits.max_behind_s),
@@ -91,9 +93,9 @@ def _of_statements(status: CentreStatus) -> Iterator[str]:
         )
 
 
-def _of_unreadable(status: CentreStatus, max_percent: float) -> Iterator[str]:
+def _of_unreadable(status: CentreStatus) -> Iterator[str]:
     batch = status.newest_batch
-    if batch is not None and batch["unreadable"] * 100 > max_percent * batch["records"]:
+    if batch is not None and batch["unreadable"] * 100 > MAX_UNREADABLE_PERCENT * batch["records"]:
         yield (
             f"{batch['unreadable']:,} of {batch['records']:,} records of the newest micro-batch are messages that"
             f" agents could not read, in no bill: {batch['unreadable_of']}"
