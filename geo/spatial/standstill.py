@@ -72,8 +72,8 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
             sigma=sigma[at],
             smooth=smooth[at],
             speed=speed,
+            slow=slow[at],
         )
-        track.decide(slow[at])
         some, x, y = track.cleaned()
         lat[at[some]], lon[at[some]] = y, x
         moved[at[some]], still[at] = True, track.still
@@ -101,7 +101,7 @@ def _tracks_with(some: Bools, linked: Bools) -> Ints:
 
 
 class _Track:
-    """Fixes of unbroken tracks, one after the other; `still` is decided when it is made."""
+    """Fixes of unbroken tracks, one after the other. `still`: which of the `slow` segments are standing."""
 
     def __init__(
         self,
@@ -114,8 +114,9 @@ class _Track:
         sigma: Floats,
         smooth: Floats,
         speed: Floats | None,
+        slow: Bools,
     ) -> None:
-        self._count, self._metres, self._sigma, self._smooth, self._speed = len(t_ms), metres, sigma, smooth, speed
+        self._count, self._metres, self._sigma, self._smooth = len(t_ms), metres, sigma, smooth
         step = np.append(0, np.diff(t_ms))
         # one clock for all: no window reaches over a break
         self._clock = np.cumsum(np.where(linked, step, _BREAK_MS))
@@ -126,13 +127,9 @@ class _Track:
         self._sum_x, self._sum_y = sums_of(self._x), sums_of(self._y)
         self._sum_square = sums_of(np.rint(sigma * sigma * 1e4).astype(np.int64))
         self._first = np.maximum.accumulate(np.where(linked, 0, np.arange(self._count)))
-        self.still = np.zeros(self._count, dtype=np.bool_)
-
-    def decide(self, slow: Bools) -> None:
-        """Find the standing segments among slow ones."""
         self.still = slow & self._covered()
-        if self._speed is not None:
-            self.still |= slow & self._at_rest(self._speed)
+        if speed is not None:
+            self.still |= slow & self._at_rest(speed)
         self.still &= ~self._creeping()
 
     def _at_rest(self, speed: Floats) -> Bools:
