@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.what_if import Bills
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference_files import PlacedVersion, ReferenceVersion, near_equal_fault, read_placed
-from geo.reference.beginning import beginning
+from geo.reference.beginning import beginning, ending
 from geo.reference.in_force import publication_order
 from settings import as_read
 
@@ -87,12 +86,8 @@ def _near_equal_ids(placed: Iterable[PlacedVersion], published: Iterable[Row], m
 def _has_ended(rows: Iterable[Row], moment: datetime) -> bool:
     """Whether the last version of a thing has an end, and that is over: what is written by mistake is ended so."""
     last = max(rows, key=lambda row: (beginning(row["kind"], row["body"]), publication_order(row)))
-    body = json.loads(last["body"])
-    end = (body.get("properties") or {} if last["kind"] == "fence" else body).get("effective_until")
-    try:
-        return end is not None and datetime.fromisoformat(end) <= moment
-    except (TypeError, ValueError):
-        return False
+    end = ending(last["kind"], last["body"])
+    return end is not None and end <= moment
 
 
 def _near_equal_devices(placed: Sequence[PlacedVersion], published: Iterable[Row]) -> Iterator[str]:

@@ -31,6 +31,17 @@ def beginning(kind: str, body: str) -> str:
     return text
 
 
+def ending(kind: str, body: str) -> datetime | None:
+    """Until when a version is in force by what it says itself; None: it says no instant."""
+    try:
+        facts = json.loads(body)
+        facts = facts["properties"] if kind == "fence" else facts
+        moment = datetime.fromisoformat(facts["effective_until"])
+    except (AttributeError, KeyError, ValueError, TypeError, RecursionError):
+        return None
+    return None if moment.utcoffset() is None else moment
+
+
 def agreed_moment(moment: datetime) -> datetime:
     """A moment at which what was agreed can begin, in UTC. Raises ValueError, which says what to write."""
     if moment.utcoffset() is None:

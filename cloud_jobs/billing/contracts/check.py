@@ -19,11 +19,12 @@ from cloud_jobs.billing.contracts.errors import (
     UnknownPayer,
     UnknownTariff,
 )
-from cloud_jobs.billing.contracts.notices import begin_of, differing, end_of, notices
+from cloud_jobs.billing.contracts.notices import begin_of, differing, notices
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.what_if import BillChange, Bills, BothContracts, what_if
 from cloud_jobs.billing.contracts.zones_of_prices import faults_of_zones
 from cloud_jobs.billing.errors import BadPeriod
+from geo.reference.beginning import ending
 from identity.publication_id import next_publication_id
 from settings import name_advice
 
@@ -84,8 +85,8 @@ def _faults(
     there = set(map(str, before.contradictions()))
     yield from (one for one in after.contradictions() if str(one) not in there)
     yield from _forgotten(before, after, stated)
-    ends = sorted({end for row in stated if (end := end_of(row))})[:MAX_MONTHS]
-    for end in ends:
+    accounts = [row["body"] for row in stated if row["kind"] == "account"]
+    for end in sorted({end for body in accounts if (end := ending("account", body))})[:MAX_MONTHS]:
         yield from _without_payer(before, after, end)
     for since in sorted({begin for row in stated if (begin := begin_of(row))})[:MAX_MONTHS]:
         yield from _without_payer(before, after, since)

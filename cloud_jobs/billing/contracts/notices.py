@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
-from geo.reference.beginning import beginning
+from geo.reference.beginning import beginning, ending
 from geo.reference.in_force import publication_order
 from geo.reference.moments import stamp
 
@@ -35,16 +34,6 @@ def begin_of(row: Row) -> datetime | None:
     try:
         return datetime.fromisoformat(beginning(row["kind"], row["body"]))
     except ValueError:
-        return None
-
-
-def end_of(row: Row) -> datetime | None:
-    """Until when a version of an account is in force by what it says itself; None: it does not say, or is none."""
-    if row["kind"] != "account":
-        return None
-    try:
-        return datetime.fromisoformat(json.loads(row["body"])["effective_until"])
-    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -74,7 +63,7 @@ def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
     """Devices that somebody pays for until a stated version of an account begins or ends, and nobody from then on."""
     for row, begin in _accounts(stated):
         changes = [(begin, before.devices_of(row["id"], begin))]
-        if end := end_of(row):
+        if end := ending("account", row["body"]):
             changes.append((end, after.devices_of(row["id"], end - timedelta.resolution)))
         for moment, had in changes:
             gone = had - after.devices_of(row["id"], moment)

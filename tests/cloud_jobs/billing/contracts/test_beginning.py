@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cloud_jobs.billing.contracts import Tariff
-from geo.reference.beginning import UNKNOWN_BEGINNING, beginning
+from geo.reference.beginning import UNKNOWN_BEGINNING, beginning, ending
 from tests.cloud_jobs.billing.contracts.makers import tariff
 
 OFFSETS = st.integers(-14 * 4, 14 * 4).map(lambda quarters: timezone(quarters * timedelta(minutes=15)))
@@ -33,3 +34,11 @@ def test_a_version_has_a_known_beginning_just_where_its_model_takes_the_moment(t
         assert beginning("tariff", json.dumps(body)) in {UNKNOWN_BEGINNING, ""}
     else:
         assert datetime.fromisoformat(beginning("tariff", json.dumps(body))) == made.effective_from
+
+
+ENDLESS = ["[]", "not json", "[" * 100_000, "{}", '{"effective_until": 5}', '{"effective_until": "2026-03-01T00:00"}']
+
+
+@pytest.mark.parametrize("body", ENDLESS, ids=lambda body: body[:12])
+def test_a_body_that_states_no_instant_states_no_end(body: str) -> None:
+    assert ending("account", body) is None
