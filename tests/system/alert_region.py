@@ -94,7 +94,7 @@ class Drive:
                 accuracy_m=[one.accuracy_m or 0.0 for one in positions],
                 speed_mps=[float("nan")] * len(positions),
             ),
-            TrackSettings(),
+            TrackSettings().as_reported(),
         )
         events = find_events(tracks, FenceSet(report.fences), GateSet(report.gates), PublishedEventSettings())
         ends = end_fixes(tracks, events).tolist()
