@@ -38,7 +38,8 @@ class UnsettledClosings:
         elif not self._is_metered_alike(closing.snapshot) and self._other_fences is not None:
             reasons.append(f"{self._other_fences}, run `cloud-jobs usage`")
         if reasons:
-            note = f"{'; '.join(reasons)}; `waybill bill close` it again"
+            decide = "" if closing.outcome is ClosingState.FINAL else "`waybill decisions close-device`, then "
+            note = f"{'; '.join(reasons)}; {decide}`waybill bill close` it again"
             yield Comparison(Station.RATED, "closing", payer, None, None, note)
 
     def _is_metered_alike(self, number: int) -> bool:

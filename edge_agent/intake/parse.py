@@ -241,11 +241,9 @@ def _signal(message: dict[str, Any], _: list[str]) -> Body:
 
 def _event(message: dict[str, Any], unusable: list[str]) -> Body:
     attributes = message.get("attributes", {})
-    if attributes is None:
+    if not isinstance(attributes, dict):
         unusable.append("attributes")
         attributes = {}
-    if not isinstance(attributes, dict):
-        raise _MalformedMessage("wrong-fields")
     return Event(name=_unreserved(message["name"]), attributes=json.dumps(attributes, separators=(",", ":")))
 
 

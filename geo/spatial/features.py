@@ -59,7 +59,7 @@ def crs_fault(value: object) -> str:
     said = f"is {shown!r}" if shown else "names no system that is known"
     return (
         f"its crs {said}, and positions are WGS84 (longitude, latitude): convert the file, for instance with "
-        "`ogr2ogr -t_srs EPSG:4326 -lco RFC7946=YES`"
+        "`ogr2ogr -f GeoJSON -t_srs EPSG:4326 -lco RFC7946=YES NEW.geojson OLD.geojson`"
     )
 
 

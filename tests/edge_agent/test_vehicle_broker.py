@@ -43,6 +43,11 @@ def test_a_broker_for_a_network_asks_who_publishes():
         ("persistent_client_expiration 1d", "persistent_client_expiration is set"),
         ("memory_limit 1000000", "memory_limit is set"),
         ("sys_interval 0", "sys_interval is 0"),
+        ("autosave_interval 0", "autosave_interval is 0"),
+        ("autosave_interval 1800", "autosave_interval is 1800"),
+        ("max_queued_bytes 1000", "max_queued_bytes is 1000"),
+        ("message_size_limit 100", "message_size_limit is below"),
+        ("include_dir /etc/mosquitto/conf.d", "include_dir is not followed"),
     ],
 )
 def test_each_setting_that_loses_messages_is_named(line, fault):
@@ -50,8 +55,8 @@ def test_each_setting_that_loses_messages_is_named(line, fault):
     assert found.startswith(fault)
 
 
-def test_a_broker_as_it_comes_is_named_for_both_of_its_faults():
-    assert len(broker_conf_faults(["# persistence true", "", "listener 1883 127.0.0.1"])) == 2
+def test_a_broker_as_it_comes_is_named_for_each_of_its_faults():
+    assert len(broker_conf_faults(["# persistence true", "", "listener 1883 127.0.0.1"])) == 3
 
 
 def test_the_commands_print_and_check(tmp_path):

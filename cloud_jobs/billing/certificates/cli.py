@@ -74,7 +74,8 @@ def close_device(
         ClosedState | None,
         typer.Option(
             "--closes",
-            help="silent, open, which closes both, or doubts: what could not be read; what each is now, if not given.",
+            help="silent, open, which closes both, or doubts: what could not be read, and unknown ways; "
+            "what each is now, if not given.",
         ),
     ] = None,
     as_json: JsonOption = False,
