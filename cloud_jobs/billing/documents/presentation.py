@@ -171,7 +171,7 @@ def provenance(document: Document) -> str:
     certificates = document["certificates"]
     states = certificates["devices_by_state"]
     devices = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
-    said = certificates["unknown"], *certificates["doubtful"], *certificates["decisions"]
+    said = certificates["unknown"].capitalize(), *certificates["doubtful"], *certificates["decisions"]
     decided = "".join(f" {words}." for words in said if words)
     return f"Computed of snapshot {document['snapshot']}. Devices: {devices}.{decided} Digest {document['digest']}."
 

@@ -47,7 +47,7 @@ class Noticed(NamedTuple):
             return ""
         made = f", inferred entries: {self.inferred:,}" if self.inferred else ""
         beeline = f"{self.unknown_mm / 1_000_000:.2f} km of beeline"
-        return f"ways of its devices that are unknown, and in no sum: {beeline}{made}"
+        return f"not billed, as the way between positions is unknown: {beeline}{made}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

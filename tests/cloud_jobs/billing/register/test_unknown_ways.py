@@ -39,7 +39,7 @@ def test_four_fixes_with_a_gap_of_six_minutes_are_final_for_nobody(billed: Bille
         found["unknown_mm"]
     ] * 2
     table = " ".join(run(billed, "bill", "close", "--period", "2026-01").stdout.split())
-    assert "that are unknown, and in no sum: 6.68 km of beeline, inferred entries: 1" in table
+    assert "not billed, as the way between positions is unknown: 6.68 km of beeline, inferred entries: 1" in table
 
 
 def test_who_accepts_it_is_named_on_the_invoice_and_more_of_it_is_not_accepted(billed: BilledLake) -> None:
@@ -51,7 +51,7 @@ def test_who_accepts_it_is_named_on_the_invoice_and_more_of_it_is_not_accepted(b
     issued = json.loads(run(billed, "bill", "issue", "--period", "2026-01", "--by", "A. Clerk", "--json").stdout)
     (document,) = issued["documents"]
     printed = json.loads(run(billed, "bill", "show", document["number"], "--json").stdout)["certificates"]
-    assert printed["unknown"].endswith("in no sum: 6.68 km of beeline, inferred entries: 1")
+    assert printed["unknown"].endswith("is unknown: 6.68 km of beeline, inferred entries: 1")
     assert printed["decisions"] == ["acme/van: doubts, closed by A. Clerk (decision 1): known"]
     take(billed, [fix(20, 0.2)], first=first)
     assert close(billed)["outcome"] == "provisional"
