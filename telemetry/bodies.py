@@ -22,10 +22,10 @@ TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
 NO_FAULTS = frozenset({"unknown-topic", "no-fix"})
 """Why a record is raw although nothing is wrong: its topic is nobody's contract, or the receiver sees no satellite."""
 RAW_REASONS = (
-    *("unknown-topic", "no-fix", "no-json", "no-object", "wrong-fields", "reserved-name", "too-large", "unencodable"),
-    *("no-time", "impossible-time", "time-without-offset", "time-in-seconds", "time-in-microseconds"),
-    *("time-in-nanoseconds", "impossible-position", "no-value", "number-too-large", "number-out-of-range"),
-    *("too-deep", "too-many-values", "duplicate-name", "lone-surrogate", "unreadable"),
+    *("unknown-topic", "misspelt-topic", "no-fix", "no-json", "no-object", "wrong-fields", "reserved-name"),
+    *("too-large", "unencodable", "no-time", "impossible-time", "time-without-offset", "time-in-seconds"),
+    *("time-in-microseconds", "time-in-nanoseconds", "impossible-position", "no-value", "number-too-large"),
+    *("number-out-of-range", "too-deep", "too-many-values", "duplicate-name", "lone-surrogate", "unreadable"),
 )
 """Why agents carry a message raw. A centre takes any other word, and counts it as one of `OTHER_REASON`."""
 OTHER_REASON = "other"

@@ -156,6 +156,14 @@ def vehicle_contract_topic(topic: str) -> str | None:
     return _OF_SENSORS.get(topic[topic.rindex("/") :])
 
 
+def meant_contract_topic(topic: str) -> str | None:
+    """The same for a topic that is one of the contract but for case, plurals and empty levels; None if it is none."""
+    if topic.count("/") > _LEVELS:
+        return None
+    levels = (level.lower().removesuffix("s") for level in topic.split("/") if level)
+    return vehicle_contract_topic(topic) or vehicle_contract_topic("/".join(levels))
+
+
 def vehicle_filters(topic: str) -> tuple[str, str]:
     """The filters of all messages that follow a topic of the contract: without and with a sensor's level."""
     return topic, vehicle_topic(f"+/{topic.rpartition('/')[2]}")

@@ -13,9 +13,8 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS
 from cloud_jobs.usage.basis import row_digest
 from cloud_jobs.usage.metering import MeterRules, meter
-from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
+from cloud_jobs.usage.reading import NOT_RAW, Arrays, reason_number
 from geo.spatial import ENGINE_VERSION, TrackSettings
-from telemetry import OTHER_REASON
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -102,7 +101,7 @@ def _name(row: Mapping[str, Any]) -> TenantDevice:
 
 
 def _reason(row: Mapping[str, Any]) -> int:
-    return REASONS.index(row.get("text") or OTHER_REASON) if row.get("kind") == "raw" else NOT_RAW
+    return reason_number(row.get("name") or "", row.get("text") or "") if row.get("kind") == "raw" else NOT_RAW
 
 
 def _float(value: float | None) -> float:

@@ -122,7 +122,10 @@ agents could not read, and of which devices."""
 
 QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
 """What usage is metered in."""
-OBSERVED: Final = ("messages", "positions", "driven_ms", "unknown_ms", "unknown_mm", "inferred_entries")
+OBSERVED: Final = (
+    *("messages", "positions", "kept", "refused"),
+    *("driven_ms", "unknown_ms", "unknown_mm", "inferred_entries"),
+)
 """What usage says of a device beside what is metered, for whoever closes a period; no price is for it."""
 QUARTERS: Final = 4
 """Quarters of an hour: of each quantity a row of usage has so many, for local midnights and windows lie on them."""
@@ -157,9 +160,10 @@ last is in force. A zone that a device left altogether gets a row of zeros.
 Of each quantity QUARTERS numbers, one for each quarter of the hour in order; none is null. The zone "" is outside all
 zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate. Rows
 of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, and `unreadable`: `messages` of the contract
-that could be read (positions, signals, events; `positions` of them), and JSON `{"reason": [of each quarter, …]}` of
-records that are raw; "" if there are none. `driven_ms`: of segments that were driven. What is not known of the way:
-`unknown_ms`, `unknown_mm`, and entries that are inferred, which rows of zones have too: see `cloud_jobs.usage.gaps`.
+that could be read (positions, signals, events; `positions` of them, of which tracks take those `kept`), and JSON
+`{"kind/reason": [of each quarter, …]}` of records that are raw, the kind by their topic; "" if there are none.
+`driven_ms`: of segments that were driven. What is not known of the way: `refused` positions, `unknown_ms`,
+`unknown_mm`, and entries that are inferred, which rows of zones have too: see `cloud_jobs.usage.gaps`.
 `seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
 where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
 `cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table

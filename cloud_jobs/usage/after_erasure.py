@@ -46,6 +46,8 @@ class WholeRow(NamedTuple):
     unreadable: str | None = None
     messages: Sequence[int] | None = None
     positions: Sequence[int] | None = None
+    kept: Sequence[int] | None = None
+    refused: Sequence[int] | None = None
     driven_ms: Sequence[int] | None = None
     unknown_ms: Sequence[int] | None = None
     unknown_mm: Sequence[int] | None = None

@@ -96,8 +96,10 @@ def compute_group(
         touched, made, too_late = hours.all, [], 0
         if len(touched):
             metering = _meter_rules(rules.features, rules.settings)
-            known = distinct(np.concatenate([position_hours(usage_folder, devices, group.usage, touched), hours.moved]))
-            # a gap is of the hour in which it ends, and known from the fixes at both ends
+            # a gap is of the hour in which it ends, and known from the fixes at both ends; of touched hours, which are
+            # read anyway, nobody knows yet whether tracks take any of their fixes
+            known = position_hours(usage_folder, devices, group.usage, touched)
+            known = known[~among(known, touched)]
             following = hours_after(known, hours.near)
             touched = distinct(np.concatenate([touched, following[hours.are_computable(following)]]))
             records = group_records(
@@ -123,10 +125,9 @@ def compute_group(
 
 
 class _TouchedHours(NamedTuple):
-    """The hours to compute; `moved`: those of them that have new positions, `near` those in which these have a say."""
+    """The hours to compute; `near`: those of them in which new positions have a say."""
 
     all: Ints
-    moved: Ints
     near: Ints
     are_computable: Callable[[Ints], Bools]
 
@@ -148,9 +149,8 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
     def are_computable(hours: Ints) -> Bools:
         return computable(hours, erased, margin_ms)
 
-    moved = distinct(device_hours(new["device"][fix], new["t_ms"][fix] // HOUR_MS))
-    keys, moved, near = (one[are_computable(one)] for one in (keys, moved, near))
-    return _TouchedHours(keys, moved, near, are_computable), own[~are_computable(own)]
+    keys, near = (one[are_computable(one)] for one in (keys, near))
+    return _TouchedHours(keys, near, are_computable), own[~are_computable(own)]
 
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:
@@ -190,9 +190,9 @@ def group_records(
 ) -> Arrays:
     """The records of the touched hours and the fixes around them, each device's in the order of (epoch, seq).
 
-    `before`: hours whose fixes are needed too, where a gap may begin.
+    `before`: hours whose fixes are needed too, where a gap may begin; the fixes after them have a say in theirs.
     """
-    needed = distinct(np.concatenate([with_margin(touched, settings.margin_ms), before]))
+    needed = distinct(np.concatenate([with_margin(touched, settings.margin_ms), before, before + 1]))
     hours = hour_of(needed)
     first_ms, last_ms = int(hours.min()) * HOUR_MS, (int(hours.max()) + 1) * HOUR_MS - 1
     wanted: dict[str, Range] = {

@@ -88,22 +88,20 @@ def usage_in_force(
 
 
 def position_hours(files: FileSystem, devices: Devices, paths: Sequence[str], touched: Ints) -> Ints:
-    """The device hours around the touched ones that have positions by what is in force, in order."""
+    """The device hours around the touched ones of which tracks take positions by what is in force, in order."""
     hours = hour_of(touched)
     limits = _moment(int(hours.min()) - MOST_HOURS), _moment(int(hours.max()) + MOST_HOURS)
     whole = WHOLE_DEVICE, WHOLE_DEVICE
     wanted: dict[str, Range] = {**devices.ranges, "hour": limits, "zone": whole}
     keys, commits, counts = [_NONE], [_NONE], [_NONE]
     for path in paths:
-        for rows in stored_rows(
-            files, "usage", path, ("tenant", "device", "hour", "commit_number", "positions"), wanted
-        ):
+        for rows in stored_rows(files, "usage", path, ("tenant", "device", "hour", "commit_number", "kept"), wanted):
             place = devices.places(rows)
-            mine = np.flatnonzero((place >= 0) & np.asarray(pc.is_valid(rows["positions"])))
+            mine = np.flatnonzero((place >= 0) & np.asarray(pc.is_valid(rows["kept"])))
             found = rows.take(pa.array(mine))
             keys.append(device_hours(place[mine], found["hour"].cast(pa.int64()).to_numpy() // HOUR_US))
             commits.append(found["commit_number"].to_numpy())
-            quarters = np.asarray(pc.list_flatten(found["positions"]).to_numpy(), np.int64)
+            quarters = np.asarray(pc.list_flatten(found["kept"]).to_numpy(), np.int64)
             counts.append(quarters.reshape(len(mine), QUARTERS).sum(axis=1))
     key, commit, count = map(np.concatenate, (keys, commits, counts))
     order = np.lexsort((commit, key))

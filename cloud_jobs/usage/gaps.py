@@ -2,8 +2,9 @@
 
 A gap counts if its beeline is longer than what noise explains: who stood for a night was at the same place before and
 after it. It is of the quarter of the fix that ends it, as a segment is. Its time counts as far as the beeline takes at
-SLOW_MPS: for the rest the vehicle may have stood. In another zone at its end than at its beginning it must have entered
-that one. A gate it may have gone around, so no crossing is sure, however its beeline lies.
+SLOW_MPS: for the rest the vehicle may have stood. What tracks refuse ends no gap. In another zone at its end than at
+its beginning it must have entered that one. A gate it may have gone around, so no crossing is sure, however its beeline
+lies.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS, device_hours
-from geo.spatial import OUTSIDE, Fixes, Tracks, ZoneSet
+from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS
+from geo.spatial import OUTSIDE, Fixes, Tracks, Verdict, ZoneSet
 from geo.spatial.geodesic import distance_m, unwrapped_end
-from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, run_starts
 
 NOISE_M: Final = 200.0
 """Two fixes of the worst accuracy that a track takes, 100 m, may be so far apart at one place."""
 SLOW_MPS: Final = 3.0
 DRIVEN_MPS: Final = 1.0
 """From this speed on a segment was driven."""
+_TIME_BITS: Final = 43
+"""Milliseconds of the days that records have a partition for."""
 
 
 class Gaps(NamedTuple):
@@ -43,8 +46,9 @@ def gaps_of(tracks: Tracks, reported: Fixes, ends: Bools) -> Gaps:
     device = fixes.device[row]
     at = np.flatnonzero(~tracks.linked[1:] & (device[1:] == device[:-1]) & ends[row[1:]]) + 1
     begin, end = row[at - 1], row[at]
-    known = _are_known(tracks, begin, end)
-    begin, end = begin[known], end[known]
+    # what is longer is silence
+    near = fixes.t_ms[end] // HOUR_MS - fixes.t_ms[begin] // HOUR_MS <= MOST_HOURS
+    begin, end = begin[near], end[near]
     lon = unwrapped_end(fixes.lon[begin], fixes.lon[end])
     metres = distance_m(fixes.lon[begin], fixes.lat[begin], lon, fixes.lat[end])
     far = metres > NOISE_M
@@ -81,14 +85,18 @@ def driven(tracks: Tracks) -> tuple[Ints, Ints]:
     return end[moved], ms[moved]
 
 
-def _are_known(tracks: Tracks, begin: Ints, end: Ints) -> Bools:
-    """Whether a gap is seen whole: it is as short as records are read, and no hour within it has any position.
-
-    What is read depends on the run, so a position that is no part of the track must end what is known in each of them.
-    """
-    fixes = tracks.fixes
-    hours = device_hours(fixes.device, fixes.t_ms // HOUR_MS)
-    there = distinct(hours)
-    before = there[np.maximum(np.searchsorted(there, hours[end]) - 1, 0)]
-    near = hours[end] - hours[begin] <= MOST_HOURS
-    return np.asarray(near & ((hours[begin] == hours[end]) | (hours[begin] == before)), np.bool_)
+def refused(tracks: Tracks, reported: Fixes, max_gap_s: float) -> Ints:
+    """The rows of the fixes that the tracks do not take, and that may hide a way: none of those that they take is
+    within the gap before it. Where one of the same time is taken, that of another place hides one."""
+    row = np.flatnonzero(tracks.verdict != Verdict.KEPT)
+    if not len(row) or not len(tracks.row):
+        return row
+    key = (reported.device << _TIME_BITS) + reported.t_ms
+    kept = tracks.row[np.maximum(np.searchsorted(key[tracks.row], key[row], side="right") - 1, 0)]
+    since_ms = key[row] - key[kept]
+    hides = (since_ms < 0) | (since_ms > max_gap_s * 1000.0)
+    twice = np.flatnonzero(since_ms == 0)
+    first, other = kept[twice], row[twice]
+    lon = unwrapped_end(reported.lon[first], reported.lon[other])
+    hides[twice] = distance_m(reported.lon[first], reported.lat[first], lon, reported.lat[other]) > NOISE_M
+    return row[hides]

@@ -20,7 +20,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
 from cloud_jobs.published_fences import parsed
 from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts, unreadable_text
-from cloud_jobs.usage.gaps import Gaps, driven, gaps_of, inferred_entries
+from cloud_jobs.usage.gaps import Gaps, driven, gaps_of, inferred_entries, refused
 from cloud_jobs.usage.reading import NOT_RAW, REASONS, Arrays
 from cloud_jobs.usage.touched_hours import HOUR_MS, device_hours, device_of, hour_of
 from geo.spatial import (
@@ -36,7 +36,7 @@ from geo.spatial import (
     charged_crossings,
     charged_entries,
 )
-from geo.spatial.ragged import Floats, Ints, distinct, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, distinct, run_starts
 
 QUARTER_MS: Final = HOUR_MS // QUARTERS
 OUTSIDE_ALL: Final = ""
@@ -166,6 +166,8 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
         observed=(
             rows.counts(record[records["is_readable"][own]]),
             rows.counts(record[records["is_position"][own]]),
+            rows.counts(record[_are(place[track.row], records)[own]]),
+            rows.counts(record[_are(place[unknown.refused], records)[own]]),
             rows.totals(drove, unknown.driven_ms),
             rows.sums(gap, unknown.gaps.ms, 1.0),
             rows.sums(gap, unknown.gaps.metres, 1000.0),
@@ -179,7 +181,7 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
 
 class _Unknown(NamedTuple):
     """What is not known of the ways, and beside it what was driven; shares of the device as a whole, and of zones that
-    must have been entered in a gap."""
+    must have been entered in a gap; `refused`: which of the fixes hide a way."""
 
     gaps: Gaps
     gap: _Share
@@ -187,6 +189,7 @@ class _Unknown(NamedTuple):
     entered: _Share
     drove: _Share
     driven_ms: Ints
+    refused: Ints
 
     @classmethod
     def of(cls, records: Arrays, rules: MeterRules, place: Ints, track: Tracks) -> _Unknown:
@@ -194,6 +197,7 @@ class _Unknown(NamedTuple):
         reported = fixes_of(records, place)
         gaps = gaps_of(track, reported, touched)
         entry, zone = inferred_entries(track, reported, gaps, rules.zones)
+        hidden = refused(track, reported, rules.settings.max_gap_s)
         end, driven_ms = driven(track)
         end, driven_ms = end[touched[end]], driven_ms[touched[end]]
 
@@ -202,7 +206,7 @@ class _Unknown(NamedTuple):
 
         begin_of, end_of = place[gaps.begin[entry]], place[gaps.end[entry]]
         entered = _share(records, rules, begin_of, end_of, rules.of_zone[zone])
-        return cls(gaps, of_whole(gaps.end), entry, entered, of_whole(end), driven_ms)
+        return cls(gaps, of_whole(gaps.end), entry, entered, of_whole(end), driven_ms, hidden)
 
 
 def meter_table(
@@ -241,6 +245,13 @@ class _Rows:
         # fsum is exact until its one rounding: the order of the pieces does not matter
         found[slots[first]] = [fsum(ordered[low:high]) for low, high in pairwise(limits)]
         return np.rint(found * factor).astype(np.int64).reshape(-1, QUARTERS)
+
+
+def _are(place: Ints, records: Arrays) -> Bools:
+    """Of all records whether they are at these places."""
+    found = np.zeros(len(records["t_ms"]), np.bool_)
+    found[place] = True
+    return found
 
 
 def _unreadable(rows: int, slot: Ints, reason: Ints) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.stored_files import Range, stored_rows
 from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours
 from geo.spatial.ragged import Bools, Ints, run_starts
-from telemetry import OTHER_REASON, RAW_REASONS, TOO_LARGE_EVENT, vehicle_contract_topic
+from telemetry import NO_FAULTS, OTHER_REASON, RAW_REASONS, TOO_LARGE_EVENT, meant_contract_topic
 
 Integers = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -28,9 +29,17 @@ METERED_COLUMNS: Final = ("epoch", "seq", "content_bytes", *PLACE)
 """What is read of a record to meter it, beside its device, its kind and its time."""
 _IS: Final = ("is_position", "is_event", "is_readable", "is_raw")
 RECORD_ARRAYS: Final = ("device", "t_ms", *_IS, *METERED_COLUMNS)
-REASONS: Final = (*RAW_REASONS, OTHER_REASON)
-"""Why a message is raw, by the numbers that arrays have; NOT_RAW is that of a record that is not raw."""
 NOT_RAW: Final = -1
+"""The number of a record that is not raw."""
+_OTHER_KIND: Final = "message"
+_KINDS: Final = ("position", "signal", "event", "canary", _OTHER_KIND)
+REASONS: Final = (
+    *sorted(NO_FAULTS),
+    *(f"{kind}/{reason}" for kind in _KINDS for reason in (*RAW_REASONS, OTHER_REASON) if reason not in NO_FAULTS),
+)
+"""Why a message is raw, by the numbers that arrays have: what it should have been by its topic, and the reason. What is
+no fault is the reason alone."""
+_REASON_NUMBERS: Final = {reason: at for at, reason in enumerate(REASONS)}
 _POSITION: Final = ("position", "position")
 _OF_STREAM: Final = ("epoch", "seq")
 _RAW_ARRAYS: Final = ("device", "t_ms", *_OF_STREAM, "reason")
@@ -108,7 +117,7 @@ def with_reasons(
 
     `hours`: in order. Texts are read where some records of them are raw, and nowhere else.
     """
-    reason = np.full(len(found["device"]), NOT_RAW, np.int8)
+    reason = np.full(len(found["device"]), NOT_RAW, np.int16)
     place = np.flatnonzero(found["is_raw"])
     place = place[_is_of_hours(found, hours)[place]]
     if len(place):
@@ -129,21 +138,33 @@ def _stream_order(rows: Arrays, at: Ints) -> Ints:
 
 def _raw_reasons(files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range]) -> Iterator[Arrays]:
     """Of the raw records, and of the events that stand for one, the stream and the reason."""
-    for arrays, found in _arrays(files, path, devices, _OF_STREAM, {"kind": ("raw", "raw"), **ranges}, what=["text"]):
-        known = pc.index_in(found["text"].cast(pa.string()), value_set=pa.array(RAW_REASONS, pa.string()))
-        yield arrays | {"reason": np.asarray(pc.fill_null(known, len(RAW_REASONS))).astype(np.int8)}
+    raw, what = {"kind": ("raw", "raw"), **ranges}, ("name", "text")
+    for arrays, found in _arrays(files, path, devices, _OF_STREAM, raw, what=what):
+        topics, reasons = (found[name].to_pylist() for name in what)
+        codes = [reason_number(topic or "", reason or "") for topic, reason in zip(topics, reasons, strict=True)]
+        yield arrays | {"reason": np.array(codes, np.int16)}
     large = {"kind": ("event", "event"), "name": (TOO_LARGE_EVENT, TOO_LARGE_EVENT), **ranges}
     for arrays, found in _arrays(files, path, devices, _OF_STREAM, large, what=["text"]):
         texts = found["text"].to_pylist()
-        yield arrays | {"reason": np.array([_reason_of_large(text or "") for text in texts], np.int8)}
+        yield arrays | {"reason": np.array([_reason_of_large(text or "") for text in texts], np.int16)}
+
+
+@lru_cache(maxsize=1024)
+def reason_number(topic: str, reason: str) -> int:
+    """The place in REASONS of a message on a topic that is raw for a reason, which nobody here may know."""
+    if reason in NO_FAULTS:
+        return _REASON_NUMBERS[reason]
+    contract_topic = meant_contract_topic(topic)
+    kind = _OTHER_KIND if contract_topic is None else contract_topic.rpartition("/")[2]
+    return _REASON_NUMBERS[f"{kind}/{reason if reason in RAW_REASONS else OTHER_REASON}"]
 
 
 def _reason_of_large(attributes: str) -> int:
     try:
         topic = str(json.loads(attributes)["topic"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return len(RAW_REASONS)
-    return RAW_REASONS.index("unknown-topic" if vehicle_contract_topic(topic) is None else "too-large")
+        return reason_number("", OTHER_REASON)
+    return reason_number(topic, "unknown-topic" if meant_contract_topic(topic) is None else "too-large")
 
 
 def _arrays(

@@ -37,6 +37,7 @@ from telemetry import (
     Position,
     Raw,
     Signal,
+    meant_contract_topic,
     parse_json,
     vehicle_contract_topic,
 )
@@ -98,7 +99,7 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed,
         return (Parsed(_too_large(topic, len(payload) + missing), None, "too-large", payload),)
     contract_topic = vehicle_contract_topic(topic)
     if contract_topic is None:
-        return (_raw(topic, payload, "unknown-topic"),)
+        return (_raw(topic, payload, "unknown-topic" if meant_contract_topic(topic) is None else "misspelt-topic"),)
     try:
         value = _json_value(payload)
         if isinstance(value, list):

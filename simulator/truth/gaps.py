@@ -54,7 +54,7 @@ def unknown_of(
             spent_us = end.time_us - start.time_us
             if not end.still and end.metres * 1e6 >= DRIVEN_MPS * spent_us:
                 sums.setdefault(end.time_us // QUARTER_US, _Sum()).driven_us += spent_us
-    for begin, finish, length_m in _gaps(list(tracks(positions, rule)), positions):
+    for begin, finish, length_m in _gaps(list(tracks(positions, rule))):
         total = sums.setdefault(finish.time_us // QUARTER_US, _Sum())
         total.unknown_ms.append(min((finish.time_us - begin.time_us) / 1000, length_m * (1000 / SLOW_MPS)))
         total.beelines_m.append(length_m)
@@ -63,20 +63,15 @@ def unknown_of(
     return [_row(device, quarter, total) for quarter, total in sorted(sums.items())]
 
 
-def _gaps(
-    found: list[list[TruePosition]], positions: list[TruePosition]
-) -> Iterator[tuple[TruePosition, TruePosition, float]]:
+def _gaps(found: list[list[TruePosition]]) -> Iterator[tuple[TruePosition, TruePosition, float]]:
     """The fixes around each gap in which the device moved, and how far they are apart.
 
-    What is longer than a day is silence; and where a whole hour has only fixes that no track takes, nothing is said.
+    Fixes that no track takes end none. What is longer than a day is silence.
     """
-    hours = sorted({fix.time_us // HOUR_US for fix in positions})
     for before, after in pairwise(found):
         start, end = before[-1], after[0]
-        first, last = start.time_us // HOUR_US, end.time_us // HOUR_US
         length_m = _length_m(start, end)
-        is_whole = not any(first < hour < last for hour in hours) and last - first <= LONGEST_HOURS
-        if is_whole and length_m > NOISE_M:
+        if end.time_us // HOUR_US - start.time_us // HOUR_US <= LONGEST_HOURS and length_m > NOISE_M:
             yield start, end, length_m
 
 

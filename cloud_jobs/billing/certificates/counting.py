@@ -40,6 +40,7 @@ _NO_REACH: Final = Reach()
 _OF_DEVICE: Final = ("tenant", "device")
 _OF_STREAM: Final = (*_OF_DEVICE, "epoch")
 _POSITION: Final = "position"
+_OBSERVED: Final = (*OBSERVED, "events")
 
 HoursOf = Mapping[TenantDevice, tuple[datetime, datetime]]
 """Of each device the time that is asked for: from its first moment to the first one after it."""
@@ -164,7 +165,7 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
         [*hours_of],
         start,
         end - timedelta.resolution,
-        columns=(*_OF_DEVICE, "hour", "zone", "commit_number", *OBSERVED, "unreadable"),
+        columns=(*_OF_DEVICE, "hour", "zone", "commit_number", *_OBSERVED, "unreadable"),
         zone=WHOLE_DEVICE,
     )
     if not rows.num_rows:
@@ -175,7 +176,7 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
     quarter = hour + np.arange(QUARTERS) * (_HOUR // _US // QUARTERS)
     # a payer's time begins and ends on quarters, as local days do
     within = (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
-    sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in OBSERVED}
+    sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in _OBSERVED}
     unreadable: list[Counter[str]] = [Counter() for _ in names]
     for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["unreadable"], ""), False)).tolist():
         for reason, counts in json.loads(rows["unreadable"][at].as_py()).items():

@@ -7,6 +7,7 @@ made: what is more than that is a doubt again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cloud_jobs.billing.contracts import DoubtBounds
@@ -16,17 +17,21 @@ from telemetry import NO_FAULTS
 class Observed(NamedTuple):
     """What usage says of a device and period beside what is metered.
 
-    `messages`: of the contract, that could be read, and `positions` of them. `driven_ms`: of segments that were driven.
-    `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`: what must have
-    happened in them. `unreadable`: messages that are carried raw, by reason, sorted.
+    `messages`: of the contract, that could be read: `positions`, a customer's `events`, and signals. `kept`: positions
+    that tracks take; `refused`: those that they do not take, and that may hide a way. `driven_ms`: of segments that
+    were driven. `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`:
+    what must have happened in them. `unreadable`: messages that are carried raw, by kind and reason, sorted.
     """
 
     messages: int = 0
     positions: int = 0
+    kept: int = 0
+    refused: int = 0
     driven_ms: int = 0
     unknown_ms: int = 0
     unknown_mm: int = 0
     inferred_entries: int = 0
+    events: int = 0
     unreadable: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -37,14 +42,14 @@ class Observed(NamedTuple):
     @property
     def reasons(self) -> str:
         """Why messages are raw, and how many for each reason, in words."""
-        return ", ".join(f"{reason} {count:,}" for reason, count in self.unreadable)
+        return _listed(self.unreadable)
 
     @property
     def amounts(self) -> dict[str, int]:
         """What a decision accepts: it covers what is in none of these more than it was then."""
         raw = sum(count for _, count in self.unreadable)
-        unknown = {name: getattr(self, name) for name in ("unknown_ms", "unknown_mm", "inferred_entries")}
-        return {"unreadable": self.faults, "raw_alone": 0 if self.messages else raw, **unknown}
+        unknown = {name: getattr(self, name) for name in ("refused", "unknown_ms", "unknown_mm", "inferred_entries")}
+        return {"unreadable": self.faults, "raw_alone": 0 if self.positions else raw, **unknown}
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -61,17 +66,42 @@ class Observed(NamedTuple):
 
     def doubts(self, bounds: DoubtBounds) -> tuple[str, ...]:
         """Why a sum of the period may be wrong, each in words; none if all is within the bounds."""
-        found, total = [], self.messages + self.faults
+        found = []
         if self.unreadable and not self.messages:
             found.append(f"none of its messages could be read: {self.reasons}")
-        elif self.faults * 100 > bounds.unreadable_percent * total:
-            share = f"{self.faults * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"
-            found.append(f"{self.faults:,} of {total:,} messages could not be read ({share}): {self.reasons}")
+        elif not self.positions and (others := [one for one in self.unreadable if one[0] in NO_FAULTS]):
+            # signals and events say nothing of the way
+            found.append(f"none of its positions could be read: {_listed(others)}")
+        if self.messages:
+            found += self._unreadable_kinds(bounds)
+        if self.refused * 100 > bounds.refused_percent * self.positions:
+            share = f"{self.refused * 100 / self.positions:.2f} %, {bounds.refused_percent:f} % are accepted"
+            found.append(f"{self.refused:,} of {self.positions:,} positions are of no use to any track ({share})")
         drove_ms = self.driven_ms + self.unknown_ms
         if self.unknown_ms * 100 > bounds.unknown_percent * drove_ms:
             share = f"{self.unknown_ms * 100 / drove_ms:.2f} % of the driven time, {bounds.unknown_percent:f} % are"
             found.append(f"{self.unknown} ({share} accepted)")
         return tuple(found)
+
+    def _unreadable_kinds(self, bounds: DoubtBounds) -> Iterator[str]:
+        """Of each kind by itself: few positions are lost among many signals, and all of the way with them."""
+        readable = {"position": self.positions, "event": self.events}
+        readable["signal"] = self.messages - sum(readable.values())
+        faults: dict[str, list[tuple[str, int]]] = {}
+        for name, count in self.unreadable:
+            kind, _, reason = name.rpartition("/")
+            if reason not in NO_FAULTS:
+                faults.setdefault(kind if kind in readable else "message", []).append((reason, count))
+        for kind, reasons in faults.items():
+            count = sum(one for _, one in reasons)
+            total = count + readable.get(kind, self.messages)
+            if count * 100 > bounds.unreadable_percent * total:
+                share = f"{count * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"
+                yield f"{count:,} of {total:,} {kind}s could not be read ({share}): {_listed(reasons)}"
+
+
+def _listed(reasons: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in reasons)
 
 
 def _km(mm: int) -> str:

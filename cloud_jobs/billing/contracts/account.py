@@ -29,12 +29,14 @@ from geo.reference.moments import Moment
 class DoubtBounds(Contract):
     """How much of a device's period may be doubtful; beyond that a closing is provisional until somebody decides.
 
-    `unreadable_percent`: of the messages of the contract's topics, those that could not be read. `unknown_percent`: of
-    the driven time, that of gaps in which the device moved.
+    `unreadable_percent`: of the positions, of the signals and of the events, those that could not be read.
+    `unknown_percent`: of the driven time, that of gaps in which the device moved. `refused_percent`: of the positions,
+    those that no track takes and that may hide a way.
     """
 
     unreadable_percent: Percent = Decimal(1)
     unknown_percent: Percent = Decimal(5)
+    refused_percent: Percent = Decimal(5)
 
 
 class Payer(Contract):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,64 @@ def test_each_fix_may_come_late(tmp_path: Path, late: int) -> None:
         return {name: found[name] for name in ("positions", "driven_ms", "unknown_ms", "unknown_mm")}
 
     assert known(parts) == known(whole)
+
+
+def at_origin(minute: float) -> Said:
+    return fix(minute, 0.0, latitude=0.0, speed_mps=12)
+
+
+def inaccurate(minute: float) -> Said:
+    return fix(minute, minute * EAST, accuracy_m=150)
+
+
+@pytest.mark.parametrize("refused", [at_origin, inaccurate])
+def test_a_way_behind_fixes_that_no_track_takes_is_as_unknown_as_without_them(
+    tmp_path: Path, refused: Callable[[float], Said]
+) -> None:
+    seen = [*drive(range(11)), *drive(range(150, 160))]
+    absent, there = lake_of(tmp_path / "absent"), lake_of(tmp_path / "there")
+    take(absent, seen)
+    # in the order in which they were driven, and all that is refused later
+    first = take(there, seen)
+    take(there, map(refused, range(11, 150)), first=first)
+    names = ("kept", "driven_ms", "unknown_ms", "unknown_mm", "inferred_entries")
+    assert [certificate(there)[name] for name in names] == [certificate(absent)[name] for name in names]
+    # the first minutes are no longer from a fix that is taken than any segment may be
+    assert (certificate(there)["kept"], certificate(there)["refused"]) == (21, 134)
+    assert {*close(absent)["reasons"]} < {*close(there)["reasons"]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param([inaccurate(minute) for minute in range(60)], id="inaccurate"),
+        pytest.param([at_origin(minute) for minute in range(60)], id="0/0"),
+        pytest.param([fix(0, minute * EAST) for minute in range(60)], id="a clock that stands"),
+        pytest.param([*drive(range(60)), *map(inaccurate, range(60, 300))], id="inaccurate to the end"),
+    ],
+)
+def test_positions_that_no_track_takes_are_final_for_nobody(billed: BilledLake, said: list[Said]) -> None:
+    take(billed, said)
+    found = close(billed)
+    assert found["outcome"] == "provisional"
+    assert "positions are of no use to any track" in found["reasons"][0]
+    assert accept(billed).exit_code == 0
+    assert close(billed)["outcome"] == "final"
+
+
+def test_what_is_refused_on_a_way_that_is_known_makes_nothing_provisional(billed: BilledLake) -> None:
+    parked = [fix(minute, 59 * EAST) for minute in (*range(60, 90), *range(60, 90))]
+    others = [refused(minute + 0.5) for minute in range(60) for refused in (at_origin, inaccurate)]
+    take(billed, [*drive(range(60)), *others, *parked])
+    assert (certificate(billed)["kept"], certificate(billed)["refused"]) == (90, 0)
+    assert close(billed)["outcome"] == "final"
+
+
+def test_a_payer_may_agree_on_another_share_of_them(tmp_path: Path) -> None:
+    made = lake_of(tmp_path, doubts={"refused_percent": "80"})
+    take(made, drive(range(3)), "car")
+    take(made, [*drive(range(60)), *map(inaccurate, range(60, 300))])
+    assert close(made)["outcome"] == "final"
 
 
 def test_what_is_longer_than_a_day_is_silence(billed: BilledLake) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from cloud_jobs.billing.certificates import Observed, certificates_from
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
-from telemetry import NO_FAULTS, RAW_REASONS
+from cloud_jobs.usage.reading import REASONS
+from telemetry import NO_FAULTS
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.observed_lake import (
+    TEN,
     Said,
     accept,
     close,
@@ -47,21 +51,21 @@ def test_a_day_in_a_phones_own_format_is_final_for_nobody(billed: BilledLake) ->
     take(billed, own_tracks(range(60)))
     found = close(billed)
     assert (found["outcome"], found["unreadable"]) == ("provisional", 60)
-    assert found["reasons"] == ["acme/van: none of its messages could be read: wrong-fields 60"]
+    assert found["reasons"] == ["acme/van: none of its messages could be read: position/wrong-fields 60"]
     said = certificate(billed)
-    assert (said["state"], said["messages"], said["unreadable"]) == ("complete", 0, {"wrong-fields": 60})
+    assert (said["state"], said["messages"], said["unreadable"]) == ("complete", 0, {"position/wrong-fields": 60})
     outcome, comparisons = compared(billed)
     assert outcome != "equal"
     assert [(one["place"], one["found"], one["note"]) for one in comparisons if "could not be read" in one["name"]] == [
         ("all devices", 60, "of 1 devices; in no sum"),
-        ("acme/van", 60, "wrong-fields 60"),
+        ("acme/van", 60, "position/wrong-fields 60"),
     ]
 
 
 def test_who_accepts_it_is_named_and_what_comes_later_is_not_accepted(billed: BilledLake) -> None:
     first = take(billed, [*drive(range(60)), *own_tracks(range(60, 63))])
     (reason,) = close(billed)["reasons"]
-    assert reason == "acme/van: 3 of 63 messages could not be read (4.76 %, 1 % are accepted): wrong-fields 3"
+    assert reason == "acme/van: 3 of 63 positions could not be read (4.76 %, 1 % are accepted): wrong-fields 3"
     made = accept(billed)
     assert made.exit_code == 0, made.output
     assert "the doubts on acme/van are accepted" in " ".join(made.stdout.split())
@@ -123,27 +127,73 @@ def test_a_garage_and_topics_of_nobody_are_no_faults_while_something_is_read(bil
 
 def test_what_is_too_large_for_a_record_could_not_be_read_either(billed: BilledLake) -> None:
     take(billed, [*drive(range(10)), Said(11, b"x" * (1 << 20) + b"x"), Said(12, b"x" * (2 << 20), "vehicle/can")])
-    assert certificate(billed)["unreadable"] == {"too-large": 1, "unknown-topic": 1}
+    assert certificate(billed)["unreadable"] == {"position/too-large": 1, "unknown-topic": 1}
     assert close(billed)["outcome"] == "provisional"
+
+
+def signal(minute: float) -> Said:
+    time_ms = round((TEN + timedelta(minutes=minute)).timestamp() * 1000)
+    payload = json.dumps({"time": time_ms, "path": "Vehicle.Speed", "value": 1.0}).encode()
+    return Said(minute, payload, "vehicle/signal")
+
+
+def test_each_kind_is_judged_by_its_own_share(billed: BilledLake) -> None:
+    first = take(billed, [signal(at / 100) for at in range(6_000)])
+    assert close(billed)["outcome"] == "final"
+    first = take(billed, [*drive(range(50)), *own_tracks(range(50, 60))], first=first)
+    position = "acme/van: 10 of 60 positions could not be read (16.67 %, 1 % are accepted): wrong-fields 10"
+    assert close(billed)["reasons"] == [position]
+    take(billed, [Said(1, b"{}", "vehicle/event"), Said(2, b"{}", "vehicle/left/signal")], first=first)
+    event = "acme/van: 1 of 1 events could not be read (100.00 %, 1 % are accepted): wrong-fields 1"
+    assert close(billed)["reasons"] == [event, position]
+
+
+@pytest.mark.parametrize("topic", ["vehicle/Position", "vehicles/position", "vehicle/left/positions/"])
+def test_a_topic_of_the_contract_that_is_misspelt_is_a_fault(billed: BilledLake, topic: str) -> None:
+    take(billed, [*drive(range(60)), *(one._replace(topic=topic) for one in drive(range(60, 63)))])
+    position = "acme/van: 3 of 63 positions could not be read (4.76 %, 1 % are accepted): misspelt-topic 3"
+    assert close(billed)["reasons"] == [position]
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ([Said(at, b"{}", "gps/fix") for at in range(60)], "unknown-topic 60"),
+        ([Said(at, b'{"latitude": null, "longitude": null}') for at in range(60)], "no-fix 60"),
+    ],
+)
+def test_signals_that_can_be_read_do_not_stand_for_positions(
+    billed: BilledLake, others: list[Said], reason: str
+) -> None:
+    take(billed, [*map(signal, range(60)), *others])
+    assert close(billed)["reasons"] == [f"acme/van: none of its positions could be read: {reason}"]
+    assert accept(billed).exit_code == 0
+    assert close(billed)["outcome"] == "final"
 
 
 def test_a_period_counts_the_quarters_of_its_own_days(billed: BilledLake) -> None:
     # midnight in Berlin is at 23:00 UTC: 13 hours after the first message
     take(billed, [*drive(range(30)), *own_tracks([780 - 1, 780, 780 + 1]), *drive(range(800, 830))])
-    assert certificate(billed, "2026-01-05")["unreadable"] == {"wrong-fields": 1}
-    assert certificate(billed, "2026-01-06")["unreadable"] == {"wrong-fields": 2}
+    assert certificate(billed, "2026-01-05")["unreadable"] == {"position/wrong-fields": 1}
+    assert certificate(billed, "2026-01-06")["unreadable"] == {"position/wrong-fields": 2}
 
 
-counts = st.lists(st.tuples(st.sampled_from(RAW_REASONS), st.integers(1, 1000)), max_size=4, unique_by=lambda it: it[0])
+counts = st.lists(st.tuples(st.sampled_from(REASONS), st.integers(1, 1000)), max_size=4, unique_by=lambda it: it[0])
 
 
-@given(st.integers(0, 1000), counts, st.integers(0, 100))
+@given(st.tuples(*[st.integers(0, 300)] * 3), counts, st.integers(0, 100))
 def test_no_share_beyond_the_bound_goes_without_a_doubt(
-    messages: int, raw: list[tuple[str, int]], percent: int
+    read: tuple[int, int, int], raw: list[tuple[str, int]], percent: int
 ) -> None:
-    faults = sum(count for reason, count in raw if reason not in NO_FAULTS)
-    found = Observed(messages, unreadable=tuple(sorted(raw))).doubts(
-        DoubtBounds.model_validate({"unreadable_percent": percent})
-    )
-    expected = faults > (messages + faults) * percent / 100 or (bool(raw) and not messages)
-    assert bool(found) == expected
+    readable = dict(zip(("position", "event", "signal"), read, strict=True))
+    of_any = sum(read)
+    # without any position what is no fault is a doubt by itself
+    raw = raw if read[0] else [one for one in raw if one[0] not in NO_FAULTS]
+    kept = Observed(of_any, positions=read[0], events=read[1], unreadable=tuple(sorted(raw)))
+    found = kept.doubts(DoubtBounds.model_validate({"unreadable_percent": percent}))
+    faults: Counter[str] = Counter()
+    for name, count in raw:
+        kind, _, reason = name.rpartition("/")
+        faults[kind if kind in readable else "any"] += 0 if reason in NO_FAULTS else count
+    expected = any(count * 100 > percent * (readable.get(kind, of_any) + count) for kind, count in faults.items())
+    assert bool(found) == (expected or (bool(raw) and not of_any))
