@@ -14,8 +14,9 @@ from simulator.toml_text import toml_text
 from simulator.truth import TrueDays, month_of
 
 BEGIN = datetime(2026, 2, 27, tzinfo=UTC)
-DOUBTS = {"unknown_percent": Decimal(100)}
-"""A trip of this month begins where it likes, and not where the one before it ended."""
+DOUBTS = {"unknown_percent": Decimal(100), "unreadable_percent": Decimal(20)}
+"""A trip of this month begins where it likes, and not where the one before it ended; and for three days the clock of
+one vehicle is far off."""
 MOVED = datetime(2026, 3, 19, 23, tzinfo=UTC)
 """Midnight of 20 March in Berlin, when acme's van-3 becomes kaze's to pay."""
 NEW_PRICES = datetime(2026, 3, 15, 23, tzinfo=UTC)

@@ -55,16 +55,14 @@ _CLOSED: Final = (CertificateState.COMPLETE, CertificateState.DECLARED_LOSS, Cer
 class DeviceCounts:
     """Records of a device that have no say in its state.
 
-    `far_off`: received, and in no period, as the device's clock was far off. `erased`: the usage of the period was
-    computed from them, and their positions are erased. `not_metered`: of the period, received, and usage does not cover
-    them yet. `late_positions`: came after the positions around them were erased, so their way is metered nowhere (their
-    bytes are). `former_rules`: hours that were metered by other fences, other track settings or another engine
-    than those of the snapshot, as their positions are erased. `conflicts`: came again with another content, in any
-    period.
+    `erased`: the usage of the period was computed from them, and their positions are erased. `not_metered`: of the
+    period, received, and usage does not cover them yet. `late_positions`: came after the positions around them were
+    erased, so their way is metered nowhere (their bytes are). `former_rules`: hours that were metered by other fences,
+    other track settings or another engine than those of the snapshot, as their positions are erased. `conflicts`: came
+    again with another content, in any period.
     `may_be_more`: records that usage does not cover may be erased since, so `not_metered` may be too low.
     """
 
-    far_off: int = 0
     erased: int = 0
     late_positions: int = 0
     former_rules: int = 0
@@ -196,7 +194,6 @@ class DeviceCertificate:
             "received": self.received,
             "missing": self.missing.document(),
             "declared_lost": {reason: seqs.document() for reason, seqs in self.declared_lost},
-            "far_off": self.counts.far_off,
             "erased": self.counts.erased,
             "late_positions": self.counts.late_positions,
             "former_rules": self.counts.former_rules,

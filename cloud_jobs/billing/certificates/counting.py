@@ -100,15 +100,21 @@ def heard_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[Te
     return found
 
 
-def count_far_off(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]) -> Counter[TenantDevice]:
-    """How many records of each device have no day, as its clock was far off, at a snapshot. Raises LakeError."""
+def count_far_off(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Counter[TenantDevice]:
+    """How many records of each device have no day, as its clock was far off, and may be of its time: none is that was
+    received before that began. Raises LakeError.
+    """
     found: Counter[TenantDevice] = Counter()
-    if devices:
+    if hours_of:
         with lake.damage_as_error("records"):
             stored = StoredFiles.of(lake.open("records"), "records").without_day()
         stored = stored.between("ingest_number", high=snapshot.ingest_number)
-        for rows in _rows(lake, stored, devices, _OF_DEVICE, {"ingest_number": (None, snapshot.ingest_number)}):
-            found += _counted(rows)
+        wanted: dict[str, Range] = {"ingest_number": (None, snapshot.ingest_number)}
+        for rows in _rows(lake, stored, hours_of, (*_OF_DEVICE, "received_at"), wanted):
+            row_of, asked = _devices_of(rows)
+            begin = np.array([(hours_of[one][0] - _EPOCH) // _US for one in asked], np.int64)[row_of]
+            received = rows["received_at"].cast(pa.int64()).fill_null(np.iinfo(np.int64).max).to_numpy()
+            found += _counted(rows.filter(pa.array(received >= begin)))
     return found
 
 

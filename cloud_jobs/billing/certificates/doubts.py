@@ -20,7 +20,8 @@ class Observed(NamedTuple):
     `messages`: of the contract, that could be read: `positions`, a customer's `events`, and signals. `kept`: positions
     that tracks take; `refused`: those that they do not take, and that may hide a way. `driven_ms`: of segments that
     were driven. `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`:
-    what must have happened in them. `unreadable`: messages that are carried raw, by kind and reason, sorted.
+    what must have happened in them. `far_off`: records of a clock far off, which usage has in no hour, that came since
+    the period began. `unreadable`: messages that are carried raw, by kind and reason, sorted.
     """
 
     messages: int = 0
@@ -32,6 +33,7 @@ class Observed(NamedTuple):
     unknown_mm: int = 0
     inferred_entries: int = 0
     events: int = 0
+    far_off: int = 0
     unreadable: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -48,7 +50,9 @@ class Observed(NamedTuple):
     def amounts(self) -> dict[str, int]:
         """What a decision accepts: it covers what is in none of these more than it was then."""
         raw = sum(count for _, count in self.unreadable)
-        unknown = {name: getattr(self, name) for name in ("refused", "unknown_ms", "unknown_mm", "inferred_entries")}
+        unknown = {
+            name: getattr(self, name) for name in ("far_off", "refused", "unknown_ms", "unknown_mm", "inferred_entries")
+        }
         return {"unreadable": self.faults, "raw_alone": 0 if self.positions else raw, **unknown}
 
     def document(self) -> dict[str, Any]:
@@ -74,6 +78,10 @@ class Observed(NamedTuple):
             found.append(f"none of its positions could be read: {_listed(others)}")
         if self.messages:
             found += self._unreadable_kinds(bounds)
+        total = self.messages + self.faults + self.far_off
+        if self.far_off * 100 > bounds.unreadable_percent * total:
+            share = f"{self.far_off * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"
+            found.append(f"{self.far_off:,} of {total:,} messages are of no time, as the clock was far off ({share})")
         if self.refused * 100 > bounds.refused_percent * self.positions:
             share = f"{self.refused * 100 / self.positions:.2f} %, {bounds.refused_percent:f} % are accepted"
             found.append(f"{self.refused:,} of {self.positions:,} positions are of no use to any track ({share})")

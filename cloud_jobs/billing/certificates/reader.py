@@ -86,6 +86,7 @@ def certificates_of_spans(
         streams[stream.of_device][stream.epoch] = known
     reach = reach_at(snapshot)
     counts, observed = _counts(lake, snapshot, hours_of), observed_usage(lake, snapshot, hours_of)
+    far_off = count_far_off(lake, snapshot, hours_of)
     decided = by_device(decisions(lake, snapshot, names))
     # few: a device states what it has with each batch, once its clock is set
     wordless = [device for device, of in streams.items() if any(known.stated_us <= 0 for known in of.values())]
@@ -99,7 +100,7 @@ def certificates_of_spans(
             counts=counts[device],
             decisions=decided.get(device, ()),
             heard=heard.get(device),
-            observed=observed.get(device, Observed()),
+            observed=observed.get(device, Observed())._replace(far_off=far_off[device]),
             bounds=bounds.get(device, _USUAL_BOUNDS),
         )
         for device, of in streams.items()
@@ -120,13 +121,11 @@ def unmetered_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Unm
 
 def _counts(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, DeviceCounts]:
     devices = [*hours_of]
-    far_off = count_far_off(lake, snapshot, devices)
     not_metered = unmetered_records(lake, snapshot, hours_of)
     erased = count_erased(lake, snapshot, _before(erasures(lake, snapshot), devices), hours_of)
     conflicting = conflicts(lake, snapshot, devices)
     return {
         device: DeviceCounts(
-            far_off=far_off[device],
             erased=erased.metered[device],
             late_positions=erased.late[device],
             former_rules=erased.former_rules[device],

@@ -29,7 +29,8 @@ from geo.reference.moments import Moment
 class DoubtBounds(Contract):
     """How much of a device's period may be doubtful; beyond that a closing is provisional until somebody decides.
 
-    `unreadable_percent`: of the positions, of the signals and of the events, those that could not be read.
+    `unreadable_percent`: of the positions, of the signals and of the events, those that could not be read, and of all
+    messages those of a clock far off.
     `unknown_percent`: of the driven time, that of gaps in which the device moved. `refused_percent`: of the positions,
     those that no track takes and that may hide a way.
     """

@@ -111,7 +111,7 @@ def closed(
 def _noticed(contract: PayerContract, certificates: Sequence[DeviceCertificate], fences: ClosingFences) -> Noticed:
     return Noticed(
         conflicts=sum(one.counts.conflicts for one in certificates),
-        far_off=sum(one.counts.far_off for one in certificates),
+        far_off=sum(one.observed.far_off for one in certificates),
         late_positions=sum(one.counts.late_positions for one in certificates),
         former_rules=sum(one.counts.former_rules for one in certificates),
         decisions=_decisions(certificates),

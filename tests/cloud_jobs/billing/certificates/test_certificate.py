@@ -280,13 +280,13 @@ def test_a_complete_device_is_not_final_before_usage_covers_it(counts: DeviceCou
     certificate = certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=counts)
     assert (certificate.state, certificate.is_final) == (CertificateState.COMPLETE, False)
     assert certificate.reasons == (reason,)
-    shown = DeviceCounts(far_off=3, erased=4, conflicts=5)
+    shown = DeviceCounts(erased=4, conflicts=5)
     assert certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=shown).is_final
 
 
 def test_everything_in_a_certificate_has_a_say_in_its_digest() -> None:
     known = {7: stream((1, 9), stated="2026-10-01")}
-    counts = DeviceCounts(far_off=1, erased=2, not_metered=3, conflicts=4)
+    counts = DeviceCounts(erased=2, not_metered=3, conflicts=4)
     certificates: list[DeviceCertificate] = [
         certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known, counts=counts),
         certify(DEVICE, SEPTEMBER.start, SEPTEMBER.end, known),
@@ -299,7 +299,7 @@ def test_everything_in_a_certificate_has_a_say_in_its_digest() -> None:
     assert len({one.digest() for one in certificates}) == len(certificates) - 1
     document = certificates[0].document()
     assert json.loads(json.dumps(document)) == document
-    assert (document["far_off"], document["erased"], document["not_metered"], document["conflicts"]) == (1, 2, 3, 4)
+    assert (document["erased"], document["not_metered"], document["conflicts"]) == (2, 3, 4)
 
 
 def test_a_reason_names_no_more_gaps_than_a_person_reads() -> None:

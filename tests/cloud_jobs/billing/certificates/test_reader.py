@@ -174,10 +174,10 @@ def test_conflicts_and_records_of_a_clock_far_off_are_counted_as_of_the_snapshot
     take_in(lake, new_ingest(lake), [of_day(1, word="other"), batch(7, day=-5000)])
     one = take_snapshot(lake, NOW)
     take_in(lake, new_ingest(lake), [of_day(2, 3, word="other"), batch(8, day=-5000), of_day(1, device="e", word="o")])
-    counts = certified(lake, one).counts
-    assert (counts.conflicts, counts.far_off) == (1, 1)
+    then = certified(lake, one)
+    assert (then.counts.conflicts, then.observed.far_off) == (1, 1)
     later = certificates_from(lake, take_snapshot(lake, NOW), [D, E], PERIOD)
-    assert [(found.counts.conflicts, found.counts.far_off) for found in later.values()] == [(3, 2), (1, 0)]
+    assert [(found.counts.conflicts, found.observed.far_off) for found in later.values()] == [(3, 2), (1, 0)]
 
 
 def test_files_of_other_days_are_not_opened_and_those_without_a_day_of_the_device_all_are(
@@ -201,7 +201,7 @@ def test_files_of_other_days_are_not_opened_and_those_without_a_day_of_the_devic
     take_in(lake, new_ingest(lake), [batch(12, device="e", day=-5000)])
     now = take_snapshot(lake, NOW)
     opened.clear()
-    assert certified(lake, now).counts.far_off == 2
+    assert certified(lake, now).observed.far_off == 2
     assert len({*opened} - of_period) == 2
 
 

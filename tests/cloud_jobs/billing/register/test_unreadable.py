@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,35 @@ def test_signals_that_can_be_read_do_not_stand_for_positions(
     assert close(billed)["reasons"] == [f"acme/van: none of its positions could be read: {reason}"]
     assert accept(billed).exit_code == 0
     assert close(billed)["outcome"] == "final"
+
+
+@pytest.mark.parametrize(
+    "clock_ms",
+    [
+        pytest.param(lambda ms: ms + 1 - round(TEN.timestamp() * 1000), id="since power-on"),
+        pytest.param(lambda ms: ms - 315_964_800_000, id="since 1980"),
+        pytest.param(lambda ms: ms // 100, id="tenths of a second"),
+        pytest.param(lambda ms: ms - 1024 * 7 * 86_400_000, id="a week counter that began again"),
+    ],
+)
+def test_a_drive_at_another_time_is_final_for_nobody(billed: BilledLake, clock_ms: Callable[[int], int]) -> None:
+    first = take(billed, [_at(one, clock_ms) for one in drive(range(60))])
+    found = close(billed)
+    assert (found["outcome"], found["far_off"], certificate(billed)["far_off"]) == ("provisional", 60, 60)
+    words = "60 of 60 messages are of no time, as the clock was far off (100.00 %, 1 % are accepted)"
+    assert found["reasons"] == [f"acme/van: {words}"]
+    # of no time that is over when they came, and of each one after that
+    assert close(billed, "2026-01-01")["far_off"] == 60
+    assert close(billed, "2026-02-15")["far_off"] == 0
+    assert accept(billed).exit_code == 0
+    assert close(billed)["outcome"] == "final"
+    take(billed, [_at(one, clock_ms) for one in drive([70])], first=first)
+    assert close(billed)["outcome"] == "provisional"
+
+
+def _at(said: Said, clock_ms: Callable[[int], int]) -> Said:
+    members = json.loads(said.payload)
+    return said._replace(payload=json.dumps({**members, "time": clock_ms(members["time"])}).encode())
 
 
 def test_a_period_counts_the_quarters_of_its_own_days(billed: BilledLake) -> None:
