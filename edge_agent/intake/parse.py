@@ -174,7 +174,8 @@ def _device_time_us(value: Any) -> int:
         if not 0 <= time_us < LATEST_US:
             raise _MalformedMessage("impossible-time")
         return time_us
-    if number is None:
+    # A text with an exponent was made by a format that rounds, as C's %g to six digits: to minutes, all fixes alike.
+    if number is None or (isinstance(value, str) and "e" in value.lower()):
         raise _MalformedMessage("no-time")
     for per_second, reason in _UNITS.items():
         if _YEAR_2000_S * per_second <= number < _YEAR_2100_S * per_second:

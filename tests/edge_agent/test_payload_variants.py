@@ -125,6 +125,7 @@ POSITIONS = [
     read("milliseconds with a fraction", fix(time=f"{T}.25"), time_us=T * 1000 + 250),
     read("milliseconds with an exponent", fix(time="1.795359064626e+12")),
     read("milliseconds as text", fix(time=f'"{T}"')),
+    refused("milliseconds as text that was rounded", fix(time='"1.79536e+12"'), "no-time"),
     read("ISO +0100", fix(time='"2026-11-22T15:51:04.626+0100"')),
     read("ISO +01", fix(time='"2026-11-22T15:51:04.626+01"')),
     read("ISO with a space", fix(time='"2026-11-22 14:51:04.626 +00:00"')),
@@ -168,7 +169,9 @@ OTHERS = [
     Variant("a sensor with a name", "vehicle/roof-gps/position", fix(), [FIX]),
     refused("two levels", fix(), "unknown-topic", "vehicle/a/b/position"),
     refused("another beginning", fix(), "unknown-topic", "car/7/position"),
-    refused("another end", fix(), "unknown-topic", "vehicle/7/positions"),
+    refused("another end", fix(), "unknown-topic", "vehicle/7/place"),
+    refused("a plural", fix(), "misspelt-topic", "vehicle/7/positions"),
+    refused("a capital", fix(), "misspelt-topic", "vehicle/Position"),
     of(
         "vehicle/signal",
         "whole",
