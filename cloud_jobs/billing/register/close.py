@@ -195,7 +195,7 @@ def close_period(
 def _unbilled(lake: Lake, snapshot: Snapshot, days: Days, contracts: Sequence[PayerContract]) -> list[TenantDevice]:
     periods = [one.period for one in contracts] or [BillingPeriod("UTC", *days)]
     start, end = min(one.start for one in periods), max(one.end for one in periods)
-    return unbilled_devices(lake, snapshot, start, end, {device for one in contracts for device in one.devices})
+    return unbilled_devices(lake, snapshot, start, end, contracts)
 
 
 def contracts_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +332,26 @@ def test_what_is_used_and_billed_to_nobody_is_named_by_close(billed: BilledLake)
     assert "billed to nobody, as no account that can be billed has it: fleet/van-3; `waybill" in closed.stderr
     assert len(values(closed)) == 2
     assert "billed to nobody" not in run(billed, "close", "--period", "2026-03", "--payer", "acme").stderr
+
+
+def test_what_is_used_after_its_assignment_ended_is_named_by_close(tmp_path: Path) -> None:
+    ends, begins = "2026-03-15T12:00:00Z", datetime(2026, 3, 15, 12, tzinfo=UTC)
+    made = BilledLake.create(tmp_path, "van-1", "van-2")
+    moved = account("beta", device("van-2", begin=ends), payer=payer(time_zone="America/New_York"))
+    made.publish(
+        legal_entity(),
+        tariff(price("0.45")),
+        account("acme", device("van-1", end=ends), device("van-2", end=ends)),
+        moved,
+    )
+    # the first is of the payer's, the second would be of the next month in Berlin
+    made.use(used("van-1", 4_000, begins - timedelta(hours=1)), used("van-2", 4_000, datetime(2026, 4, 1, tzinfo=UTC)))
+    assert "billed to nobody" not in run(made, "close", "--period", "2026-03").stderr
+    made.use(used("van-1", 0, begins), used("van-2", 4_000, begins))
+    assert "billed to nobody" not in run(made, "close", "--period", "2026-03").stderr
+    made.use(used("van-1", 4_000, begins))
+    closed = run(made, "close", "--period", "2026-03")
+    assert "as no account that can be billed has it: fleet/van-1; `waybill" in closed.stderr
 
 
 def test_close_says_until_when_publications_were_taken_over(billed: BilledLake) -> None:
