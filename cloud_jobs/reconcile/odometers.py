@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from cloud_jobs.reconcile.comparison import Comparison, Station, named, parts
 
 ODOMETER: Final = "Vehicle.TraveledDistance"
 """The signal of the whole way that a vehicle has driven, in kilometres."""
+_KILOMETRES: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{0,9})?)\s*(?:km)?\s*")
 MOST_PER_CENT: Final = 10
 _DEVICES_AT_ONCE: Final = 250
 _MM_IN_KM: Final = 1_000_000
@@ -67,16 +69,20 @@ def _readings(
         "kind": ("signal", "signal"),
     }
     found: dict[TenantDevice, tuple[_Reading, _Reading]] = {}
-    for rows in rows_within(lake, stored, ("tenant", "device", "device_time", "number"), bounds, devices):
+    for rows in rows_within(lake, stored, ("tenant", "device", "device_time", "number", "text"), bounds, devices):
         for row in rows.to_pylist():
-            if row["number"] is not None:
-                reading, device = (
-                    _Reading(row["device_time"], row["number"]),
-                    TenantDevice(row["tenant"], row["device"]),
-                )
+            km = _number(row["text"]) if row["number"] is None else row["number"]
+            if km is not None:
+                reading, device = _Reading(row["device_time"], km), TenantDevice(row["tenant"], row["device"])
                 before = found.get(device, (reading, reading))
                 found[device] = min(before[0], reading), max(before[1], reading)
     return {device: both for device, both in found.items() if both[0].time < both[1].time and both[0].km <= both[1].km}
+
+
+def _number(text: str | None) -> float | None:
+    """What a signal says as text, as `"48211.7"` or `"48211.7 km"`; None if that is no number."""
+    found = _KILOMETRES.fullmatch(text or "")
+    return float(found[1]) if found else None
 
 
 def _metered(

@@ -40,6 +40,8 @@ class LakeFix(NamedTuple):
     """Of an event, or the path of a signal."""
     number: float | None = None
     """Of a signal."""
+    text: str | None = "{}"
+    """Of a signal, or the attributes of an event."""
 
 
 def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
@@ -90,9 +92,9 @@ def _row(fix: LakeFix) -> dict[str, Any]:
     row = fix._asdict()
     del row["is_far_off"]
     if fix.kind != "position":
-        row |= {"latitude": None, "longitude": None, "text": "{}"}
+        row |= {"latitude": None, "longitude": None}
     else:
-        del row["name"]
+        del row["name"], row["text"]
     return row | {
         "epoch": 7,
         "device_time": fix.time,

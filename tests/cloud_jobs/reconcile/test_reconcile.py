@@ -77,12 +77,16 @@ def test_what_nobody_tampered_with_is_equal_at_every_station(billed: BilledLake)
     assert wrong(billed, "acme") == []
 
 
+@pytest.mark.parametrize("form", [None, "{:.4f}", " {:.3f} km "])
 @pytest.mark.parametrize(
     ("km_a_minute", "named"), [(0.0372, []), (0.0405, []), (0.05, ["acme/eu-1"]), (0.02, ["acme/eu-1"])]
 )
 def test_a_device_whose_way_is_not_its_odometers_is_named(
-    billed: BilledLake, km_a_minute: float, named: list[str]
+    billed: BilledLake, km_a_minute: float, named: list[str], form: str | None
 ) -> None:
+    def written(km: float) -> dict[str, Any]:
+        return {"number": km} if form is None else {"number": None, "text": form.format(km)}
+
     ingest(
         billed.lake,
         [
@@ -94,7 +98,7 @@ def test_a_device_whose_way_is_not_its_odometers_is_named(
                 0.0,
                 kind="signal",
                 name="Vehicle.TraveledDistance",
-                number=1_000.0 + km_a_minute * at,
+                **written(1_000.0 + km_a_minute * at),
             )
             for at in range(1, FIXES + 1)
         ],
