@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-ENGINE_VERSION: Final = 1
+ENGINE_VERSION: Final = 2
 """Counted up by each change after which the same fixes and fences give other numbers; all that is kept is computed
 again then."""

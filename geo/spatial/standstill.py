@@ -38,6 +38,7 @@ _SLOW_MPS: Final = 0.8
 _FEW: Final = 3
 _REST_MPS, _SPEED_MS, _TRUST_MS = 0.6, 3_000, 60_000
 _LEAST_SIDE_MS: Final = 60_000
+_PARKED_SIGMA_M, _PARKED_MS, _PARKED_FEW, _PARKED_CREEP_M = 10.0, 150_000, 6, 60.0
 
 
 class CleanPlaces(NamedTuple):
@@ -58,6 +59,9 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
     said = ~np.isnan(accuracy)
     sigma = np.clip(np.where(said, accuracy, accuracy_not_said_m) / 2.0, _LEAST_SIGMA_M, _MOST_SIGMA_M)
     slow = linked & (metres * metres <= MOST_STEP**2 * _of_ends(sigma * sigma))
+    if fixes.speed_mps is not None:
+        quiet = _says_rest(fixes.speed_mps[row])
+        slow[1:] |= linked[1:] & quiet[1:] & quiet[:-1] & (metres[1:] <= MOST_STEP * _PARKED_SIGMA_M)
     slow[1:] &= (np.abs(lat[1:]) <= _POLAR_DEG) & (np.abs(lat[:-1]) <= _POLAR_DEG)
     at = _tracks_with(slow, linked)
     if len(at):
@@ -83,6 +87,20 @@ def clean_places(fixes: Fixes, row: Ints, linked: Bools, metres: Floats, accurac
 def stated_accuracy(fixes: Fixes, row: Ints) -> Floats:
     """What fixes say of their accuracy, NaN where nothing."""
     return np.full(len(row), np.nan) if fixes.accuracy_m is None else fixes.accuracy_m[row]
+
+
+def uncertain_m(fixes: Fixes, row: Ints, accuracy_not_said_m: float) -> Floats:
+    """How far off places may be: by their accuracy, that of who reports to be at rest being 20 m at the best."""
+    stated = stated_accuracy(fixes, row)
+    accuracy = np.where(np.isnan(stated), accuracy_not_said_m, stated)
+    if fixes.speed_mps is None:
+        return accuracy
+    return np.where(_says_rest(fixes.speed_mps[row]), np.maximum(accuracy, 2.0 * _PARKED_SIGMA_M), accuracy)
+
+
+def _says_rest(speed_mps: Floats) -> Bools:
+    """Where a speed next to nought is reported; NaN and what is negative report none."""
+    return np.asarray((speed_mps >= 0.0) & (speed_mps < 2.0 * _REST_MPS))
 
 
 def _of_ends(values: Floats) -> Floats:
@@ -128,33 +146,42 @@ class _Track:
         self._sum_square = sums_of(np.rint(sigma * sigma * 1e4).astype(np.int64))
         self._first = np.maximum.accumulate(np.where(linked, 0, np.arange(self._count)))
         self.still = slow & self._covered()
+        quiet = np.zeros(self._count, dtype=np.bool_)
         if speed is not None:
-            self.still |= slow & self._at_rest(speed)
-        self.still &= ~self._creeping()
+            quiet, rests = self._at_rest(speed)
+            self.still |= slow & rests
+        self.still &= ~self._creeping(sums_of(quiet.astype(np.int64)))
 
-    def _at_rest(self, speed: Floats) -> Bools:
-        """The segments at both ends of which a speed next to nought is reported that the places do not belie.
+    def _at_rest(self, speed: Floats) -> tuple[Bools, Bools]:
+        """The fixes that report to be at rest, and the segments between two of them that the places do not belie.
 
         They do where the mean place of a minute before is farther from that of the minute after than the noise and
-        the reported speeds explain: so a constant 0, or the wheels' speed on a ferry, is no standing.
+        the reported speeds explain: so a constant 0, or the wheels' speed on a ferry, is no standing. How much noise
+        there is says the accuracy; where rest is reported for minutes, an accuracy that is too good is not believed.
         """
         says = np.where(speed >= 0.0, np.minimum(speed, 1e3), 0.0)  # NaN: not said
         whole = np.rint(says * 1_000.0).astype(np.int64)
         step = np.diff(self._clock)
         step[self._first[1:] == np.arange(1, self._count)] = 0
         driven = sums_of((whole[1:] + whole[:-1]) * step // 2_000)
-        some = np.flatnonzero((speed >= 0.0) & (speed < 2.0 * _REST_MPS))
-        some = some[self._is_slow(some, whole)]
+        some = np.flatnonzero(_says_rest(speed))
         low, high = self._around(some, self._first[some], np.full(len(some), self._count), _TRUST_MS)
         east, north = self._change(some, low, high)
-        noise = np.sqrt(self._variance(low, high))
-        explained = 6.0 * noise + (driven[high] - driven[low]) / 1_000.0
-        rest = np.zeros(self._count, dtype=np.bool_)
-        rest[some] = east * east + north * north <= explained * explained
-        both = rest.copy()
-        both[1:] &= rest[:-1]
-        variance = self._sigma * self._sigma
-        both[1:] &= self._metres[1:] ** 2 <= 36.0 * (variance[1:] + variance[:-1])
+        square, noise = east * east + north * north, np.sqrt(self._variance(low, high))
+        driven_m = (driven[high] - driven[low]) / 1_000.0
+        believed = square <= (6.0 * noise + driven_m) ** 2
+        lenient = square <= (6.0 * np.maximum(noise, _PARKED_SIGMA_M) + driven_m) ** 2
+        variance, rests = self._sigma * self._sigma, self._between(some[believed & self._is_slow(some, whole)])
+        rests[1:] &= self._metres[1:] ** 2 <= 36.0 * (variance[1:] + variance[:-1])
+        quiet = np.zeros(self._count, dtype=np.bool_)
+        quiet[some] = True
+        return quiet, rests | (self._between(some[lenient]) & self._parked(quiet))
+
+    def _between(self, some: Ints) -> Bools:
+        """The segments between two of some fixes."""
+        both = np.zeros(self._count, dtype=np.bool_)
+        both[some] = True
+        both[1:] &= both[:-1].copy()
         return both
 
     def _is_slow(self, some: Ints, mm_s: Ints) -> Bools:
@@ -178,21 +205,43 @@ class _Track:
 
     def _covered(self) -> Bools:
         """The segments that lie in some window over which the places scatter no more than their noise does."""
-        begin = np.arange(self._count)
         lasts = np.rint(np.clip(12_000.0 / _SLOW_MPS * self._sigma, 20_000.0, MAX_WINDOW_MS)).astype(np.int64)
-        end = np.searchsorted(self._clock, self._clock + lasts)
-        end = np.minimum(end, self._count - 1)
-        begin = np.flatnonzero((self._first[end] <= begin) & (self._clock[end] - self._clock >= lasts) & (end > begin))
-        end = end[begin]
+        begin, end = self._windows(np.arange(self._count), lasts)
+        return self._within(begin, end, self._scatters(begin, end, self._variance(begin, end), _FEW))
+
+    def _parked(self, quiet: Bools) -> Bools:
+        """The same with an accuracy of 20 m at the best, for windows in which nearly all fixes report to be at rest."""
+        some = np.flatnonzero(quiet)
+        begin, end = self._windows(some, np.full(len(some), _PARKED_MS))
+        mostly = self._mostly(sums_of(quiet.astype(np.int64)), begin, end)
+        begin, end = begin[mostly], end[mostly]
+        noise = np.maximum(self._variance(begin, end), _PARKED_SIGMA_M**2)
+        return self._within(begin, end, self._scatters(begin, end, noise, _PARKED_FEW))
+
+    @staticmethod
+    def _mostly(sums: Ints, low: Ints, high: Ints) -> Bools:
+        """Are nine of ten of `low .. high` of a kind?"""
+        return np.asarray(10 * (sums[high + 1] - sums[low]) >= 9 * (high - low + 1))
+
+    def _windows(self, begin: Ints, lasts_ms: Ints) -> tuple[Ints, Ints]:
+        """The windows from some fixes that last so long: their first fixes and their last."""
+        end = np.minimum(np.searchsorted(self._clock, self._clock[begin] + lasts_ms), self._count - 1)
+        there = (self._first[end] <= begin) & (self._clock[end] - self._clock[begin] >= lasts_ms) & (end > begin)
+        there &= end - begin < _MOST_IN_WINDOW
+        return begin[there], end[there]
+
+    def _scatters(self, begin: Ints, end: Ints, noise: Floats, few: int) -> Bools:
+        """Do the places of windows scatter no more than so noisy ones? Of `few` they may scatter more."""
         many = end - begin + 1
         east, north = self._variances(begin, end + 1, many)
         east *= self._east[begin] ** 2
         north *= self._north**2
-        noise = self._variance(begin, end)
-        stands = east + north <= np.where(many <= _FEW, 4.2**2, 3.0**2) * noise
-        stands &= many <= _MOST_IN_WINDOW
+        return np.asarray(east + north <= np.where(many <= few, 4.2**2, 3.0**2) * noise)
+
+    def _within(self, begin: Ints, end: Ints, some: Bools) -> Bools:
+        """The segments that lie in some of the windows."""
         reach = np.full(self._count, -1)
-        reach[begin[stands]] = end[stands]
+        reach[begin[some]] = end[some]
         covered = np.zeros(self._count, dtype=np.bool_)
         covered[1:] = np.maximum.accumulate(reach)[:-1] >= np.arange(1, self._count)
         return covered
@@ -222,8 +271,9 @@ class _Track:
         high = np.minimum(last, np.searchsorted(self._clock, self._clock[some] + reach_ms, side="right") - 1)
         return low, high
 
-    def _creeping(self) -> Bools:
-        """The segments at whose ends the mean place of some time before is not that of the time after."""
+    def _creeping(self, quiet: Ints) -> Bools:
+        """The segments at whose ends the mean place of some time before is not that of the time after. `quiet`: sums of
+        the fixes that report to be at rest."""
         some, first, last = self._stands()
         low, high = self._around(some, first, last, CREEP_MS)
         clock = self._clock
@@ -231,9 +281,11 @@ class _Track:
         some, low, high = some[long], low[long], high[long]
         east, north = self._change(some, low, high)
         few = np.minimum(some - low, high - some) < _FEW
-        limit = np.where(few, 8.5**2, 5.0**2)
+        limit = np.where(few, 8.5**2, 5.0**2) * self._variance(low, high)
+        parked = self._mostly(quiet, low, high)
+        limit[parked] = np.maximum(limit[parked], _PARKED_CREEP_M**2)
         creeps = np.zeros(self._count, dtype=np.bool_)
-        creeps[some] = east * east + north * north > limit * self._variance(low, high)
+        creeps[some] = east * east + north * north > limit
         creeps[1:] |= creeps[:-1].copy()
         return creeps
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from geo.spatial.fixes import Fixes
 from geo.spatial.geodesic import distance_m, offset_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints
-from geo.spatial.standstill import clean_places, stated_accuracy
+from geo.spatial.standstill import clean_places, uncertain_m
 from geo.spatial.track_settings import TrackSettings
 
 SPIKE_MPS, SPIKE_S = 10.0, 60.0
@@ -185,8 +185,7 @@ def _uncertain_m(fixes: Fixes, start: Ints, end: Ints, rules: TrackSettings) -> 
     """How much farther apart than they are two places may seem, by the accuracies of both."""
     if rules.rule == "every_fix":
         return 0.0
-    both = (stated_accuracy(fixes, rows) for rows in (start, end))
-    return sum(np.where(np.isnan(one), rules.accuracy_not_said_m, one) for one in both)
+    return uncertain_m(fixes, start, rules.accuracy_not_said_m) + uncertain_m(fixes, end, rules.accuracy_not_said_m)
 
 
 def _outliers(fixes: Fixes, row: Ints, near: Bools, metres: Floats, rules: TrackSettings) -> Bools:

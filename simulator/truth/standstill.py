@@ -13,6 +13,7 @@ from typing import NamedTuple
 from simulator.truth.journal import TruePosition
 
 NOT_SAID_M = 20.0
+PARKED_SIGMA_M, PARKED_CREEP_M = 10.0, 60.0
 METRES_A_UNIT = 6_371_008.8 * math.pi / 180.0 / 10**7
 HALVES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
@@ -46,6 +47,17 @@ class _Sums:
 def stated_m(fix: TruePosition) -> float | None:
     """The accuracy that a fix states; 0 states none."""
     return fix.accuracy_mm / 1000.0 if fix.accuracy_mm is not None and fix.accuracy_mm > 0 else None
+
+
+def uncertain_m(fix: TruePosition) -> float:
+    """How far off a place may be."""
+    stated = stated_m(fix) or NOT_SAID_M
+    return max(stated, 2.0 * PARKED_SIGMA_M) if is_quiet(fix) else stated
+
+
+def is_quiet(fix: TruePosition) -> bool:
+    """Whether a fix reports a speed next to nought."""
+    return fix.speed_mm_s is not None and 0 <= fix.speed_mm_s < 1_200
 
 
 def as_reported(track: list[TruePosition], metres: list[float]) -> list[TruePlace]:
@@ -119,18 +131,22 @@ class _Way:
         self.east = [METRES_A_UNIT * math.cos(math.radians(y / 1e7)) for y in self.y]
         self.noise = _Sums([round(sigma * sigma * 1e4) for sigma in self.sigma])
         self.sum_x, self.sum_y = _Sums(self.x), _Sums(self.y)
-        self.said_mm_s = [fix.speed_mm_s if fix.speed_mm_s is not None else -1 for fix in track]
-        self.mm_s = [min(max(speed, 0), 1_000_000) for speed in self.said_mm_s]
+        self.coarse = [_Sums([value >> 3 for value in values]) for values in (self.x, self.y)]
+        self.squares = [_Sums([(value >> 3) ** 2 for value in values]) for values in (self.x, self.y)]
+        self.mm_s = [min(max(fix.speed_mm_s or 0, 0), 1_000_000) for fix in track]
         driven = (
             (self.mm_s[i] + self.mm_s[i + 1]) * (self.t[i + 1] - self.t[i]) // 2000 for i in range(self.count - 1)
         )
         self.driven, self.speeds = _Sums([*driven, 0]), _Sums(self.mm_s)
+        self.quiet = [is_quiet(fix) for fix in track]
+        self.quiets = _Sums([int(quiet) for quiet in self.quiet])
         self.slow = [False] + [self._slow(i) for i in range(1, self.count)]
 
     def _slow(self, i: int) -> bool:
         both = (self.sigma[i] ** 2 + self.sigma[i - 1] ** 2) / 2.0
         polar = max(abs(self.y[i]), abs(self.y[i - 1])) > 895_000_000
-        return self.metres[i] ** 2 <= 14.0**2 * both and not polar
+        parked = self.quiet[i] and self.quiet[i - 1] and self.metres[i] <= 14.0 * PARKED_SIGMA_M
+        return (parked or self.metres[i] ** 2 <= 14.0**2 * both) and not polar
 
     def around(self, i: int, reach_ms: int, first: int = 0, last: int | None = None) -> tuple[int, int]:
         """The outermost fixes so near in time."""
@@ -149,12 +165,15 @@ class _Way:
 
     def standing(self) -> list[bool]:
         """Of each segment, by the fix that ends it."""
-        covered, rest = self._covered(), [self._rests(i) for i in range(self.count)]
+        covered, parked = self._covered(), self._parked()
+        rest = [self._rests(i) for i in range(self.count)]
+        perhaps = [self.quiet[i] and self._stays(i, PARKED_SIGMA_M) for i in range(self.count)]
         still = [False] * self.count
         for i in range(1, self.count):
             both = 36.0 * (self.sigma[i] ** 2 + self.sigma[i - 1] ** 2)
             by_speed = rest[i] and rest[i - 1] and self.metres[i] ** 2 <= both
-            still[i] = self.slow[i] and (covered[i] or by_speed)
+            at_rest = perhaps[i] and perhaps[i - 1] and parked[i]
+            still[i] = self.slow[i] and (covered[i] or by_speed or at_rest)
         for first, last in list(_runs(still)):
             creeps = [self._creeps(i, first, last) for i in range(first, last + 1)]
             for i in range(first + 1, last + 1):
@@ -163,46 +182,70 @@ class _Way:
 
     def _covered(self) -> list[bool]:
         """(2)"""
-        covered = [False] * self.count
-        coarse = [(x >> 3, y >> 3) for x, y in zip(self.x, self.y, strict=True)]
-        sums = [_Sums([place[axis] for place in coarse]) for axis in (0, 1)]
-        squares = [_Sums([place[axis] ** 2 for place in coarse]) for axis in (0, 1)]
-        reached = 0
+        windows = []
         for i in range(self.count):
-            lasts = round(min(max(15_000.0 * self.sigma[i], 20_000.0), 240_000.0))
-            end = bisect_left(self.t, self.t[i] + lasts)
-            many = end - i + 1
-            if end == self.count or many > 1 << 15:
-                continue
-            scatter = 0.0
-            for axis, scale in ((0, self.east[i]), (1, METRES_A_UNIT)):
-                spread = many * squares[axis].of(i, end) - sums[axis].of(i, end) ** 2
-                scatter += spread * 64.0 / many**2 * scale**2
-            if scatter <= (4.2**2 if many <= 3 else 9.0) * self.variance(i, end):
-                for j in range(max(i, reached) + 1, end + 1):
-                    covered[j] = True
-                reached = max(reached, end)
+            end = self._window(i, round(min(max(15_000.0 * self.sigma[i], 20_000.0), 240_000.0)))
+            if end and self._scatter(i, end) <= (4.2**2 if end - i < 3 else 9.0) * self.variance(i, end):
+                windows.append((i, end))
+        return self._in_windows(windows)
+
+    def _parked(self) -> list[bool]:
+        """Of (3), what lies in a window of parking."""
+        windows = []
+        for i in range(self.count):
+            end = self._window(i, 150_000) if self.quiet[i] else None
+            if end and self._mostly_quiet(i, end):
+                noise = max(self.variance(i, end), PARKED_SIGMA_M**2)
+                if self._scatter(i, end) <= (4.2**2 if end - i < 6 else 9.0) * noise:
+                    windows.append((i, end))
+        return self._in_windows(windows)
+
+    def _mostly_quiet(self, low: int, high: int) -> bool:
+        return 10 * self.quiets.of(low, high) >= 9 * (high - low + 1)
+
+    def _window(self, i: int, lasts: int) -> int | None:
+        """Its last fix."""
+        end = bisect_left(self.t, self.t[i] + lasts)
+        return None if end == self.count or end - i + 1 > 1 << 15 else end
+
+    def _in_windows(self, windows: list[tuple[int, int]]) -> list[bool]:
+        covered, reached = [False] * self.count, 0
+        for first, last in windows:
+            for j in range(max(first, reached) + 1, last + 1):
+                covered[j] = True
+            reached = max(reached, last)
         return covered
+
+    def _scatter(self, i: int, end: int) -> float:
+        many, scatter = end - i + 1, 0.0
+        for axis, scale in ((0, self.east[i]), (1, METRES_A_UNIT)):
+            spread = many * self.squares[axis].of(i, end) - self.coarse[axis].of(i, end) ** 2
+            scatter += spread * 64.0 / many**2 * scale**2
+        return scatter
 
     def _rests(self, i: int) -> bool:
         """(3)"""
-        if not 0 <= self.said_mm_s[i] < 1_200:
+        if not self.quiet[i]:
             return False
         low, high = self.around(i, 3_000)
         before, after = self.speeds.of(low, i) / (i - low + 1), self.speeds.of(i, high) / (high - i + 1)
-        if min(before, after) >= 600.0:
-            return False
+        return min(before, after) < 600.0 and self._stays(i, 0.0)
+
+    def _stays(self, i: int, least_m: float) -> bool:
+        """The places explain the speeds, with so much noise at the least."""
         low, high = self.around(i, 60_000)
         driven_m = self.driven.of(low, high - 1) / 1000.0
-        return self.change(i, low, high) <= (6.0 * math.sqrt(self.variance(low, high)) + driven_m) ** 2
+        return self.change(i, low, high) <= (6.0 * max(math.sqrt(self.variance(low, high)), least_m) + driven_m) ** 2
 
     def _creeps(self, i: int, first: int, last: int) -> bool:
         """(4)"""
         low, high = self.around(i, 240_000, first, last)
         if min(self.t[high] - self.t[i], self.t[i] - self.t[low]) < 60_000:
             return False
-        limit = 8.5**2 if min(i - low, high - i) < 3 else 25.0
-        return self.change(i, low, high) > limit * self.variance(low, high)
+        limit = (8.5**2 if min(i - low, high - i) < 3 else 25.0) * self.variance(low, high)
+        if self._mostly_quiet(low, high):
+            limit = max(limit, PARKED_CREEP_M**2)
+        return self.change(i, low, high) > limit
 
     def place_of_stand(self, i: int, first: int, last: int) -> tuple[Fraction, Fraction]:
         """(5)"""

@@ -12,7 +12,7 @@ from typing import Literal
 from geographiclib.geodesic import Geodesic
 
 from simulator.truth.journal import TruePosition
-from simulator.truth.standstill import NOT_SAID_M, TruePlace, as_reported, cleaned, stated_m
+from simulator.truth.standstill import TruePlace, as_reported, cleaned, uncertain_m
 
 TrueRule = Literal["standstill", "every_fix"]
 
@@ -98,7 +98,7 @@ def _is_spike(around: list[TruePosition]) -> bool:
 
 def _off_m(before: TruePosition, after: TruePosition) -> float:
     """How far two places may be off together."""
-    return sum(stated_m(fix) or NOT_SAID_M for fix in (before, after))
+    return uncertain_m(before) + uncertain_m(after)
 
 
 def _gap_us(before: TruePosition, after: TruePosition) -> int:

@@ -23,6 +23,7 @@ RECEIVERS = [
     Receiver(5.0, 8.0, 60.0, accuracy_m=float("nan"), speed=0.3),
     Receiver(10.0, 4.0, 1800.0),
     Receiver(60.0, 15.0),
+    Receiver(20.0, 9.0, 60.0, accuracy_m=5.0, speed=0.0),
 ]
 
 

@@ -52,12 +52,25 @@ def test_a_vehicle_parked_at_a_border_enters_nothing(
 ) -> None:
     if sigma_m == 15.0 and accuracy_m is not None:
         pytest.skip("such noise without a word of it is more than is assumed")
+    enters_nothing(Receiver(every_s, sigma_m, memory_s, accuracy_m))
+
+
+@pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0])
+@pytest.mark.parametrize(("sigma_m", "accuracy_m"), [(5.0, 0.9), (8.0, 5.0), (12.0, 12.0)])
+@pytest.mark.parametrize("memory_s", [0.0, 90.0])
+def test_a_vehicle_that_reports_rest_enters_nothing_however_good_its_accuracy(
+    every_s: float, sigma_m: float, accuracy_m: float, memory_s: float
+) -> None:
+    enters_nothing(Receiver(every_s, sigma_m, memory_s, accuracy_m, speed=0.0))
+
+
+def enters_nothing(receiver: Receiver) -> None:
     x, y = HOME
     beside = [shapely.box(x + off / EAST_M, y - 0.1, x + 0.1, y + 0.1) for off in (-2.0, 0.0, 1.0, 5.0)]
     zones = FenceSet([Fence(f"side-{at}", one) for at, one in enumerate(beside)])
     line = np.array([[x, y - 0.1], [x, y + 0.1]])
     gates = GateSet([Gate("gate", line)])
-    found = parked(24 if every_s > 1 else 2, Receiver(every_s, sigma_m, memory_s, accuracy_m), int(every_s))
+    found = parked(24 if receiver.every_s > 1 else 2, receiver, int(receiver.every_s))
     tracks = build_tracks(found.fixes, CLEAN)
     pieces = pieces_by_fence(tracks, zones)
     assert charged_entries(tracks, zones, pieces, CLEAN).sum() == 0

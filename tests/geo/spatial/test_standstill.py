@@ -82,6 +82,57 @@ def test_a_parked_vehicle_stands_anywhere(home: tuple[float, float], speed: floa
     assert tracks.still.sum() > 0.99 * len(found)
 
 
+@pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0, 290.0])
+@pytest.mark.parametrize("memory_s", [0.0, 90.0, 900.0])
+@pytest.mark.parametrize(("sigma_m", "accuracy_m"), [(2.0, 2.0), (5.0, 0.9), (8.0, 5.0), (12.0, 12.0), (15.0, 15.0)])
+def test_an_accuracy_that_is_too_good_bills_nothing_while_rest_is_reported(
+    every_s: float, memory_s: float, sigma_m: float, accuracy_m: float
+) -> None:
+    # noise of 15 m that lasts for a minute or two moves the mean of four minutes by 60 m, once in some weeks
+    bound = 20.0 if sigma_m < 15.0 else 100.0
+    for speed in (0.0, 0.3):
+        receiver = Receiver(every_s, sigma_m, memory_s, accuracy_m, speed)
+        found = parked(24 if every_s > 1 else 3, receiver, 10 * int(every_s) + int(sigma_m))
+        tracks = build_tracks(found.fixes, CLEAN)
+        assert tracks.speed_breaks == 0
+        assert tracks.metres.sum() <= bound, receiver
+
+
+def two_reflections(apart_m: float, speed: float) -> Fixes:
+    """A fix a minute of a parked vehicle that is seen at one of two places, minutes at a time."""
+    random = np.random.default_rng(3)
+    side = np.cumsum(random.random(1_440) < 0.15) % 2
+    t_ms = START_MS + 60_000 * np.arange(1_440, dtype=np.int64)
+    found = reported(np.where(side, apart_m, 0.0), np.zeros(1_440), t_ms, Receiver(60.0, 2.0, 0.0, 6.0), 3).fixes
+    return changed(found, speed_mps=np.full(1_440, speed))
+
+
+def test_reflections_are_no_way_while_rest_is_reported() -> None:
+    assert length_m(two_reflections(32.0, 0.0)) <= 20.0
+    # without the speed they are moves like others
+    assert length_m(two_reflections(32.0, NAN)) > 1_000.0
+    assert length_m(two_reflections(200.0, 0.0)) > 10_000.0
+
+
+def test_wild_places_at_rest_break_no_track() -> None:
+    wild = parked(3, Receiver(1.0, 15.0, 0.0, 8.0, 0.0), 1).fixes
+    tracks = build_tracks(wild, CLEAN)
+    assert tracks.speed_breaks == 0
+    assert tracks.metres.sum() <= 20.0
+    assert build_tracks(changed(wild, speed_mps=None), CLEAN).speed_breaks > 0
+
+
+@pytest.mark.parametrize("accuracy_m", [2.0, 6.0])
+@pytest.mark.parametrize("every_s", [1.0, 10.0, 60.0])
+@pytest.mark.parametrize("name", ["city", "delivery", "stop and go", "ferry", "walking"])
+def test_a_speed_sensor_that_always_says_nought_drives(name: str, every_s: float, accuracy_m: float) -> None:
+    found = drive(ROADS[name](4), Receiver(every_s, 2.0, 20.0, accuracy_m, 0.0), 4).fixes
+    without = length_m(changed(found, speed_mps=None))
+    assert length_m(changed(found, speed_mps=np.zeros(len(found)))) == pytest.approx(
+        without, rel=0.12 if name == "walking" else 0.03
+    )
+
+
 BOUND = {"walking": 0.1, "stop and go": 0.25, "roundabout": 0.02}
 """A fix each ten seconds shows little of a roundabout."""
 
