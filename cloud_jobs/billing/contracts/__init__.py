@@ -27,7 +27,7 @@ from cloud_jobs.billing.contracts.exchange_rate import ExchangeRate, rate_id
 from cloud_jobs.billing.contracts.fields import Address
 from cloud_jobs.billing.contracts.legal_entity import LegalEntity, Payment
 from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, PayerContract, TariffSpan
-from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, Price, Tier, TierMode
+from cloud_jobs.billing.contracts.price import ANY_ZONE, Pool, PoolKey, Price, Tier, TierMode
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Proration, Tariff
@@ -74,6 +74,7 @@ __all__ = [
     "PayerContract",
     "Payment",
     "Pool",
+    "PoolKey",
     "Price",
     "Proration",
     "RefusedVersionUsed",

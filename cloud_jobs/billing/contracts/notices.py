@@ -17,12 +17,13 @@ Row = dict[str, Any]
 
 
 def notices(published: Sequence[Row], stated: Sequence[Row], before: Contracts, after: Contracts) -> list[str]:
-    """Versions that are replaced, devices that nobody pays for any more, meters that become free, payers that are none
-    any more."""
+    """Versions that are replaced, devices that nobody pays for any more, meters that become free, pools that begin
+    anew, payers that are none any more."""
     return [
         *_replaced(published, stated),
         *_left(before, after, stated),
         *_free(before, after, stated),
+        *_begun_anew(after, stated),
         *_no_payers(before, after, stated),
     ]
 
@@ -96,6 +97,26 @@ def _free(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
                 f"{row['place']}: {row['kind']} {row['id']!r} has no price for {', '.join(sorted(gone))} from "
                 f"{stamp(begin)} on, and had one; what is used of it is free"
             )
+
+
+def _begun_anew(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    """Pools that begin with a version within a month, of a meter that had one: allowances are given twice."""
+    for row in stated:
+        begin = begin_of(row)
+        if begin is None or row["kind"] != "tariff" or _begins_a_month(begin):
+            continue
+        had = after.pools(row["id"], begin - timedelta.resolution)
+        new = sorted({pool.meter.value for pool in after.pools(row["id"], begin) - had} & {one.meter for one in had})
+        if new:
+            yield (
+                f"{row['place']}: tariff {row['id']!r} adds up {', '.join(new)} anew from {stamp(begin)} on, by "
+                "another zone, window, pool or pool_id: allowances and tiers of the month are given once more"
+            )
+
+
+def _begins_a_month(moment: datetime) -> bool:
+    """Whether a month begins then in some time zone."""
+    return 1 in {(moment + timedelta(hours=14)).day, (moment - timedelta(hours=12)).day}
 
 
 def _sold(contracts: Contracts, row: Row, moment: datetime) -> frozenset[str]:

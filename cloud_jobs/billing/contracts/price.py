@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -38,6 +38,16 @@ class Tier(Contract):
     unit_amount: UnitAmount
 
 
+class PoolKey(NamedTuple):
+    """Which pool a price is of, whichever version of a tariff states it: a `pool_id`, or the place of the price."""
+
+    is_of_account: bool
+    meter: Meter
+    pool_id: str
+    zone: str = ""
+    window: str = ""
+
+
 class Price(Contract):
     """What one unit of a meter costs in a zone and a window ("": whenever no other window has a price).
 
@@ -59,6 +69,14 @@ class Price(Contract):
     def base_per_unit(self) -> int:
         """How many of the meter's base unit make one unit of the price."""
         return MEASURE_OF[self.meter].sale_units[self.unit].base_per_unit
+
+    @property
+    def pool_key(self) -> PoolKey:
+        """The pool that its quantities are added up in."""
+        is_of_account = self.pool is Pool.ACCOUNT
+        if self.pool_id is not None:
+            return PoolKey(is_of_account, self.meter, self.pool_id)
+        return PoolKey(is_of_account, self.meter, "", self.zone, self.window)
 
     @property
     def is_flat(self) -> bool:

@@ -13,6 +13,7 @@ from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.exchange_rate import ExchangeRate
 from cloud_jobs.billing.contracts.fields import Contract
 from cloud_jobs.billing.contracts.legal_entity import LegalEntity
+from cloud_jobs.billing.contracts.price import PoolKey
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.versions import EVER, micros
 from cloud_jobs.billing.errors import BadReference
@@ -41,10 +42,12 @@ class Pays(NamedTuple):
 
 
 class TariffFacts(NamedTuple):
-    """What is kept of a version of a tariff: the meters that have a price, and those that it says are not sold."""
+    """What is kept of a version of a tariff: the meters that have a price, those that it says are not sold, and the
+    pools that have an allowance or tiers."""
 
     sold: frozenset[str]
     not_sold: frozenset[str]
+    pools: frozenset[PoolKey]
 
 
 class AccountFacts(NamedTuple):
@@ -88,7 +91,11 @@ def facts_of(made: Contract, numbers: DeviceNumbers) -> AccountFacts | TariffFac
         case Account():
             return _account_facts(made, numbers)
         case Tariff():
-            return TariffFacts(frozenset(one.meter.value for one in made.prices), frozenset(made.not_sold))
+            return TariffFacts(
+                sold=frozenset(one.meter.value for one in made.prices),
+                not_sold=frozenset(made.not_sold),
+                pools=frozenset(one.pool_key for one in made.prices if not one.is_flat),
+            )
         case LegalEntity():
             return made.number_prefix
     return None

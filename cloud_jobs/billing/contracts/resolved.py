@@ -29,6 +29,7 @@ from cloud_jobs.billing.contracts.errors import (
 )
 from cloud_jobs.billing.contracts.payer_contract import PayerContract
 from cloud_jobs.billing.contracts.payer_parts import PayerParts
+from cloud_jobs.billing.contracts.price import PoolKey
 from cloud_jobs.billing.contracts.published import (
     MODEL_OF,
     AccountFacts,
@@ -153,6 +154,11 @@ class Contracts:
         """The meters of which a tariff says at a moment that they are not sold."""
         version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
         return frozenset() if version is None else version.facts.not_sold
+
+    def pools(self, tariff: str, moment: datetime) -> frozenset[PoolKey]:
+        """The pools of a tariff at a moment that have an allowance or tiers."""
+        version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
+        return frozenset() if version is None else version.facts.pools
 
     def payers_of(self, changed: Collection[tuple[str, str]]) -> list[str]:
         """The accounts that pay at some time, sorted, of those on which one of some things (kind, id) has a say."""

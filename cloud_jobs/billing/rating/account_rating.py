@@ -8,13 +8,13 @@ from datetime import date, datetime
 from fractions import Fraction
 from typing import NamedTuple
 
-from cloud_jobs.billing.contracts import CapSpan
+from cloud_jobs.billing.contracts import CapSpan, PoolKey
 from cloud_jobs.billing.errors import BadReference, NoTermsInForce, UnpricedZone
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows, metered_key
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract
-from cloud_jobs.billing.rating.pools import Place, PoolKey, RatedPrice, Uses, pool_shares
+from cloud_jobs.billing.rating.pools import Place, RatedPrice, Uses, pool_shares
 from cloud_jobs.billing.rating.price_book import PriceBook
 
 Metered = Mapping[MeteredKey, MeteredRows]

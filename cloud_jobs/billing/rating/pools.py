@@ -15,20 +15,10 @@ from fractions import Fraction
 from itertools import groupby
 from typing import NamedTuple
 
-from cloud_jobs.billing.contracts import Price, TierMode
+from cloud_jobs.billing.contracts import PoolKey, Price, TierMode
 from cloud_jobs.billing.errors import BadReference
-from cloud_jobs.billing.meters import Meter, round_ratio
+from cloud_jobs.billing.meters import round_ratio
 from cloud_jobs.billing.rating.split import Exact, split, split_exact
-
-
-class PoolKey(NamedTuple):
-    """Which pool a price is of, whichever version of a tariff states it: a `pool_id`, or the place of the price."""
-
-    is_of_account: bool
-    meter: Meter
-    pool_id: str
-    zone: str = ""
-    window: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,13 +8,13 @@ from fractions import Fraction
 from math import lcm
 from typing import Final
 
-from cloud_jobs.billing.contracts import ANY_ZONE, Pool, Price, Tariff
+from cloud_jobs.billing.contracts import ANY_ZONE, PoolKey, Tariff
 from cloud_jobs.billing.currency import exponent
 from cloud_jobs.billing.errors import MissingRate
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating.cells import WITHOUT_ZONE
 from cloud_jobs.billing.rating.contract import RatingContract, TariffInForce
-from cloud_jobs.billing.rating.pools import PoolKey, RatedPrice
+from cloud_jobs.billing.rating.pools import RatedPrice
 from cloud_jobs.billing.rating.price_text import price_text
 from cloud_jobs.billing.rating.split import Exact
 
@@ -106,7 +106,7 @@ def _rated(
     """The prices of a version by meter, zone and window. `terms` numbers what the prices of a pool say together; where
     they say what they did in the version before, the price is that of `before`."""
     of_pool: defaultdict[PoolKey, list[tuple[str, str, str]]] = defaultdict(list)
-    stated = [(price, _pool_of(price), price_text(price, tariff.currency)) for price in tariff.prices]
+    stated = [(price, price.pool_key, price_text(price, tariff.currency)) for price in tariff.prices]
     for price, pool, text in stated:
         of_pool[pool].append((price.zone, price.window, text))
     number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
@@ -123,10 +123,3 @@ def _rated(
         allowance = Exact(*(Fraction(price.allowance) * price.base_per_unit).as_integer_ratio())
         found[place] = RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance)
     return found
-
-
-def _pool_of(price: Price) -> PoolKey:
-    is_of_account = price.pool is Pool.ACCOUNT
-    if price.pool_id is not None:
-        return PoolKey(is_of_account, price.meter, price.pool_id)
-    return PoolKey(is_of_account, price.meter, "", price.zone, price.window)

@@ -282,6 +282,28 @@ def test_devices_that_nobody_pays_for_any_more_are_named_and_those_that_move_are
     assert checked(account("acme", effective_from=since), moved).notices == []
 
 
+@pytest.mark.parametrize(
+    ("begin", "change", "anew"),
+    [
+        ("2026-03-17", {}, False),
+        ("2026-03-17", {"unit_amount": "0.46"}, False),
+        ("2026-03-17", {"pool_id": "km"}, True),
+        ("2026-03-17", {"pool": "account"}, True),
+        ("2026-03-01", {"pool_id": "km"}, False),
+    ],
+)
+def test_a_pool_that_begins_anew_within_a_month_is_named(begin: str, change: dict[str, str], anew: bool) -> None:
+    was = {"allowance": "50", "unit_amount": "0.45"}
+    amount = {**was, **change}.pop("unit_amount")
+    first = tariff(price("0.45", allowance="50"), id="mine")
+    later = tariff(
+        price(amount, allowance="50", **{k: v for k, v in change.items() if k != "unit_amount"}),
+        id="mine",
+        effective_from=f"{begin}T00:00:00+01:00",
+    )
+    assert any("are given once more" in one for one in checked(first, later).notices) is anew
+
+
 def test_a_version_that_replaces_one_of_the_same_moment_is_named_and_the_same_again_is_not() -> None:
     (said,) = checked(tariff(price("0.50"))).notices
     assert "tariff 'standard' from 2026-01-01T00:00:00Z is published with another content; this replaces it" in said
