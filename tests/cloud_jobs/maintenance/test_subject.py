@@ -34,7 +34,7 @@ from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, 
 from tests.cloud_jobs.maintenance.upkeep import run
 from tests.system.lake_of_fixes import LakeFix, ingest
 
-LATITUDE, LONGITUDE = 12.345678901, 98.765432109
+LATITUDE, LONGITUDE = 0.005678901, 0.020123189
 DAY = datetime(2026, 1, 5, tzinfo=UTC)
 REQUEST = Erasure("acme", "eu-1", DAY + timedelta(days=1), DAY)
 OTHER_DAY = TEN + timedelta(days=3)
