@@ -53,6 +53,7 @@ from geo.reference.beginning import UNKNOWN_BEGINNING
 from geo.reference.in_force import RefusedVersion, Usable
 
 _PAID_WITH: Final = ("legal entity", "currency")
+_NO_TARIFF: Final = TariffFacts(sold=frozenset(), not_sold=frozenset(), pools=frozenset())
 
 
 class Contracts:
@@ -147,18 +148,19 @@ class Contracts:
 
     def sold(self, tariff: str, moment: datetime) -> frozenset[str]:
         """The meters that a tariff has a price for at a moment."""
-        version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
-        return frozenset() if version is None else version.facts.sold
+        return self._tariff_facts(tariff, moment).sold
 
     def not_sold(self, tariff: str, moment: datetime) -> frozenset[str]:
         """The meters of which a tariff says at a moment that they are not sold."""
-        version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
-        return frozenset() if version is None else version.facts.not_sold
+        return self._tariff_facts(tariff, moment).not_sold
 
     def pools(self, tariff: str, moment: datetime) -> frozenset[PoolKey]:
         """The pools of a tariff at a moment that have an allowance or tiers."""
+        return self._tariff_facts(tariff, moment).pools
+
+    def _tariff_facts(self, tariff: str, moment: datetime) -> TariffFacts:
         version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
-        return frozenset() if version is None else version.facts.pools
+        return _NO_TARIFF if version is None else version.facts
 
     def payers_of(self, changed: Collection[tuple[str, str]]) -> list[str]:
         """The accounts that pay at some time, sorted, of those on which one of some things (kind, id) has a say."""
