@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from identity.names import device_name
 from runtime.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
 from runtime.logs import LogSettings
-from runtime.pulsar_address import ServiceUrl, each_host
+from runtime.pulsar_address import ServiceUrl, host_names
 from settings import Settings
 from telemetry import (
     DEVICE_PATTERN,
@@ -374,7 +373,7 @@ class AgentSettings(Settings):
             yield f"intake.tls: plain text to {self.intake.host}: set ca"
         for number, one in enumerate(self.uplinks):
             if one.service_url is not None:
-                hosts = [urlsplit(url).hostname or "" for url in each_host(one.service_url)]
+                hosts = host_names(one.service_url)
                 if one.service_url.startswith("pulsar:") and not all(map(is_this_machine, hosts)):
                     yield f"uplinks.{number}.service_url: plain text to {', '.join(hosts)}: use pulsar+ssl://"
             elif one.tls is None and not is_this_machine(one.host):

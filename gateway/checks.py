@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from gateway.config import GatewaySettings
 from gateway.registry_settings import RegistrySettings, open_registry
@@ -16,7 +15,7 @@ from identity import IdentityError, SealingKeyError, read_certificates, read_pub
 from identity.authority import common_name
 from identity.names import PrincipalKind, principal
 from runtime.broker_settings import is_this_machine, unusable_files
-from runtime.pulsar_address import each_host
+from runtime.pulsar_address import host_names
 from runtime.pulsar_client import PulsarAccessError, PulsarToken
 from runtime.tls import unusable_tls_files
 from runtime.token_watch import token_faults, tokens_ending
@@ -110,7 +109,7 @@ def _plain_text(settings: GatewaySettings) -> Iterator[str]:
     if settings.mqtt.tls is None and not is_this_machine(settings.mqtt.host):
         secret = " and the password" if settings.mqtt.password_file else ""
         yield f"mqtt.host: batches{secret} travel to {settings.mqtt.host} in plain text; set [mqtt.tls]"
-    hosts = [urlsplit(url).hostname or "" for url in each_host(settings.pulsar.service_url)]
+    hosts = host_names(settings.pulsar.service_url)
     if not settings.pulsar.is_encrypted and not all(map(is_this_machine, hosts)):
         secret = " and the token" if settings.pulsar.token or settings.pulsar.token_file else ""
         yield f"pulsar.service_url: batches{secret} travel to {', '.join(hosts)} in plain text; use pulsar+ssl://"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from gateway.source_settings import ClusterSource, ReferenceSource
 from identity.operator_files import read_operators
 from runtime.broker_settings import is_this_machine
-from runtime.pulsar_address import each_host
+from runtime.pulsar_address import host_names
 from runtime.token_watch import token_faults, tokens_ending
 from settings import SettingsError
 
@@ -48,7 +47,7 @@ def open_cluster(pulsar: ClusterSource, what: str) -> Iterator[str]:
 
 def travels_in_plain_text(pulsar: ClusterSource, what: str) -> Iterator[str]:
     """`what` leaves this machine as everybody can read it."""
-    hosts = [urlsplit(url).hostname or "" for url in each_host(pulsar.service_url)]
+    hosts = host_names(pulsar.service_url)
     if not pulsar.is_encrypted and not all(map(is_this_machine, hosts)):
         yield f"pulsar.service_url: {what} travel to {', '.join(hosts)} in plain text; use pulsar+ssl://"
 

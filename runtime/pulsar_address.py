@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-__all__ = ["AdminUrl", "ServiceUrl", "each_host"]
+__all__ = ["AdminUrl", "ServiceUrl", "each_host", "host_names"]
 
 _SERVICE: Final = ("pulsar://", "pulsar+ssl://")
 _ADMIN: Final = ("http://", "https://")
@@ -23,6 +24,11 @@ def each_host(url: str) -> tuple[str, ...]:
     """An address for each host of a checked address: `pulsar://a:1,b:2` -> `pulsar://a:1`, `pulsar://b:2`."""
     scheme, _, hosts = url.partition("://")
     return tuple(f"{scheme}://{host}" for host in hosts.split(","))
+
+
+def host_names(url: str) -> list[str]:
+    """The names of the hosts of a checked address, without ports: `pulsar://a:1,b:2` -> `a`, `b`."""
+    return [urlsplit(one).hostname or "" for one in each_host(url)]
 
 
 def _service_url(text: str) -> str:
