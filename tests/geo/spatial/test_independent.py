@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from pymeos import TGeomPointInst, TGeomPointSeq, pymeos_finalize, pymeos_initialize
 from shapely import Polygon
 
-from geo.spatial import FenceSet, Fixes, TrackSettings, build_tracks, use_by_fence
+from geo.spatial import FenceSet, Fixes, build_tracks, use_by_fence
 from tests.examples import examples
 from tests.geo.spatial.worlds import BUS_TRACK, START_MS, every_fix, fences, shapes, taken, walks
 
@@ -91,7 +91,7 @@ CITY = Polygon([(-2.9885, 53.4030), (-2.9705, 53.4005), (-2.9600, 53.4105), (-2.
 
 def test_a_recorded_bus_has_the_length_and_the_time_that_others_find(buses: tuple[Fixes, list[str]]) -> None:
     fixes, names = buses
-    tracks = build_tracks(fixes, TrackSettings(max_gap_s=120))
+    tracks = every_fix(fixes, max_gap_s=120)
     use = use_by_fence(tracks, FenceSet(fences(("city", CITY))))
     shapely.prepare(CITY)
     expected = np.zeros((len(names), 2))
