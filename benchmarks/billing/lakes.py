@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from benchmarks.billing.fleets import END, START, TENANT, ZONE_SHARES, ZONES, quantities, tariff
 from benchmarks.centre.lakes import new_lake, unsynced
@@ -20,7 +21,7 @@ from cloud_jobs.incremental import commit_written, next_increment
 from cloud_jobs.lake.coverage_log import Manifest
 from cloud_jobs.lake.coverage_rows import COVERAGE_ROWS
 from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.lake.schemas import USAGE, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import OBSERVED, QUARTERS, USAGE, WHOLE_DEVICE
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, next_number
 from tests.cloud_jobs.publications import row_of
@@ -162,6 +163,8 @@ def _rows(first: int, devices: int, each: int, day: datetime) -> pa.Table:
         "hour": pa.array(int(midnight.timestamp()) * 1_000_000 + hour * _HOUR_US).cast(USAGE.field("hour").type),
         "zone": pa.array(ZONES).take(pa.array(zone)),
         **quantities(random, zone, whole),
+        **_observed(whole),
+        "unreadable": pa.array(np.full(count, ""), mask=~whole),
         "seq_ranges": pa.array([json.dumps({"7": [[at, at + 60]]}, separators=(",", ":")) for at in seqs.tolist()]),
         "fence_version": pa.array(["", "a" * 16, "b" * 16, ""]).take(pa.array(zone)),
         "engine_version": np.ones(count, np.int32),
@@ -173,6 +176,18 @@ def _rows(first: int, devices: int, each: int, day: datetime) -> pa.Table:
         "rules_number": pa.nulls(count, pa.int64()),
     }
     return pa.table([columns[name] for name in USAGE.names], schema=USAGE)
+
+
+def _observed(whole: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """Each whole device sent a readable position each 10 s, and nothing of its way is unknown."""
+    each = {"messages": 90, "positions": 90, "kept": 90, "driven_ms": 450_000}
+    offsets = pa.array(np.append(0, np.cumsum(whole * QUARTERS)).astype(np.int32))
+    return {
+        name: pa.ListArray.from_arrays(
+            offsets, pa.array(np.full(int(whole.sum()) * QUARTERS, each.get(name, 0))), mask=pa.array(~whole)
+        )
+        for name in OBSERVED
+    }
 
 
 def _add_usage(lake: Lake, parts: Iterable[pa.Table]) -> None:
