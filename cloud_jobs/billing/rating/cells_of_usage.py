@@ -151,9 +151,10 @@ def _append(
 ) -> None:
     """A cell for each (holder, zone, slot, quantity)."""
     payer_of, holders, zones, slots = names
+    if meter in WITHOUT_ZONE:
+        zones = [""] * len(zones)
+    add = [found[payer].cells.append for payer in payer_of]
     for holder, zone, slot, quantity in zip(*(array.tolist() for array in numbers), strict=True):
         account, tenant, device, region = holders[holder]
         day, window, version = slots[slot]
-        name = "" if meter in WITHOUT_ZONE else zones[zone]
-        cell = Cell(account, tenant, device, region, meter, name, day, window, version, quantity)
-        found[payer_of[holder]].cells.append(cell)
+        add[holder](Cell(account, tenant, device, region, meter, zones[zone], day, window, version, quantity))

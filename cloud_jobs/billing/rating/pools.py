@@ -112,20 +112,25 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
         (((price, place), whole),) = uses.items()
         amount = round_ratio(*price.exact_minor(whole))
         return [PoolShare(place, price.text, whole, price.free_of(whole), amount)]
-    prices = {price for price, _ in uses}
-    if len(prices) > 1 and len({(price.terms, price.text) for price in prices}) > 1:
-        return _stepped_shares(uses)
-    quantities: dict[Place, int] = {}
-    for (_, place), quantity in uses.items():
-        quantities[place] = quantities.get(place, 0) + quantity
-    price, places = prices.pop(), sorted(quantities)
-    weights = [quantities[place] for place in places]
+    price = next(iter(uses))[0]
+    if any(other is not price for other, _ in uses):
+        if len({(one.terms, one.text) for one, _ in uses}) > 1:
+            return _stepped_shares(uses)
+        quantities: dict[Place, int] = {}
+        for (_, place), quantity in uses.items():
+            quantities[place] = quantities.get(place, 0) + quantity
+        rows = sorted(quantities.items())
+    else:
+        rows = sorted([(place, quantity) for (_, place), quantity in uses.items()])
+    weights = [quantity for _, quantity in rows]
     whole = sum(weights)
     exact, free = price.exact_minor(whole), price.free_of(whole)
     amounts = split(round_ratio(*exact), exact, weights)
     frees = split(free, Exact(free), weights) if free else [0] * len(weights)
-    rows = zip(places, weights, frees, amounts, strict=True)
-    return [PoolShare(place, price.text, *numbers) for place, *numbers in rows]
+    return [
+        PoolShare(place, price.text, quantity, *parts)
+        for (place, quantity), *parts in zip(rows, frees, amounts, strict=True)
+    ]
 
 
 def pool_steps(uses: Uses) -> list[PoolStep]:

@@ -56,11 +56,12 @@ class PriceBook:
         Outside all zones ("") is no zone that ANY_ZONE stands for. None: no price, which is an error of what is sold.
         """
         of = (version, meter, zone, window)
-        if of not in self._found:
+        found = self._found.get(of)
+        if found is None and of not in self._found:
             if len(self._found) >= MAX_FOUND:
                 self._found.clear()
-            self._found[of] = self._look_up(*of)
-        return self._found[of]
+            found = self._found[of] = self._look_up(*of)
+        return found
 
     def _look_up(self, version: int, meter: Meter, zone: str, window: str) -> RatedPrice | None:
         listed = self._listed[version]

@@ -45,7 +45,8 @@ def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> li
     left = whole - sum(parts)
     if left:
         # never more units than remainders above 0; the sort keeps the order of equal ones
-        for index in sorted(range(len(parts)), key=lambda index: -shares[index][1])[:left]:
+        rests = [rest for _, rest in shares]
+        for index in sorted(range(len(parts)), key=rests.__getitem__, reverse=True)[:left]:
             parts[index] += 1
     assert sum(parts) == whole, (whole, shares)
     return parts
