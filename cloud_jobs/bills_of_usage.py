@@ -9,8 +9,15 @@ from datetime import date, timedelta
 
 from cloud_jobs.billing.contracts import NetAndTax, PayerContract
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Cell, PriceBooks, RatingContract, cells_of_usage, rate, rating_contract
-from cloud_jobs.billing.register.close import RATED_COLUMNS
+from cloud_jobs.billing.rating import (
+    Cell,
+    PriceBooks,
+    RatingContract,
+    cells_of_usage,
+    rate,
+    rated_columns,
+    rating_contract,
+)
 from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.lake.coverage import TenantDevice
@@ -66,10 +73,11 @@ class LakeBills:
         cells: dict[str, list[Cell]] = defaultdict(list)
         first = min(one.period.start for one in contracts)
         last = max(one.period.end for one in contracts) - timedelta.resolution
+        columns = rated_columns(agreed.values())
         for devices in device_parts(contracts, usage_rows_each(self._lake, self._state, first, last)):
             # a device may have several payers in one period, one after the other
             names = sorted({payer for device in devices for payer in payers_of[device]})
-            rows = usage_rows(self._lake, self._state, devices, first, last, columns=RATED_COLUMNS)
+            rows = usage_rows(self._lake, self._state, devices, first, last, columns=columns)
             for name, found in zip(names, cells_of_usage([agreed[name] for name in names], rows), strict=True):
                 cells[name] += found.cells
         return cells

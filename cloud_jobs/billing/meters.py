@@ -14,6 +14,7 @@ class Meter(StrEnum):
     DISTANCE = "distance"
     DURATION = "duration"
     ENTRY = "entry"
+    INFERRED_ENTRY = "inferred entry"
     CROSSING = "crossing"
     EVENT = "event"
     TRANSMITTED = "transmitted"
@@ -78,6 +79,7 @@ MEASURE_OF: dict[Meter, Measure] = {
         zones=MeterZones.EVERYWHERE,
     ),
     Meter.ENTRY: Measure(base="each", sale_units=_EACH, zones=MeterZones.INSIDE),
+    Meter.INFERRED_ENTRY: Measure(base="each", sale_units=_EACH, zones=MeterZones.INSIDE),
     Meter.CROSSING: Measure(base="each", sale_units=_EACH, zones=MeterZones.GATES),
     Meter.EVENT: Measure(base="each", sale_units=_EACH, zones=MeterZones.NONE),
     Meter.TRANSMITTED: Measure(

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import shapely
 
-from cloud_jobs.billing.meters import MEASURE_OF, MeterZones, place_text
+from cloud_jobs.billing.meters import MEASURE_OF, Meter, MeterZones, place_text
 from cloud_jobs.explain.errors import NothingToDraw
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.metered_again import stretches_of
@@ -27,7 +27,8 @@ def drawing_of(line: ExplainedLine) -> str:
     if line.again is None:
         raise NothingToDraw(line.number, line.line)
     stretches = stretches_of(line.again.records, line.again.rules, key.zone)
-    if MEASURE_OF[meter].zones not in _OF_STRETCHES:
+    # what is inferred happened where no track is
+    if MEASURE_OF[meter].zones not in _OF_STRETCHES or meter is Meter.INFERRED_ENTRY:
         stretches = [one._replace(metered=False) for one in stretches]
     if not stretches:
         raise NothingToDraw(line.number, line.line)

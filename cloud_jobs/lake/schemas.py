@@ -126,7 +126,7 @@ OBSERVED: Final = (
     *("messages", "positions", "kept", "refused"),
     *("driven_ms", "unknown_ms", "unknown_mm", "inferred_entries"),
 )
-"""What usage says of a device beside what is metered, for whoever closes a period; no price is for it."""
+"""What usage says of a device beside what is metered, for whoever closes a period; inferred entries may be sold."""
 QUARTERS: Final = 4
 """Quarters of an hour: of each quantity a row of usage has so many, for local midnights and windows lie on them."""
 WHOLE_DEVICE: Final = "*"

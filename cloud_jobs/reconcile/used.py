@@ -16,7 +16,7 @@ from cloud_jobs.billing.contracts import Assignment, Vat
 from cloud_jobs.billing.contracts.vat import VatCategory
 from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import AccountTerms, RatingContract, cells_of_usage
-from cloud_jobs.billing.register.assigned_usage import assigned_usage, held_by, held_usage
+from cloud_jobs.billing.register.assigned_usage import held_by, held_usage
 from cloud_jobs.billing.register.metered_records import COUNTED, DayDifference, compare_records, seq_counts
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, WHOLE_DEVICE
@@ -180,7 +180,7 @@ def _by_device(
             AccountTerms(account=name, tariffs=(), devices=tuple(assigned[one])) for name, one in names.items()
         ),
     )
-    found = assigned_usage([every], rows)[""]
+    found = held_usage(held_by([every]), rows)[""]
     return {(names[name], meter): quantity for (name, meter), quantity in found.items()}
 
 

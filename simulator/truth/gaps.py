@@ -1,7 +1,8 @@
 """What nobody knows of a device's way, by quarters of the hour: from one track to the next, with plain loops."""
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
@@ -58,9 +59,24 @@ def unknown_of(
         total = sums.setdefault(finish.time_us // QUARTER_US, _Sum())
         total.unknown_ms.append(min((finish.time_us - begin.time_us) / 1000, length_m * (1000 / SLOW_MPS)))
         total.beelines_m.append(length_m)
-        before, after = zones.at(_point(begin)), zones.at(_point(finish))
-        total.entries += after not in {OUTSIDE, before}
+    for (quarter, _), count in inferred_in(positions, lambda _: zones, rule).items():
+        sums[quarter].entries += count
     return [_row(device, quarter, total) for quarter, total in sorted(sums.items())]
+
+
+def inferred_in(
+    positions: list[TruePosition], zones_at: Callable[[TruePosition], Zones], rule: TrueRule = "every_fix"
+) -> Counter[tuple[int, str]]:
+    """The entries that a device must have made in gaps, by the quarter (since 1970) and the zone.
+
+    `zones_at`: those in force at the fix that ends a gap.
+    """
+    found = Counter[tuple[int, str]]()
+    for begin, finish, _ in _gaps(list(tracks(positions, rule))):
+        zones = zones_at(finish)
+        before, after = zones.at(_point(begin)), zones.at(_point(finish))
+        found[finish.time_us // QUARTER_US, after] += after not in {OUTSIDE, before}
+    return +found
 
 
 def _gaps(found: list[list[TruePosition]]) -> Iterator[tuple[TruePosition, TruePosition, float]]:

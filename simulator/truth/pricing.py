@@ -107,4 +107,10 @@ def _holder(
 def _counted(row: TrueQuarter) -> dict[str, int]:
     if row.zone == WHOLE_DEVICE:
         return {"event": row.events, "transmitted": row.content_bytes}
-    return {"distance": row.distance_mm, "duration": row.duration_ms, "entry": row.entries, "crossing": row.crossings}
+    return {
+        "distance": row.distance_mm,
+        "duration": row.duration_ms,
+        "entry": row.entries,
+        "inferred entry": row.inferred_entries,
+        "crossing": row.crossings,
+    }

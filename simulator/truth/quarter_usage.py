@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from simulator.truth.charged import ChargedEntries
 from simulator.truth.fence_versions import TrueFences
+from simulator.truth.gaps import inferred_in
 from simulator.truth.journal import TruePosition
 from simulator.truth.made import EPOCH, Made
 from simulator.truth.metering import QUARTER_US, Piece, pieces_of, whole_usage_of
@@ -31,10 +32,11 @@ def quarters_used(tenant: str, device: str, records: Iterable[KnownRecord], fenc
     records = list(records)
     pieces: dict[tuple[int, str], list[Piece]] = {}
 
-    def zones_at(end: TruePlace) -> Zones:
+    def zones_at(end: TruePlace | TruePosition) -> Zones:
         return fences.at(_moment(end.time_us))
 
-    for track in places([record.position for record in records if record.position is not None], "standstill"):
+    positions = [record.position for record in records if record.position is not None]
+    for track in places(positions, "standstill"):
         charges = ChargedEntries(track, zones_at)
         for start, end in pairwise(track):
             for _, piece in pieces_of([start, end], zones_at(end)):
@@ -43,6 +45,8 @@ def quarters_used(tenant: str, device: str, records: Iterable[KnownRecord], fenc
                     piece._replace(entered=int(bool(charged)))
                 )
     rows = [_moved(tenant, device, quarter, zone, found) for (quarter, zone), found in pieces.items()]
+    for (quarter, zone), count in inferred_in(positions, zones_at, "standstill").items():
+        rows.append(TrueQuarter(tenant, device, _moment(quarter * QUARTER_US), zone, inferred_entries=count))
     wholes = whole_usage_of(device, Counter(record.made for record in records))
     rows += [TrueQuarter(tenant, *whole) for whole in wholes]
     return sorted(row for row in rows if any(row[4:]))

@@ -26,6 +26,7 @@ class TrueQuarter(NamedTuple):
     crossings: int = 0
     events: int = 0
     content_bytes: int = 0
+    inferred_entries: int = 0
 
 
 class TrueDays(NamedTuple):

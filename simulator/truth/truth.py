@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Self
 from simulator.truth.charging import TrueOwed, owed_by
 from simulator.truth.contracts import TrueContracts
 from simulator.truth.errors import TruthError
-from simulator.truth.gaps import TrueUnknown, unknown_of
+from simulator.truth.gaps import TrueUnknown, inferred_in, unknown_of
 from simulator.truth.gates import TrueGate, read_gates
 from simulator.truth.journal import Entry, TruePosition, read_journal
 from simulator.truth.made import Made
 from simulator.truth.metering import TrueUsage, gate_usage_of, usage_of, whole_usage_of
-from simulator.truth.quarters import TrueDays, TrueQuarter, month_of
+from simulator.truth.quarters import QUARTER, TrueDays, TrueQuarter, month_of
 from simulator.truth.shapes import Zones, read_zones
 from simulator.truth.track import TrueRule
 
@@ -132,7 +132,7 @@ class Truth:
         for row in self._usage:
             tenant, device = self._senders[row.device]
             found.append(TrueQuarter(tenant, *row)._replace(device=device))
-        return tuple(found)
+        return (*found, *self._inferred)
 
     def owed(self, payer: str) -> TrueOwed:
         """What a payer owes by the contracts, of the month of the period. Raises TruthError."""
@@ -146,6 +146,15 @@ class Truth:
         if self._contracts is None:
             raise TruthError("the scenario's folder has no contracts.toml")
         return self._contracts
+
+    @cached_property
+    def _inferred(self) -> tuple[TrueQuarter, ...]:
+        found = []
+        for name in self.devices:
+            for (quarter, zone), count in inferred_in(self.positions(name), lambda _: self._zones, self._rule).items():
+                begin = datetime.fromtimestamp(quarter * QUARTER.total_seconds(), UTC)
+                found.append(TrueQuarter(*self._senders[name], begin, zone, inferred_entries=count))
+        return tuple(found)
 
     @cached_property
     def _usage(self) -> tuple[TrueUsage, ...]:

@@ -2,7 +2,7 @@
 
 from cloud_jobs.billing.rating.agreed import rating_contract
 from cloud_jobs.billing.rating.cells import Cell, MeteredKey, MeteredRows
-from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage
+from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage, rated_columns
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind, Owed, RatedAccount, TaxGroup
 from cloud_jobs.billing.rating.contract import AccountTerms, RatingContract, TariffInForce
 from cloud_jobs.billing.rating.difference import (
@@ -40,6 +40,7 @@ __all__ = [
     "change_in_parts",
     "difference",
     "rate",
+    "rated_columns",
     "rating_contract",
     "taken_back",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,8 +24,10 @@ METER_OF: Final = {
     "crossings": Meter.CROSSING,
     "events": Meter.EVENT,
     "content_bytes": Meter.TRANSMITTED,
+    "inferred_entries": Meter.INFERRED_ENTRY,
 }
-"""Which meter a column of usage counts. Active days are counted from the rows of the whole device."""
+"""Which meter a column of usage counts: QUANTITIES, and what is sold only where a tariff says so. Active days are
+counted from the rows of the whole device."""
 
 
 class PayerUsage(NamedTuple):
@@ -38,7 +40,7 @@ class PayerUsage(NamedTuple):
 class Parts(NamedTuple):
     """Pieces of rows that have one holding, day, window and version each: a whole hour, or a quarter of it.
 
-    `row`: its place in the columns. `quantities`: an array for each of QUANTITIES. Pieces of nothing are left out.
+    `row`: its place in the columns. `quantities`: an array for each that is counted. Pieces of nothing are left out.
     """
 
     row: Ints
@@ -48,17 +50,26 @@ class Parts(NamedTuple):
     quantities: tuple[Ints, ...]
 
 
+def rated_columns(contracts: Iterable[RatingContract]) -> tuple[str, ...]:
+    """The columns of USAGE that rating takes by some contracts; the digest stands for the others."""
+    # most accounts have the same versions
+    versions = {tuple(id(of.tariff) for of in terms.tariffs): terms for one in contracts for terms in one.accounts}
+    sold = any(terms.sells_inferred_entries for terms in versions.values())
+    return ("tenant", "device", "hour", "zone", *(METER_OF if sold else QUANTITIES), "digest", "commit_number")
+
+
 def cells_of_usage(contracts: Sequence[RatingContract], usage: pa.Table) -> list[PayerUsage]:
     """What each payer's devices used, payer by payer.
 
-    `usage` has the columns of USAGE; rows of other devices and times are passed over, of rows of one key the one that
-    was committed last counts, in any order. Raises AssignedTwice, BadUsage, ContradictoryUsage.
+    `usage` has `rated_columns`; rows of other devices and times are passed over, of rows of one key the one that was
+    committed last counts, in any order. Raises AssignedTwice, BadUsage, ContradictoryUsage.
     """
     holdings = Holdings(contracts)
     # an hour is there if a quarter of it is: India's midnight is in the middle of one
     first = int(holdings.begin.min()) // QUARTERS if len(holdings.begin) else 0
     last = int(holdings.end.max()) // QUARTERS + 1 if len(holdings.end) else first + 1
-    columns = UsageColumns(usage, holdings.devices, (first, last))
+    names = tuple(METER_OF) if holdings.sells_inferred.any() else QUANTITIES
+    columns = UsageColumns(usage, holdings.devices, (first, last), names)
     parts = _parts(columns, holdings)
     found = [PayerUsage([], {}) for _ in contracts]
     _add_cells(found, columns, holdings, parts)
@@ -85,16 +96,13 @@ def _parts(columns: UsageColumns, holdings: Holdings) -> Parts:
     at = quarter[rows] + place
     of = holdings.locate(device[rows], at)
     rows, place, at, holding = (array[of.held] for array in (rows, place, at, of.holding))
-    quantities = tuple(
-        np.concatenate((values[whole].sum(axis=1), values[rows, place])) for values in columns.quantities
-    )
-    parts = Parts(
-        np.concatenate((whole, rows)),
-        np.concatenate((quarter[whole], at)),
-        np.concatenate((begin.holding[whole], holding)),
-        np.concatenate((run, holdings.run(holding, at))),
-        quantities,
-    )
+    quantities = [np.concatenate((values[whole].sum(axis=1), values[rows, place])) for values in columns.quantities]
+    run = np.concatenate((run, holdings.run(holding, at)))
+    holding = np.concatenate((begin.holding[whole], holding))
+    for number in range(len(QUANTITIES), len(quantities)):
+        # an account that does not sell it is rated as if there were none, whoever is rated beside it
+        quantities[number] *= holdings.sells_inferred[holding]
+    parts = Parts(np.concatenate((whole, rows)), np.concatenate((quarter[whole], at)), holding, run, tuple(quantities))
     some = np.logical_or.reduce([values > 0 for values in quantities])
     row, quarter, holding, run = (array[some] for array in parts[:4])
     return Parts(row, quarter, holding, run, tuple(values[some] for values in quantities))
@@ -110,10 +118,10 @@ def _add_cells(found: list[PayerUsage], columns: UsageColumns, holdings: Holding
     begin = np.concatenate(([0], np.flatnonzero(np.diff(key[order])) + 1))
     group = key[order[begin]]
     rows: list[tuple[Meter, Ints, Ints]] = []
-    for name, values in zip(QUANTITIES, parts.quantities, strict=True):
+    for meter, values in zip(METER_OF.values(), parts.quantities, strict=False):
         sums = np.add.reduceat(values[order], begin)
         assert int(sums.sum()) == int(values.sum()), "each quantity is in one cell"
-        rows.append((METER_OF[name], group[sums > 0], sums[sums > 0]))
+        rows.append((meter, group[sums > 0], sums[sums > 0]))
     active_slots, days = _active_days(holdings, parts)
     holders = [holder for _, holder in holdings.holders]
     for meter, keys, sums in rows:

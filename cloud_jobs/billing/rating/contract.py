@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import Assignment, CapSpan, Tariff, Vat
+from cloud_jobs.billing.meters import Meter
 
 
 class TariffInForce(NamedTuple):
@@ -36,6 +37,11 @@ class AccountTerms:
     def looks_at_days(self) -> bool:
         """Whether a price depends on the day of a use: a daily cap does."""
         return any(cap.per is CapSpan.DAY for one in self.tariffs for cap in one.tariff.caps)
+
+    @property
+    def sells_inferred_entries(self) -> bool:
+        """Whether a version has a price for them. Where none has, nothing that was inferred has a say in a charge."""
+        return any(price.meter is Meter.INFERRED_ENTRY for one in self.tariffs for price in one.tariff.prices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,8 @@ class Located(NamedTuple):
 class Holdings:
     """The assignments of the devices of some payers, each within its payer's period. Raises AssignedTwice.
 
-    Arrays by holding, in the order of device and time: `holder`, `owner` (the holder whatever its region), `calendar`.
+    Arrays by holding, in the order of device and time: `holder`, `owner` (the holder whatever its region), `calendar`,
+    `sells_inferred` (whether its account has a price for inferred entries).
     `payer_of` has the payer of each holder; holders of a payer follow each other.
     """
 
@@ -59,6 +60,7 @@ class Holdings:
         self.owner_payer: list[int] = []
         self._calendars: dict[object, int] = {}
         self._made: list[tuple[Calendar, int]] = []
+        self._inferred: list[bool] = []
         rows: list[tuple[int, int, int, int, int, int]] = []
         for payer, contract in enumerate(contracts):
             first, end = quarter_number(contract.start), quarter_number(contract.end)
@@ -70,6 +72,7 @@ class Holdings:
         self._refuse_overlaps(rows)
         columns = np.array(rows, np.int64).reshape(-1, 6).T
         self.device, self.begin, self.end, self.holder, self.owner, self.calendar = columns
+        self.sells_inferred = np.array(self._inferred, np.bool_)[self.calendar]
         self._key = self.device * SPAN + self.begin
         self._join_calendars()
 
@@ -81,6 +84,7 @@ class Holdings:
             self._calendars[key] = len(self._made)
             local = local_times(contract.time_zone, first, end - first)
             self._made.append((calendar_of(terms.tariffs, local, first, by_day=terms.looks_at_days), first))
+            self._inferred.append(terms.sells_inferred_entries)
         return self._calendars[key]
 
     def _row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from cloud_jobs.billing.errors import BadUsage, ContradictoryUsage
 from cloud_jobs.billing.rating.calendars import EPOCH, Ints
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import QUARTERS, WHOLE_DEVICE
 
 HOUR_US: Final = 3_600_000_000
 BY_DEVICE: Final = frozenset({"events", "content_bytes"})
@@ -25,11 +26,13 @@ MOST: Final = 1 << 62
 class UsageColumns:
     """In the order of device (its number), zone (its number in `zones`) and hour (since 1970).
 
-    `quantities`: for each of QUANTITIES an array of (rows, 4), the quarters of the hour. `digests`: 16 bytes each.
+    `quantities`: for each of `names` an array of (rows, 4), the quarters of the hour. `digests`: 16 bytes each.
     Raises BadUsage, ContradictoryUsage.
     """
 
-    def __init__(self, usage: pa.Table, devices: dict[TenantDevice, int], hours: tuple[int, int]) -> None:
+    def __init__(
+        self, usage: pa.Table, devices: dict[TenantDevice, int], hours: tuple[int, int], names: Sequence[str]
+    ) -> None:
         number, taken = _device_numbers(usage, devices)
         hour = pc.cast(usage["hour"], pa.int64()).to_numpy() // HOUR_US
         taken &= (hours[0] <= hour) & (hour < hours[1])
@@ -50,13 +53,13 @@ class UsageColumns:
         self.hour: Ints = hour[kept]
         taken_rows = rows[kept]
         self.whole_device = np.array([name == WHOLE_DEVICE for name in self.zones], np.bool_)[self.zone]
-        every = [_quarters(usage[name]) for name in QUANTITIES]
+        every = [_quarters(usage[name]) for name in names]
         digests = _digests(usage["digest"])
         again = np.flatnonzero(~last[:-1] & (np.diff(commit[order]) == 0)) if len(order) else np.zeros(0, np.int64)
         _refuse_contradictions(usage, rows[order[again]], rows[order[again + 1]], every, digests)
         self.quantities = tuple(
             np.where(((self.whole_device == (name in BY_DEVICE))[:, None]), quarters[taken_rows], 0)
-            for name, quarters in zip(QUANTITIES, every, strict=True)
+            for name, quarters in zip(names, every, strict=True)
         )
         self.digests: Any = digests[taken_rows]
 
@@ -83,8 +86,13 @@ def _device_numbers(usage: pa.Table, devices: dict[TenantDevice, int]) -> tuple[
     return numbers[at], (tenant >= 0) & (name >= 0) & (known[at] == pair)
 
 
+def known_quarters(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A quantity that rows may not state, with 0 where they do not."""
+    return pc.coalesce(column, pa.scalar([0] * QUARTERS, column.type)) if column.null_count else column
+
+
 def _quarters(column: pa.ChunkedArray) -> Ints:
-    lists = column.combine_chunks()
+    lists = known_quarters(column).combine_chunks()
     lengths = pc.list_value_length(lists)
     if len(lists) and pc.min_max(lengths).as_py() != {"min": QUARTERS, "max": QUARTERS}:
         raise BadUsage("a quantity of usage is not a list of the four quarters of its hour")

@@ -16,11 +16,13 @@ from cloud_jobs.billing.meters import Meter
 from cloud_jobs.billing.rating import RatingContract
 from cloud_jobs.billing.rating.cells import WITHOUT_ZONE
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF
+from cloud_jobs.billing.rating.usage_columns import known_quarters
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 
 _QUARTER_US: Final = 900_000_000
 _QUARTERS: Final = 4
+_INFERRED: Final = "inferred_entries"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,12 +41,19 @@ class Held(NamedTuple):
 
 
 def assigned_usage(contracts: Sequence[RatingContract], usage: pa.Table) -> dict[str, Counter[tuple[str, Meter]]]:
-    """For each payer the quantities of its accounts, by account and meter; active days are left out.
+    """For each payer the quantities of its accounts, by account and meter; active days are left out, and inferred
+    entries of accounts that have no price for them.
 
     `usage`: rows in force, in the order of tenant and device. Rows of other devices are passed over.
     """
     sums: dict[str, Counter[tuple[str, Meter]]] = {contract.payer: Counter() for contract in contracts}
-    return sums | held_usage(held_by(contracts), usage)
+    sums |= held_usage(held_by(contracts), usage)
+    if _INFERRED in usage.column_names:
+        for contract in contracts:
+            for terms in contract.accounts:
+                if not terms.sells_inferred_entries:
+                    del sums[contract.payer][terms.account, METER_OF[_INFERRED]]
+    return sums
 
 
 def held_usage(
@@ -80,7 +89,9 @@ def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
     # rows of the whole device count what has no zone, and those of zones the rest
     whole = pc.equal(usage["zone"], WHOLE_DEVICE).to_numpy(zero_copy_only=False)[:, None]
     return {
-        meter: np.where(whole == (meter in WITHOUT_ZONE), _values(usage[name]), 0) for name, meter in METER_OF.items()
+        meter: np.where(whole == (meter in WITHOUT_ZONE), _values(usage[name]), 0)
+        for name, meter in METER_OF.items()
+        if name in usage.column_names
     }
 
 
@@ -109,7 +120,7 @@ def _by_device(usage: pa.Table) -> tuple[list[TenantDevice], NDArray[np.int64]]:
 
 
 def _values(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    return np.asarray(pc.list_flatten(column).to_numpy(), np.int64).reshape(len(column), _QUARTERS)
+    return np.asarray(pc.list_flatten(known_quarters(column)).to_numpy(), np.int64).reshape(len(column), _QUARTERS)
 
 
 def _quarter(moment: datetime) -> int:

@@ -29,6 +29,7 @@ from cloud_jobs.billing.rating import (
     RatingContract,
     cells_of_usage,
     rate,
+    rated_columns,
     rating_contract,
 )
 from cloud_jobs.billing.register.assigned_usage import assigned_usage
@@ -49,15 +50,13 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.dead_runs import is_dead
 from cloud_jobs.lake.record_counts import miscounted
-from cloud_jobs.lake.schemas import QUANTITIES, TABLES
+from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows, usage_rows_each
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import Lake
 
-RATED_COLUMNS: Final = ("tenant", "device", "hour", "zone", *QUANTITIES, "digest", "commit_number")
-"""What rating takes of a row of usage; the digest stands for the others."""
 RECORDS_COLUMNS: Final = ("seq_ranges", "day")
-"""What else is taken to hold a row against the records that it counts."""
+"""What is taken beside `rated_columns` to hold a row against the records that it counts."""
 _WITHIN: Final = timedelta(days=2)
 """No local day is further than this from the day of the same name in UTC."""
 _MOMENT: Final = timedelta(microseconds=1)
@@ -106,7 +105,8 @@ class _UsageReader:
         # payers of several time zones: what is read is cut to each one's own days by rating
         first = min(one.period.start for one in contracts)
         last = max(one.period.end for one in contracts) - _MOMENT
-        columns = (*RATED_COLUMNS, *RECORDS_COLUMNS) if self.against_records else RATED_COLUMNS
+        columns = rated_columns(agreed[one.id] for one in contracts)
+        columns += RECORDS_COLUMNS if self.against_records else ()
         for devices in device_parts(contracts, usage_rows_each(self.lake, self.snapshot, first, last)):
             # a device may have several payers in one period, one after the other
             names = sorted({payer for device in devices for payer in payers_of[device]})

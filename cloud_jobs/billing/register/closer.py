@@ -12,7 +12,8 @@ from cloud_jobs.billing.billing_period import day_start
 from cloud_jobs.billing.certificates import DeviceCertificate
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.documents import DocumentError, DocumentType, document_body
-from cloud_jobs.billing.rating import RatedAccount
+from cloud_jobs.billing.meters import Meter
+from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.closing_fences import ClosingFences
 from cloud_jobs.billing.register.control_totals import ControlTotal
@@ -29,6 +30,7 @@ from cloud_jobs.billing.register.rows import (
     taxes_text,
 )
 
+_INFERRED: Final = ChargeKind.USAGE, Meter.INFERRED_ENTRY
 _MAX_NAMED: Final = 20
 """So many decisions and doubts are named by a closing and its documents; the certificates name them all."""
 
@@ -78,7 +80,7 @@ def closed(
         buyer=contract.account,
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
-        noticed=_noticed(contract, certificates, fences),
+        noticed=_noticed(contract, certificates, fences, rated),
     )
     # a wrong sum is never final, however complete the records are
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
@@ -108,7 +110,14 @@ def closed(
     return ClosedPayer(closing=_drafted(closing, parties, rated), charges=columns, certificates=rows)
 
 
-def _noticed(contract: PayerContract, certificates: Sequence[DeviceCertificate], fences: ClosingFences) -> Noticed:
+def _noticed(
+    contract: PayerContract, certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount
+) -> Noticed:
+    inferred = sum(one.observed.inferred_entries for one in certificates)
+    if inferred:
+        # those that stand on a line are billed
+        lines = (one for one in rated.charges if (one.key.kind, one.key.meter) == _INFERRED)
+        inferred -= sum(one.quantity for one in lines)
     return Noticed(
         conflicts=sum(one.counts.conflicts for one in certificates),
         far_off=sum(one.observed.far_off for one in certificates),
@@ -120,7 +129,7 @@ def _noticed(contract: PayerContract, certificates: Sequence[DeviceCertificate],
         once_a_period=() if contract.period.is_of_whole_months else contract.once_a_period,
         unreadable=sum(one.observed.faults for one in certificates),
         unknown_mm=sum(one.observed.unknown_mm for one in certificates),
-        inferred=sum(one.observed.inferred_entries for one in certificates),
+        inferred=inferred,
         doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
     )
 

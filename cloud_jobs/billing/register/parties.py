@@ -18,8 +18,8 @@ class Noticed(NamedTuple):
     clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
     agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read;
-    `unknown_mm`: the beeline of gaps, and `inferred` entries in them; `doubtful`: what of a device is
-    beyond the bounds, in words."""
+    `unknown_mm`: the beeline of gaps, and the entries `inferred` in them that are not charged; `doubtful`: what of a
+    device is beyond the bounds, in words."""
 
     conflicts: int = 0
     far_off: int = 0

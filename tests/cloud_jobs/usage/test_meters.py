@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cloud_jobs.lake.schemas import QUANTITIES, WHOLE_DEVICE
 from geo.spatial import TrackRule, TrackSettings
 from simulator.truth import TrueUnknown, TrueUsage, content_bytes, made_event, made_position, made_signal
-from simulator.truth.gaps import unknown_of
+from simulator.truth.gaps import inferred_in, unknown_of
 from simulator.truth.gates import TrueGate, read_gates
 from simulator.truth.journal import TruePosition
 from simulator.truth.made import Made
@@ -92,9 +92,13 @@ def test_what_is_unknown_of_each_quarter_is_unknown_to_the_truth(
     made, positions = journal(moved)
     rows = metered_rows(records(made, positions), [json.dumps(feature) for feature in TOWN])
     assert sorted(unknown_in(rows)) == unknown_of("d", positions, zones)
-    inferred = [row for row in rows if row["zone"] != WHOLE_DEVICE and any(row["inferred_entries"])]
-    whole = [sum(row["inferred_entries"]) for row in rows if row["zone"] == WHOLE_DEVICE]
-    assert sum(sum(row["inferred_entries"]) for row in inferred) == sum(whole)
+    inferred = {
+        (int(row["hour"].timestamp()) // 900 + number, row["zone"]): count
+        for row in rows
+        for number, count in enumerate(row["inferred_entries"])
+        if row["zone"] != WHOLE_DEVICE and count
+    }
+    assert inferred == inferred_in(positions, lambda _: zones)
 
 
 def unknown_in(rows: Sequence[dict[str, Any]]) -> Iterator[TrueUnknown]:

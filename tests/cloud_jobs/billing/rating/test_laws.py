@@ -82,18 +82,23 @@ def test_what_was_used_in_the_period_by_devices_of_the_account_is_in_the_cells_a
     for one in true_quarters(rows):
         if one.begin in moments and _assigned(world, one.tenant, one.device, one.begin):
             expected.update({name: getattr(one, name) for name in QUANTITIES})
+            # rows of the whole device say them once more
+            expected["inferred_entries"] -= one.inferred_entries if one.zone == "*" else 0
     contract = world.contract
     (found,) = cells_of_usage([contract], table(rows))
-    names = dict(zip(("distance", "duration", "entry", "crossing", "event", "transmitted"), QUANTITIES, strict=True))
+    meters = "distance", "duration", "entry", "crossing", "event", "transmitted", "inferred entry"
+    names = dict(zip(meters, QUANTITIES, strict=True))
     counted: Counter[str] = Counter()
     for cell in found.cells:
         assert cell.quantity > 0
         if cell.meter in names:
             counted[names[cell.meter]] += cell.quantity
+    sold = [{price["meter"] for price in one["prices"]} for one in world.tariffs]
+    sold_by_all = [meter for meter in names if all(meter in meters for meters in sold)]
+    if "inferred entry" not in sold_by_all:
+        # accounts that do not sell them have none
+        assert counted.pop("inferred_entries", 0) <= expected.pop("inferred_entries", 0)
     assert counted == +expected
-    sold_by_all = [
-        meter for meter in names if all(meter in {price["meter"] for price in one["prices"]} for one in world.tariffs)
-    ]
     charged: Counter[str] = Counter()
     for charge in rate(contract, *found).charges:
         if charge.key.meter is not None:
@@ -232,6 +237,30 @@ def test_payers_that_are_rated_together_are_rated_as_each_by_itself(
         sorted(map(_order, found.cells)) for found in apart
     ]
     assert [found.metered for found in together] == [found.metered for found in apart]
+
+
+@few
+@given(used, used)
+def test_what_was_inferred_changes_no_bill_by_tariffs_without_a_price_for_it(
+    drawn: tuple[World, list[Row]], other: tuple[World, list[Row]]
+) -> None:
+    """Nor from which rows it comes, whoever is rated beside it: else a group of payers would decide on a digest."""
+    world, rows = drawn
+    tariffs = tuple(
+        {**one, "prices": [price for price in one["prices"] if price["meter"] != "inferred entry"]}
+        for one in world.tariffs
+    )
+    contract = replace(world, tariffs=tariffs).contract
+    known = [{**row, "inferred_entries": [0, 0, 0, 0]} for row in rows]
+    (without,) = cells_of_usage([contract], table(known))
+    strangers = [
+        replace(terms, devices=tuple(one.model_copy(update={"tenant": "rival"}) for one in terms.devices))
+        for terms in other[0].contract.accounts
+    ]
+    beside = replace(other[0].contract, payer="other", accounts=tuple(strangers))
+    both, _ = cells_of_usage([contract, beside], table(rows + [row | {"tenant": "rival"} for row in other[1]]))
+    for found in (both, *cells_of_usage([contract], table(rows).drop_columns(["inferred_entries"]))):
+        assert rate(contract, *found) == rate(contract, *without)
 
 
 def _order(cell: Cell) -> tuple[str, ...]:

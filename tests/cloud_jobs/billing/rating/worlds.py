@@ -23,7 +23,7 @@ from cloud_jobs.billing.rating import (
 )
 from simulator.truth import TrueContracts, TrueDays, TrueQuarter, quarters_of
 
-QUANTITIES = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
+QUANTITIES = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes", "inferred_entries")
 QUARTER = timedelta(minutes=15)
 ALWAYS = datetime(2025, 1, 1, tzinfo=UTC)
 UNITS = {
@@ -34,6 +34,7 @@ UNITS = {
     "event": "each",
     "transmitted": "MB",
     "active day": "day",
+    "inferred entry": "each",
 }
 PERIODS = (
     TrueDays("UTC", date(2026, 3, 1), date(2026, 3, 2)),
@@ -188,7 +189,7 @@ def prices(draw: st.DrawFn, windows: Sequence[str], *, flat: bool, complete: boo
     for meter in draw(st.sets(st.sampled_from(sorted(UNITS)), min_size=1)):
         if meter in {"distance", "duration"}:
             zones, all_zones = ["", "a", "*"], {"", "*"}
-        elif meter in {"entry", "crossing"}:
+        elif meter in {"entry", "inferred entry", "crossing"}:
             zones, all_zones = ["a", "*"], {"*"}
         else:
             zones, all_zones = [""], {""}
@@ -267,11 +268,11 @@ def usage_rows(draw: st.DrawFn, days: TrueDays, max_size: int = 12) -> list[Row]
 
 @st.composite
 def _quantities(draw: st.DrawFn, zone: str) -> dict[str, Any]:
-    bounds = {"distance_mm": 30_000_000, "duration_ms": 900_000, "entries": 3, "crossings": 3}
+    bounds = {"distance_mm": 30_000_000, "duration_ms": 900_000, "entries": 3, "crossings": 3, "inferred_entries": 2}
     if zone == "":
-        bounds |= {"entries": 0, "crossings": 0}
+        bounds |= {"entries": 0, "crossings": 0, "inferred_entries": 0}
     if zone == "*":
-        bounds = {"events": 5, "content_bytes": 2_000_000}
+        bounds = {"events": 5, "content_bytes": 2_000_000, "inferred_entries": 2}
     return {
         name: draw(st.lists(st.integers(0, most) | st.just(0), min_size=4, max_size=4)) for name, most in bounds.items()
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cloud_jobs.billing.contracts.makers import price
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.billing.register.observed_lake import EAST, Said, accept, close, compared, drive, fix, run, take
 from tests.cloud_jobs.billing.register.observed_lake import observed_lake as lake_of
@@ -90,6 +92,42 @@ def test_a_payer_may_agree_on_another_share(tmp_path: Path) -> None:
     take(made, FOUR_FIXES)
     found = close(made)
     assert (found["outcome"], found["inferred"]) == ("final", 1)
+
+
+@pytest.mark.parametrize("is_sold", [True, False])
+def test_an_entry_in_a_gap_is_charged_as_inferred_where_the_tariff_sells_it_and_else_on_no_bill(
+    tmp_path: Path, *, is_sold: bool
+) -> None:
+    usual = [price("1.00"), price("1.00", zone="*"), price("10.00", meter="entry", unit="each", zone="*")]
+    inferred = [price("10.00", meter="inferred entry", unit="each", zone="*")] if is_sold else []
+    made = lake_of(tmp_path, prices=[*usual, *inferred], doubts={"unknown_percent": "80"})
+    take(made, drive(range(3)), "car")
+    take(made, FOUR_FIXES)
+    found = close(made)
+    assert (found["outcome"], found["inferred"]) == ("final", 0 if is_sold else 1)
+    issued = json.loads(run(made, "bill", "issue", "--period", "2026-01", "--by", "A. Clerk", "--json").stdout)
+    number = issued["documents"][0]["number"]
+    document = json.loads(run(made, "bill", "show", number, "--json").stdout)
+    lines = {one["item_name"]: one["invoice_line_net_amount"]["minor"] for one in document["lines"]}
+    ways = {"Distance, outside all zones": 67, "Distance, zone square": 22}
+    assert lines == ways | ({"Inferred entry, zone square": 1000} if is_sold else {})
+    rest = "" if is_sold else ", inferred entries: 1"
+    assert document["certificates"]["unknown"].endswith(f"is unknown: 6.68 km of beeline{rest}")
+    outcome, comparisons = compared(made)
+    assert outcome == "equal"
+    rated = [(one["name"], one["found"]) for one in comparisons if one["station"] == "rated"]
+    assert (("inferred entry", 1) if is_sold else ("not sold: inferred entry", 1)) in rated
+    if is_sold:
+        line = next(one for one in document["lines"] if one["meter"] == "inferred entry")
+        words = "bill", "explain", number, str(line["invoice_line_identifier"])
+        files = "--access-log", str(tmp_path / "access.jsonl"), "--picture", str(tmp_path / "line.svg")
+        explained = run(made, *words, *files, "--json")
+        assert explained.exit_code == 0, explained.output
+        (hour,) = json.loads(explained.stdout)["hours"]
+        assert (hour["quantity_base"], hour["agrees"]) == (1, True)
+        # two stretches of track, and what is charged lies between them
+        drawn = re.findall(r'<polyline [^>]*stroke-width="(\d)"', (tmp_path / "line.svg").read_text())
+        assert drawn == ["2", "2"]
 
 
 @pytest.mark.parametrize("late", range(4))
