@@ -9,8 +9,11 @@ from typing import Annotated, Final
 import typer
 
 from cloud_jobs.measure import (
+    DEFAULT_ACCURACY_M,
+    DEFAULT_BUFFER_M,
     DEFAULT_RULE,
     REFUSED,
+    AccuracyNotSaid,
     FixesFile,
     MaxGap,
     Plausibility,
@@ -27,6 +30,12 @@ from geo.spatial import Encounters, build_tracks, find_encounters
 
 HEADER: Final = ("device_a", "device_b", "start_ms", "end_ms", "min_m", "t_min_ms")
 MAX_DISTANCE_M: Final = 100_000.0
+EncounterBuffer = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=1_000.0, callback=finite, help="Devices part this much beyond the distance (metres; standstill)"
+    ),
+]
 
 
 def encounters(
@@ -39,6 +48,8 @@ def encounters(
     max_gap_s: MaxGap = 300.0,
     plausibility: Plausibility = True,
     rule: Rule = DEFAULT_RULE,
+    accuracy_not_said_m: AccuracyNotSaid = DEFAULT_ACCURACY_M,
+    buffer_m: EncounterBuffer = DEFAULT_BUFFER_M,
 ) -> None:
     """Each time that two devices come within a distance of each other, with their closest approach.
 
@@ -49,7 +60,7 @@ def encounters(
     refuse_to_replace(out, fixes)
     with file_errors_as_messages():
         read = read_fix_file(fixes)
-        settings = track_settings(max_gap_s, plausibility, rule)
+        settings = track_settings(max_gap_s, plausibility, rule, accuracy_not_said_m, buffer_m)
         tracks = build_tracks(read.fixes, settings)
         apart_m = None if rule == "every_fix" else distance_m + settings.buffer_m
         found = find_encounters(tracks, distance_m, apart_m)

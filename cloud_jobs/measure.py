@@ -71,10 +71,31 @@ Plausibility = Annotated[
     bool,
     typer.Option("--plausibility/--no-plausibility", help="Exclude fixes of impossible speed, place or accuracy"),
 ]
-DEFAULT_RULE: Final = TrackSettings().rule
+_USUAL: Final = TrackSettings()
+DEFAULT_RULE: Final = _USUAL.rule
+DEFAULT_ACCURACY_M: Final = _USUAL.accuracy_not_said_m
+DEFAULT_BUFFER_M: Final = _USUAL.buffer_m
 Rule = Annotated[
     TrackRule,
     typer.Option(help="standstill: without the noise of receivers; every_fix: each place as it was reported"),
+]
+AccuracyNotSaid = Annotated[
+    float,
+    typer.Option(
+        min=0.001,
+        max=100.0,
+        callback=finite,
+        help="The accuracy assumed of a fix that states none (metres; standstill)",
+    ),
+]
+Buffer = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1_000.0,
+        callback=finite,
+        help="How far from a border a device is surely beyond it (metres; standstill)",
+    ),
 ]
 
 
@@ -86,6 +107,8 @@ def measure(
     max_gap_s: MaxGap = 300.0,
     plausibility: Plausibility = True,
     rule: Rule = DEFAULT_RULE,
+    accuracy_not_said_m: AccuracyNotSaid = DEFAULT_ACCURACY_M,
+    buffer_m: Buffer = DEFAULT_BUFFER_M,
 ) -> None:
     """Kilometres, seconds and entries of each device in each fence, every fence on its own, and in all (fence *).
 
@@ -98,7 +121,7 @@ def measure(
     with file_errors_as_messages():
         read = read_fix_file(fixes)
         report = read_fence_file(fences)
-        settings = track_settings(max_gap_s, plausibility, rule)
+        settings = track_settings(max_gap_s, plausibility, rule, accuracy_not_said_m, buffer_m)
         tracks = build_tracks(read.fixes, settings)
         usable = len(report.fences) + len(report.gates)
         if not usable:
@@ -252,10 +275,13 @@ def read_fence_file(path: Path) -> FenceReport:
     return report
 
 
-def track_settings(max_gap_s: float, plausibility: bool, rule: TrackRule) -> TrackSettings:
+def track_settings(
+    max_gap_s: float, plausibility: bool, rule: TrackRule, accuracy_not_said_m: float, buffer_m: float
+) -> TrackSettings:
     """How tracks are made of the fixes of a file."""
     settings = TrackSettings(max_gap_s=max_gap_s) if plausibility else TrackSettings.every_fix(max_gap_s)
-    return settings.model_copy(update={"rule": rule})
+    said = {"rule": rule, "accuracy_not_said_m": accuracy_not_said_m, "buffer_m": buffer_m}
+    return settings.model_copy(update=said)
 
 
 def print_problems(path: Path, messages: list[str] | tuple[str, ...]) -> None:

@@ -330,6 +330,30 @@ HALF = {
 }
 
 
+def test_entries_are_charged_by_the_buffer_and_the_accuracy_that_are_given(tmp_path: Path) -> None:
+    """Through the depot, 150 m a step, never more than 30 m from its border."""
+    way = "".join(f"a,{10_000 * at},50.0002697,{9.995 + at * 0.002092:.7f}\n" for at in range(19))
+
+    def entries(*options: str) -> str:
+        return run(tmp_path, "measure", *options, fixes=f"device_id,t_ms,lat,lon\n{way}")[0][1][4]
+
+    assert (entries(), entries("--buffer-m", "100"), entries("--accuracy-not-said-m", "100")) == ("1", "0", "0")
+
+
+def test_who_stands_near_another_meets_it_once_by_the_buffer_and_the_accuracy_that_are_given(tmp_path: Path) -> None:
+    random, lines = Random(7), ["device_id,t_ms,lat,lon"]
+    for at in range(360):
+        for name, lat in (("a", 50.0), ("b", 50.00036)):
+            place = random.gauss(lat, 1.8e-4), random.gauss(10.0, 2.8e-4)
+            lines.append(f"{name},{10_000 * at},{place[0]:.7f},{place[1]:.7f}")
+
+    def met(buffer_m: int, accuracy_m: int) -> int:
+        options = ["--buffer-m", str(buffer_m), "--accuracy-not-said-m", str(accuracy_m), "--distance-m", "50"]
+        return len(run(tmp_path, "encounters", *options, fixes="\n".join(lines))[0]) - 1
+
+    assert (met(10, 2) > 50, met(100, 2), met(10, 60)) == (True, 1, 1)
+
+
 def a_parked_day(header: str, said: str, spike: str = "") -> str:
     """A fix a minute of a van at the border of the fence, with noise of four metres; a spike each ten minutes."""
     random = Random(7)
