@@ -9,7 +9,6 @@ lies.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS
 from geo.spatial import OUTSIDE, Fixes, Tracks, Verdict, ZoneSet
 from geo.spatial.geodesic import distance_m, unwrapped_end
-from geo.spatial.ragged import Bools, Floats, Ints, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints
 
 NOISE_M: Final = 200.0
 """Two fixes of the worst accuracy that a track takes, 100 m, may be so far apart at one place."""
@@ -57,23 +56,12 @@ def gaps_of(tracks: Tracks, reported: Fixes, ends: Bools) -> Gaps:
     return Gaps(begin, end, metres, np.minimum(spent, metres * (1000.0 / SLOW_MPS)))
 
 
-def inferred_entries(tracks: Tracks, reported: Fixes, gaps: Gaps, zones: ZoneSet) -> tuple[Ints, Ints]:
+def inferred_entries(reported: Fixes, gaps: Gaps, zones: ZoneSet) -> tuple[Ints, Ints]:
     """The entries that must have happened in gaps: at which place among those, and the zone, by its name's number."""
-    if not len(gaps.end):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    is_gap = np.isin(tracks.row, gaps.end)
-    metres = np.zeros(len(tracks.row))
-    metres[is_gap] = gaps.metres
-    # as if each were a segment: of all that lies on it only both ends are asked
-    nowhere = np.zeros(len(tracks.row), np.bool_)
-    across = replace(tracks, fixes=reported, linked=is_gap, metres=metres, still=nowhere, reported_m=metres)
-    pieces = zones.split(across)
-    first = np.flatnonzero(run_starts(pieces.end_fix))
-    last = np.append(first[1:], len(pieces.end_fix)) - 1
-    entered = (pieces.zone[last] != OUTSIDE) & (pieces.zone[last] != pieces.zone[first])
-    order = np.argsort(gaps.end)
-    place = order[np.searchsorted(gaps.end[order], pieces.end_fix[last[entered]])]
-    return place, pieces.zone[last[entered]]
+    ends = gaps.begin, gaps.end
+    before, after = (zones.zone_at(reported.lon[at], reported.lat[at], reported.t_ms[at]) for at in ends)
+    entered = np.flatnonzero((after != OUTSIDE) & (after != before))
+    return entered, after[entered]
 
 
 def driven(tracks: Tracks) -> tuple[Ints, Ints]:

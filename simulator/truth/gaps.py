@@ -69,12 +69,11 @@ def inferred_in(
 ) -> Counter[tuple[int, str]]:
     """The entries that a device must have made in gaps, by the quarter (since 1970) and the zone.
 
-    `zones_at`: those in force at the fix that ends a gap.
+    `zones_at`: those in force at a fix; each end of a gap is judged by its own.
     """
     found = Counter[tuple[int, str]]()
     for begin, finish, _ in _gaps(list(tracks(positions, rule))):
-        zones = zones_at(finish)
-        before, after = zones.at(_point(begin)), zones.at(_point(finish))
+        before, after = (zones_at(fix).at(_point(fix)) for fix in (begin, finish))
         found[finish.time_us // QUARTER_US, after] += after not in {OUTSIDE, before}
     return +found
 

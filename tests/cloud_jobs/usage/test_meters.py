@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.schemas import QUANTITIES, WHOLE_DEVICE
@@ -85,6 +85,7 @@ leaps = st.lists(st.tuples(waits, far, far, st.sampled_from(["fix", "fix", "fix"
 
 
 @given(leaps)
+@example([(60, 7, 4, "fix"), (301, 2, 1, "fix")])  # the gap begins on the border of the zone that it leaves
 def test_what_is_unknown_of_each_quarter_is_unknown_to_the_truth(
     town: tuple[Zones, tuple[TrueGate, ...]], moved: list[tuple[int, int, int, str]]
 ) -> None:
