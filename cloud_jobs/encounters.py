@@ -62,8 +62,7 @@ def encounters(
         read = read_fix_file(fixes)
         settings = track_settings(max_gap_s, plausibility, rule, accuracy_not_said_m, buffer_m)
         tracks = build_tracks(read.fixes, settings)
-        apart_m = None if rule == "every_fix" else distance_m + settings.buffer_m
-        found = find_encounters(tracks, distance_m, apart_m)
+        found = find_encounters(tracks, distance_m, settings.apart_m(distance_m))
         write_csv(out, HEADER, encounter_rows(read.devices, found))
     print_summary(tracks, f"{len(found)} encounters written to {out}")
     if not read.is_whole:

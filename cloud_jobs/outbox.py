@@ -25,6 +25,7 @@ from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.stored_files import StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
+from cloud_jobs.revisions import NOTE
 from runtime import replace_durably
 from runtime.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
@@ -117,7 +118,7 @@ class Outbox:
         for path in StoredFiles.of(opened, self.table).between("commit_number", since + 1, until).paths:
             for rows in stored_rows(files, self.table, path, columns, due):
                 for batch in rows.to_batches(max_chunksize=10_000):
-                    yield from batch.to_pylist()
+                    yield from (row for row in batch.to_pylist() if not row["id"].startswith(NOTE))
 
     def _due(self, since: int, until: int) -> dict[str, tuple[Any, Any]]:
         due: dict[str, tuple[Any, Any]] = {"commit_number": (since + 1, until)}

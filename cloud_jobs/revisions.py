@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
+
+NOTE: Final = "-"
+"""A row whose id begins so is a note of the job that wrote it, for its later runs: retracted, and never published."""
 
 
 def event_message(row: dict[str, Any]) -> dict[str, Any]:

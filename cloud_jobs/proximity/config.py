@@ -16,9 +16,6 @@ class ProximitySettings(Settings):
     """
 
     distance_m: float = Field(default=50.0, gt=0, le=10_000, description="devices this close meet")
-    pause_s: float = Field(
-        default=300.0, ge=0, le=3_600, description="two that are farther apart for no longer than this go on meeting"
-    )
     cell_m: float = Field(default=5_000.0, ge=100, description="edge of the cells by which work is shared out")
     segments_per_task: int = Field(
         default=50_000, ge=100, description="a cell with more is cut into blocks of pairs of groups of devices"

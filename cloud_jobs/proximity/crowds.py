@@ -4,10 +4,10 @@ Ten thousand vehicles in one yard are fifty million pairs, and nobody reads them
 number of devices around it is in a *crowd* for that minute. Two devices that are both in a crowd have no
 encounter as a pair; each of them has one with `CROWD`: as many rows as devices, and none is left out.
 
-Space is cut into cubes with an edge of the distance, time into spans of 10 s. Around a device are, in a span, all
-devices whose ways in it come through a cube that its own way comes through, or through one beside it. So whoever is in
-no crowd has never in that minute more than the limit, itself among them, within the distance. That depends on where all
-devices of its tenant were in the minute, and on nothing else.
+Space is cut into cubes with an edge of the distance at which two part, time into spans of 10 s. Around a device are, in
+a span, all devices whose ways in it come through a cube that its own way comes through, or through one beside it. So
+whoever is in no crowd has never in that minute more than the limit, itself among them, within that distance. That
+depends on where all devices of its tenant were in the minute, and on nothing else.
 
 It is counted in two steps: roughly, in cubes of eight times the edge and whole minutes, and then only near where that
 was too many. The first finds all that the second does.
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.proximity.meeting import PARTS, SEPARATOR, segments_in, tenants_of
-from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, cut, length_m
+from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES, SLICE_MS, cut, length_m
 from geo.spatial.clip import Segments
 from geo.spatial.nearby import bulge_m, earth_centred
 from geo.spatial.ragged import Bools, Ints, blocks, distinct, distinct_pairs, expand, offsets, run_starts
@@ -37,6 +37,8 @@ SPAN_MS: Final = 10_000
 EDGES_PER_SPAN: Final = 128
 """A way that comes through more cubes in a span is no vehicle's, and is not counted."""
 _LEAST_EDGE_M: Final = 10.0
+_HELD_MS: Final = 150_000
+"""So long before and after its minutes in a crowd a device has not surely left it; in the same slice."""
 _BITS: Final = 21  # from one side of the earth to the other are fewer than 2^21 cubes of 10 m
 _COLUMNS: Final = tuple((x << 2 * _BITS) + (y << _BITS) for x in (-1, 0, 1) for y in (-1, 0, 1))
 _STEPS_AT_ONCE: Final = 1 << 18
@@ -63,14 +65,14 @@ ROUGH: Final = Scale(8, MINUTE_MS)
 FINE: Final = Scale(1, SPAN_MS)
 
 
-def places_of(pieces: pa.Table, distance_m: float, scale: Scale, *, everywhere: bool) -> Iterator[pa.RecordBatch]:
+def places_of(pieces: pa.Table, apart_m: float, scale: Scale, *, everywhere: bool) -> Iterator[pa.RecordBatch]:
     """Places (schema PLACES) from the pieces (schema PIECES) of whole devices, in order of device and time.
 
     In all minutes, or in those that the pieces name (`minutes`).
     """
     pieces = pieces.filter(pieces["home"])
     segments = segments_in(pieces)
-    edge_m = max(distance_m, _LEAST_EDGE_M)
+    edge_m = max(apart_m, _LEAST_EDGE_M)
     lasts_ms, metres = segments.end_ms - segments.start_ms, length_m(segments)
     slow = np.flatnonzero(metres * SPAN_MS <= EDGES_PER_SPAN * edge_m * lasts_ms)
     number, minutes = pieces["slice"].to_numpy(), pieces["minutes"].to_numpy()
@@ -203,10 +205,12 @@ def parts_of_crowds(in_crowd: pa.Table, distance_m: float) -> Iterator[pa.Record
     rows: list[dict[str, Any]] = []
     for row in in_crowd.to_pylist():
         tenant = row["device"].partition(SEPARATOR)[0]
+        from_ms, to_ms = (float(number * SLICE_MS) for number in (row["slice"], row["slice"] + 1))
         for first, last in _stretches(row["minutes"]):
             start_ms = float((row["slice"] * SLICE_MINUTES + first) * MINUTE_MS)
             end_ms = float((row["slice"] * SLICE_MINUTES + last) * MINUTE_MS)
             part = {"slice": row["slice"], "start_ms": start_ms, "end_ms": end_ms}
+            part |= {"from_ms": max(from_ms, start_ms - _HELD_MS), "to_ms": min(to_ms, end_ms + _HELD_MS)}
             pair = {"device_a": f"{tenant}{SEPARATOR}{CROWD}", "device_b": row["device"]}
             rows.append(pair | {"min_m": distance_m, "t_min_ms": start_ms} | part)
     yield from pa.Table.from_pylist(rows, schema=PARTS).to_batches()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from cloud_jobs.lake.schemas import ENCOUNTERS, without
 from cloud_jobs.proximity.meeting import PARTS, SEPARATOR, slice_day
+from cloud_jobs.proximity.slices import SLICE_MS
+from cloud_jobs.revisions import NOTE
 from geo.spatial import Revision, fact_id, in_force, new_revisions, ordinals
 
 JOINED_MS: Final = 1e-3
@@ -34,81 +38,115 @@ REVISIONS: Final = without(ENCOUNTERS, "emitted_at", "commit_number")
 
 
 class Part(NamedTuple):
-    """The stretch of an encounter in one slice of time."""
+    """The stretch of an encounter in one slice of time; `BEGIN` and `END` in `open`: the two were not apart then.
+
+    Of a slice in which two did not meet, and were not apart at one of its ends, it has only that: see `_unmet`.
+    """
 
     slice: int
     start_ms: float
     end_ms: float
     min_m: float
     t_min_ms: float
+    open: int = 0
+
+    @property
+    def is_met(self) -> bool:
+        """Were they within the distance?"""
+        return self.start_ms <= self.end_ms
 
 
 Parts: TypeAlias = tuple[Part, ...]
 """What an encounter is made of, in the order of time."""
 
+BEGIN, END = 1, 2
+_PLACE_IN_SLICE: Final = {BEGIN: 0, BEGIN | END: 0, 0: 1, END: 2}
+
 
 class _Pair(NamedTuple):
     """The rows of two devices on one day."""
 
-    parts: list[Part]
+    parts: list[dict[str, Any]]
     known: list[Revision[Parts]]
+    notes: list[Revision[Parts]]
     asked: set[int]
 
 
-def revise(
-    rows: pa.Table, first_computable: Callable[[str, str], int] | None = None, pause_ms: float = JOINED_MS
-) -> pa.Table:
-    """New revisions (schema REVISIONS) from whole pairs (schema INPUT). `pause_ms`: see `joined_parts`.
+def revise(rows: pa.Table, first_computable: Callable[[str, str], int] | None = None) -> pa.Table:
+    """New revisions (schema REVISIONS) from whole pairs (schema INPUT).
 
     `first_computable`: the slice of a tenant's device before which positions may be erased; parts there stay as known.
     """
     pairs: dict[tuple[str, str, int], _Pair] = {}
     for row in rows.to_pylist():
         key = (row["device_a"], row["device_b"], slice_day(row["slice"]))
-        pair = pairs.setdefault(key, _Pair([], [], set()))
+        pair = pairs.setdefault(key, _Pair([], [], [], set()))
         if row["id"] is None:
-            pair.parts.append(Part(*(row[name] for name in Part._fields)))
-        else:
-            pair.asked.update(row["asked"])
-            pair.known.append(Revision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"]))
+            pair.parts.append(row)
+            continue
+        pair.asked.update(row["asked"])
+        is_note = row["id"].startswith(NOTE)
+        revision = Revision(row["id"], row["revision"], parts_from(row["parts"]), row["retracted"] and not is_note)
+        (pair.notes if is_note else pair.known).append(revision)
     revisions: list[dict[str, Any]] = []
     for (a, b, day), pair in sorted(pairs.items()):
         names = _bare(a, b)
         first = max(first_computable(names[0], one) for one in names[1:]) if first_computable else 0
-        now = [part for part in pair.parts if part.slice >= first]
         # parts of slices that were not computed now still hold
         kept = [
             part
-            for parts in in_force(pair.known).values()
+            for parts in (*in_force(pair.known).values(), *in_force(pair.notes).values())
             for part in parts
             if part.slice not in pair.asked or part.slice < first
         ]
-        changed = new_revisions(pair.known, identified(*names, joined_parts([*now, *kept], pause_ms)))
+        encounters, unmet = joined_parts([*(one for one in parts_in(pair.parts) if one.slice >= first), *kept])
+        changed = new_revisions(pair.known, identified(*names, encounters))
         revisions += [_row(*names, day, one) for one in sorted(changed, key=lambda one: (one.content, one.id))]
+        note = {NOTE + fact_id("apart", *names, day): unmet} if unmet or pair.notes else {}
+        revisions += [_note(*names, day, one) for one in new_revisions(pair.notes, note)]
     return pa.Table.from_pylist(revisions, schema=REVISIONS)
 
 
-def joined_parts(parts: Iterable[Part], pause_ms: float = JOINED_MS) -> list[Parts]:
-    """The encounters of one pair from its parts, in order; parts that come twice or overlap are one in their slice.
+def parts_in(rows: Iterable[Mapping[str, Any]]) -> list[Part]:
+    """Parts of one pair from rows of PARTS, which may overlap; without those that nothing follows from."""
+    parts: list[Part] = []
+    last: Mapping[str, Any] | None = None
+    for row in sorted(rows, key=lambda row: (row["slice"], row["from_ms"], row["to_ms"])):
+        follows = last is not None and row["slice"] == last["slice"] and row["from_ms"] - last["to_ms"] <= JOINED_MS
+        last = _union(last, row) if last is not None and follows else row
+        begin_ms = last["slice"] * SLICE_MS
+        is_open = BEGIN * (last["from_ms"] <= begin_ms + JOINED_MS)
+        is_open |= END * (last["to_ms"] >= begin_ms + SLICE_MS - JOINED_MS)
+        part = Part(last["slice"], last["start_ms"], last["end_ms"], last["min_m"], last["t_min_ms"], is_open)
+        parts[len(parts) - follows :] = [part]
+    return [part if part.is_met else _unmet(part.slice, part.open) for part in parts if part.is_met or part.open]
 
-    Parts with no more than `pause_ms` between them are of one encounter: at the distance noise makes many of one.
+
+def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    least = min(one, other, key=lambda row: (row["min_m"], row["t_min_ms"]))
+    first = {name: min(one[name], other[name]) for name in ("start_ms", "from_ms")}
+    return {**least, **first, **{name: max(one[name], other[name]) for name in ("end_ms", "to_ms")}}
+
+
+def _unmet(number: int, is_open: int) -> Part:
+    return Part(number, math.inf, -math.inf, math.inf, math.inf, is_open)
+
+
+def joined_parts(parts: Iterable[Part]) -> tuple[list[Parts], Parts]:
+    """The encounters of one pair from its parts, in order, and the parts in which it did not meet.
+
+    Parts of one encounter are those between which the two were at no time apart.
     """
+    ordered = sorted(parts, key=lambda part: (part.slice, _PLACE_IN_SLICE[part.open], part.start_ms))
     runs: list[list[Part]] = []
-    end_ms = float("-inf")
-    for part in sorted(set(parts), key=lambda part: (part.start_ms, part.slice, part.end_ms)):
-        if part.start_ms - end_ms > max(pause_ms, JOINED_MS):
-            runs.append([part])
-        elif runs[-1][-1].slice == part.slice:
-            runs[-1][-1] = _union(runs[-1][-1], part)
-        else:
+    for part in ordered:
+        last = runs[-1][-1] if runs else None
+        if last and last.slice == part.slice - 1 and last.open & END and part.open & BEGIN:
             runs[-1].append(part)
-        end_ms = max(end_ms, part.end_ms)
-    return [tuple(one) for one in runs]
-
-
-def _union(one: Part, other: Part) -> Part:
-    least = min(one, other, key=lambda part: (part.min_m, part.t_min_ms))
-    return least._replace(start_ms=min(one.start_ms, other.start_ms), end_ms=max(one.end_ms, other.end_ms))
+        else:
+            runs.append([part])
+    met = (tuple(part for part in run if part.is_met) for run in runs)
+    return [one for one in met if one], tuple(part for part in ordered if not part.is_met)
 
 
 def identified(tenant: str, device_a: str, device_b: str, encounters: Sequence[Parts]) -> dict[str, Parts]:
@@ -128,7 +166,7 @@ def identified(tenant: str, device_a: str, device_b: str, encounters: Sequence[P
 
 def parts_from(text: str) -> Parts:
     """Parts from their JSON."""
-    return tuple(Part(*numbers) for numbers in json.loads(text))
+    return tuple(_unmet(*numbers) if len(numbers) == 2 else Part(*numbers) for numbers in json.loads(text))
 
 
 def _bare(a: str, b: str) -> tuple[str, str, str]:
@@ -155,3 +193,12 @@ def _row(tenant: str, device_a: str, device_b: str, day: int, revision: Revision
         "parts": json.dumps(parts, separators=(",", ":")),
         "day": day,
     }
+
+
+def _note(tenant: str, device_a: str, device_b: str, day: int, revision: Revision[Parts]) -> dict[str, Any]:
+    """A note as a row: of all the time from its first slice to its last."""
+    slices = [part.slice for part in revision.content] or [day * 86_400_000 // SLICE_MS]
+    span = Part(0, slices[0] * SLICE_MS, (slices[-1] + 1) * SLICE_MS, 0.0, slices[0] * SLICE_MS)
+    parts = json.dumps([(part.slice, part.open) for part in revision.content], separators=(",", ":"))
+    row = _row(tenant, device_a, device_b, day, replace(revision, content=(span,)))
+    return row | {"retracted": True, "parts": parts}

@@ -53,6 +53,7 @@ from cloud_jobs.proximity.crowds import (
 from cloud_jobs.proximity.encounter_revisions import INPUT, REVISIONS, parts_from, revise
 from cloud_jobs.proximity.meeting import FIXES, PARTS, PIECES, SEPARATOR, parts_of, pieces_of, slice_day
 from cloud_jobs.proximity.slices import SLICE_MS
+from cloud_jobs.revisions import NOTE
 from geo.spatial import TrackSettings
 from geo.spatial.ragged import Ints
 
@@ -110,10 +111,11 @@ def compute_encounters(
             commit_written(increment, [])
             return ProximityRun(until, *behind, 0, 0, 0, late)
         slices = np.sort(touched.select("slice").distinct().toArrow()["slice"].to_numpy())
-        cutting = _cut_pieces(slices, tracks, settings)
+        apart_m = tracks.apart_m(settings.distance_m)
+        cutting = _cut_pieces(slices, tracks, apart_m, settings.cell_m)
         fixes = _fixes(spark, lake, increment, slices, tracks.margin_ms)
         pieces = persist_until(held, _pieces(fixes, touched, cutting))
-        in_crowd = _in_crowd(held, pieces, settings)
+        in_crowd = _in_crowd(held, pieces, apart_m, settings.crowd_devices)
         crowd_count = in_crowd.count()
         known_crowds = _known_crowds(lake, slices)
         asked = touched
@@ -122,13 +124,13 @@ def compute_encounters(
             crowds = in_crowd.select("device", "slice").unionByName(spark.createDataFrame(known_crowds))
             asked = persist_until(held, touched.unionByName(crowds).distinct())
             pieces = persist_until(held, _with_crowds(pieces, asked, in_crowd))
-        parts = _parts(pieces, settings).unionByName(
+        parts = _parts(pieces, settings, apart_m).unionByName(
             in_crowd.mapInArrow(_crowd_parts(settings), from_arrow_schema(PARTS))
         )
         revisions = persist_until(
-            held, _revisions(asked, parts, _known(spark, lake, increment, asked), _revise_pairs(erased, settings))
+            held, _revisions(asked, parts, _known(spark, lake, increment, asked), _revise_pairs(erased))
         )
-        revision_count = revisions.count()
+        revision_count = revisions.where(~f.col("id").startswith(NOTE)).count()
         commit(lake, increment, revisions)
         return ProximityRun(until, *behind, count, crowd_count, revision_count, late)
 
@@ -185,26 +187,26 @@ def _pieces(fixes: DataFrame, touched: DataFrame, cutting: Transform) -> DataFra
     return map_sorted(rows, "device", cutting, PIECES, "t_ms", "epoch", "seq")
 
 
-def _in_crowd(held: ExitStack, pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
+def _in_crowd(held: ExitStack, pieces: DataFrame, apart_m: float, most: int) -> DataFrame:
     """Which devices are in a crowd when (schema IN_CROWD, a row for each device and slice)."""
     home = pieces.where("home")
     # counted roughly first: most devices are near no crowd, and only the others are worth the fine count
-    near = persist_until(held, _crowds(home, settings, rough=True))
+    near = persist_until(held, _crowds(home, apart_m, most, rough=True))
     if near.isEmpty():
         return near
     home = cast_to(PIECES, home.drop("minutes").join(near, ["device", "slice"]))
-    return persist_until(held, _crowds(home.sortWithinPartitions("device", "start_ms"), settings, rough=False))
+    return persist_until(held, _crowds(home.sortWithinPartitions("device", "start_ms"), apart_m, most, rough=False))
 
 
-def _crowds(home: DataFrame, settings: ProximitySettings, *, rough: bool) -> DataFrame:
+def _crowds(home: DataFrame, apart_m: float, most: int, *, rough: bool) -> DataFrame:
     def places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         scale = ROUGH if rough else FINE
         for shard in group_by_key(batches, PIECES, "device", _FIXES_AT_ONCE):
-            yield from places_of(shard, settings.distance_m, scale, everywhere=rough)
+            yield from places_of(shard, apart_m, scale, everywhere=rough)
 
     def crowds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard in group_by_key(batches, PLACES, "span", _FIXES_AT_ONCE):
-            yield from (near_crowds if rough else crowded)(shard, settings.crowd_devices)
+            yield from (near_crowds if rough else crowded)(shard, most)
 
     found = map_sorted(home.mapInArrow(places, from_arrow_schema(PLACES)), "span", crowds, IN_CROWD)
     return found.groupBy("device", "slice").agg(f.bit_or("minutes").alias("minutes"))
@@ -241,17 +243,17 @@ def _crowd_parts(settings: ProximitySettings) -> Transform:
     return run
 
 
-def _cut_pieces(slices: Ints, tracks: TrackSettings, settings: ProximitySettings) -> Transform:
+def _cut_pieces(slices: Ints, tracks: TrackSettings, apart_m: float, cell_m: float) -> Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard in group_by_key(batches, FIXES, "device", _FIXES_AT_ONCE):
-            yield from pieces_of(shard, slices, tracks, distance_m=settings.distance_m, cell_m=settings.cell_m)
+            yield from pieces_of(shard, slices, tracks, apart_m=apart_m, cell_m=cell_m)
 
     return run
 
 
-def _parts(pieces: DataFrame, settings: ProximitySettings) -> DataFrame:
+def _parts(pieces: DataFrame, settings: ProximitySettings, apart_m: float) -> DataFrame:
     """Parts of encounters (schema PARTS): every piece meets those of its cell, block by block."""
-    return map_sorted(_blocks(pieces, settings.segments_per_task), "task", _meet(settings), PARTS)
+    return map_sorted(_blocks(pieces, settings.segments_per_task), "task", _meet(settings, apart_m), PARTS)
 
 
 def _blocks(pieces: DataFrame, most: int) -> DataFrame:
@@ -276,10 +278,10 @@ def _blocks(pieces: DataFrame, most: int) -> DataFrame:
     )
 
 
-def _meet(settings: ProximitySettings) -> Transform:
+def _meet(settings: ProximitySettings, apart_m: float) -> Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard in group_by_key(batches, _TASK, "task", settings.segments_per_task):
-            yield from parts_of(shard, settings.distance_m)
+            yield from parts_of(shard, settings.distance_m, apart_m)
 
     return run
 
@@ -317,9 +319,9 @@ def _paired(frame: DataFrame) -> DataFrame:
     return frame.withColumn("pair", f.concat_ws("\n", "device_a", "device_b"))
 
 
-def _revise_pairs(erased: ErasedSpans, settings: ProximitySettings) -> Transform:
+def _revise_pairs(erased: ErasedSpans) -> Transform:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard in group_by_key(batches, INPUT, "pair", _PAIR_ROWS_AT_ONCE):
-            yield from revise(shard, erased.first_computable, 1000.0 * settings.pause_s).to_batches()
+            yield from revise(shard, erased.first_computable).to_batches()
 
     return run

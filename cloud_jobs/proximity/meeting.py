@@ -1,6 +1,7 @@
 """From fixes to pieces of tracks, and from pieces that lie near each other to the parts of encounters. Knows no Spark.
 
-A part is the stretch of one encounter in one slice of time. Each is a function of the two devices' fixes around the
+A part is the stretch of one encounter in one slice of time, or one in which two are not apart and would be of an
+encounter if they met before or after it. Each is a function of the two devices' fixes around the
 slice alone: not of who else was computed with them, nor of how the work was cut. Devices of two tenants never meet.
 """
 
@@ -60,9 +61,11 @@ PARTS: Final = pa.schema(
         pa.field("end_ms", pa.float64()),
         pa.field("min_m", pa.float64()),
         pa.field("t_min_ms", pa.float64()),
+        pa.field("from_ms", pa.float64()),
+        pa.field("to_ms", pa.float64()),
     ]
 )
-"""Parts of encounters; parts of one pair and slice may overlap, and then agree."""
+"""Parts of encounters, as in `Encounters`; parts of one pair and slice may overlap, and then agree."""
 
 
 def tenants_of(names: pa.Array) -> pa.Array:
@@ -71,7 +74,7 @@ def tenants_of(names: pa.Array) -> pa.Array:
 
 
 def pieces_of(
-    rows: pa.Table, slices: Ints, tracks: TrackSettings, *, distance_m: float, cell_m: float
+    rows: pa.Table, slices: Ints, tracks: TrackSettings, *, apart_m: float, cell_m: float
 ) -> Iterator[pa.RecordBatch]:
     """Pieces (schema PIECES) in the given slices (ascending), from whole devices (schema FIXES)."""
     names = pc.unique(rows["device"].combine_chunks()).sort()
@@ -98,7 +101,7 @@ def pieces_of(
     is_asked = np.isin(device * np.int64(1 << 40) + number, wanted)
     # each tenant has cells of its own
     tenants = np.array([crc32(one.encode()) << _TENANT_SHIFT for one in tenants_of(names).to_pylist()], dtype=np.int64)
-    for piece, cell in cells(pieces, distance_m, cell_m):
+    for piece, cell in cells(pieces, apart_m, max(cell_m, apart_m)):
         columns: dict[str, Any] = {name: getattr(pieces, name)[piece] for name in COLUMNS}
         columns |= {"slice": number[piece], "cell": cell + tenants[device[piece]], "asked": is_asked[piece]}
         columns |= {"home": run_starts(piece), "minutes": np.zeros(len(piece), dtype=np.int32)}
@@ -106,7 +109,7 @@ def pieces_of(
         yield from pa.table([columns[name] for name in PIECES.names], schema=PIECES).to_batches()
 
 
-def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
+def parts_of(pieces: pa.Table, distance_m: float, apart_m: float) -> Iterator[pa.RecordBatch]:
     """Parts (schema PARTS) of the encounters among pieces (schema PIECES) in which a device was asked for."""
     names = pc.unique(pieces["device"].combine_chunks())
     tenant = tenants_of(names).dictionary_encode().indices.to_numpy()[pc.index_in(pieces["device"], names).to_numpy()]
@@ -122,7 +125,7 @@ def parts_of(pieces: pa.Table, distance_m: float) -> Iterator[pa.RecordBatch]:
         order = np.lexsort((start_ms, device))
         order = order[run_starts(device[order], start_ms[order])]
         row, segments, kind = _kinds(segments_in(mine).some(order), mine.take(order), number)
-        parts = _parts(segments, device[order][row], kind, distance_m)
+        parts = _parts(segments, device[order][row], kind, (distance_m, apart_m))
         columns: dict[str, Any] = {name: getattr(parts, name) for name in PARTS.names[3:]}
         columns |= {"device_a": names.take(pa.array(parts.device_a)), "device_b": names.take(pa.array(parts.device_b))}
         columns["slice"] = np.full(len(parts), number, dtype=np.int64)
@@ -150,16 +153,16 @@ def _kinds(segments: Segments, pieces: pa.Table, number: int) -> tuple[Ints, Seg
     return row, Segments(*map(np.concatenate, columns)), kind
 
 
-def _parts(segments: Segments, device: Ints, kind: Ints, distance_m: float) -> Encounters:
+def _parts(segments: Segments, device: Ints, kind: Ints, limits_m: tuple[float, float]) -> Encounters:
     """Each pair of pieces is compared over all the time that they share, whatever made them candidates."""
     count = np.int64(len(segments))
     encounters = []
-    for near in candidates(segments, device, distance_m, kind):
+    for near in candidates(segments, device, limits_m[1], kind):
         pair = distinct(near.one * count + near.other)
         first, second = pair // count, pair % count
         start = np.maximum(segments.start_ms[first], segments.start_ms[second])
         end = np.minimum(segments.end_ms[first], segments.end_ms[second])
-        encounters.append(meetings(device, segments, Candidates(first, second, start, end), distance_m))
+        encounters.append(meetings(device, segments, Candidates(first, second, start, end), *limits_m))
     return join_encounters(encounters)
 
 

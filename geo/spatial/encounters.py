@@ -33,10 +33,14 @@ Offset: TypeAlias = tuple[Floats, Floats, Floats]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encounters:
-    """One row an encounter: the longest stretch of time in which two devices stay within the distance.
+    """One row an encounter: the longest stretch of time in which two devices that met do not part.
 
     `device_a < device_b` (numbers of `Fixes.device`), times in Unix ms, interpolated; `min_m` is the WGS84 distance
     at `t_min_ms`. Sorted by pair, then start. A break of either track ends an encounter.
+
+    `start_ms .. end_ms`: from when they were first within the distance to when they last were. `from_ms .. to_ms`: how
+    long around it they were not apart. In a part of an encounter in which they are never within the distance
+    `start_ms` is infinite and `end_ms` minus infinite.
     """
 
     device_a: Ints
@@ -45,6 +49,8 @@ class Encounters:
     end_ms: Floats
     min_m: Floats
     t_min_ms: Floats
+    from_ms: Floats
+    to_ms: Floats
 
     def __len__(self) -> int:
         return len(self.device_a)
@@ -55,27 +61,13 @@ def find_encounters(tracks: Tracks, within_m: float, apart_m: float | None = Non
 
     `apart_m`: two that met are together until they are so far apart (None: until they are beyond the distance).
     """
-    near = _within(tracks, within_m)
-    if apart_m is None or apart_m <= within_m or not len(near):
-        return near
-    wide = _within(tracks, apart_m)
-    # each lies in one of the wider ones, and begins with it or later
-    columns = ((wide.start_ms, near.start_ms), (wide.device_b, near.device_b), (wide.device_a, near.device_a))
-    is_near = np.repeat([False, True], [len(wide), len(near)])
-    order = np.lexsort((is_near, *(np.concatenate(both) for both in columns)))
-    around = np.cumsum(~is_near[order])[is_near[order]] - 1
-    first = np.flatnonzero(run_starts(around))
-    last, group = np.append(first[1:], len(around)) - 1, np.cumsum(run_starts(around)) - 1
-    least = np.minimum.reduceat(near.min_m, first)
-    when = np.minimum.reduceat(np.where(near.min_m == least[group], near.t_min_ms, np.inf), first)
-    return Encounters(near.device_a[first], near.device_b[first], near.start_ms[first], near.end_ms[last], least, when)
-
-
-def _within(tracks: Tracks, within_m: float) -> Encounters:
     segments = segments_of(tracks)
     device = tracks.fixes.device[tracks.row[tracks.segments()]]
-    pairs = candidates(segments, device, within_m)
-    return join_encounters(meetings(device, segments, found, within_m) for found in pairs)
+    apart_m = within_m if apart_m is None else max(within_m, apart_m)
+    pairs = candidates(segments, device, apart_m)
+    whole = join_encounters(meetings(device, segments, found, within_m, apart_m) for found in pairs)
+    met = np.flatnonzero(whole.min_m <= within_m)
+    return Encounters(*(column[met] for column in stacked([whole])))
 
 
 def join_encounters(parts: Iterable[Encounters]) -> Encounters:
@@ -100,22 +92,23 @@ def _bounded(encounters: Encounters) -> Encounters:
 
 def _empty() -> Encounters:
     whole, real = np.zeros(0, dtype=np.int64), np.zeros(0)
-    return Encounters(whole, whole, real, real, real, real)
+    return Encounters(whole, whole, *[real] * 6)
 
 
 def _concatenated(parts: list[Encounters]) -> Encounters:
-    a, b, start, end, least, when = stacked(parts)
-    if not len(a):
+    columns = stacked(parts)
+    if not len(columns[0]):
         return _empty()
-    order = np.lexsort((start, b, a))
-    a, b, start, end, least, when = a[order], b[order], start[order], end[order], least[order], when[order]
+    order = np.lexsort((columns[-2], columns[1], columns[0]))
+    a, b, start, end, least, when, begin, finish = (column[order] for column in columns)
     opens = run_starts(a, b)
-    opens[1:] |= start[1:] - end[:-1] > _JOINED_MS
+    opens[1:] |= begin[1:] - finish[:-1] > _JOINED_MS
     first = np.flatnonzero(opens)
     group = np.cumsum(opens) - 1
     minimum = np.minimum.reduceat(least, first)
     time = np.minimum.reduceat(np.where(least == minimum[group], when, np.inf), first)
-    return Encounters(a[first], b[first], start[first], np.maximum.reduceat(end, first), minimum, time)
+    start, end = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
+    return Encounters(a[first], b[first], start, end, minimum, time, begin[first], np.maximum.reduceat(finish, first))
 
 
 class _Motion:
@@ -194,6 +187,15 @@ class _Motion:
             near, under = np.where(out, near, guess), np.where(out, under, value)
         return guess
 
+    def stretch(self, within_m: float, limits: Points, at_limits: Points, closest: Floats) -> Points:
+        """From when to when each is within the distance, where it is at the time of the least distance (`closest`)."""
+        bounds = []
+        for limit, at_limit in zip(limits, at_limits, strict=True):
+            bound, beyond = limit.copy(), np.flatnonzero(at_limit > within_m)
+            bound[beyond] = self.rows(beyond).reaches(within_m, limit[beyond], closest[beyond])
+            bounds.append(bound)
+        return bounds[0], bounds[1]
+
 
 def _nearest(look: Points, offsets: tuple[Offset, Offset], limits: Points) -> Floats:
     """Where the line through the offsets at two times (`look`) passes closest to nought, within `limits`."""
@@ -204,19 +206,20 @@ def _nearest(look: Points, offsets: tuple[Offset, Offset], limits: Points) -> Fl
     return np.clip(look[0] + fraction * (look[1] - look[0]), *limits)
 
 
-def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: float) -> Encounters:
-    """For each pair of parts: the stretches of its time within the distance, if any; each pair by itself."""
+def meetings(device: Ints, segments: Segments, pairs: Candidates, within_m: float, apart_m: float) -> Encounters:
+    """For each pair of parts: the stretches of its time in which it is not apart, if any; each pair by itself."""
     parts = _straight_parts(segments, pairs, within_m)
     curved = np.flatnonzero(parts > 1)
     straight = np.flatnonzero(parts == 1)
-    met = [_meetings(segments, _taken(pairs, straight), straight, within_m)]
+    limits_m = within_m, apart_m
+    met = [_meetings(segments, _taken(pairs, straight), straight, *limits_m)]
     for block in np.array_split(curved, int(parts[curved].sum()) // MAX_PARTS_HELD + 1):
         row, part = expand(np.zeros(len(block), dtype=np.int64), parts[block])
         met.append(
-            _concatenated([_meetings(segments, _parts_of(pairs, block[row], part, parts), block[row], within_m)])
+            _concatenated([_meetings(segments, _parts_of(pairs, block[row], part, parts), block[row], *limits_m)])
         )
-    row, _, start, end, least, time = stacked(met)
-    return Encounters(device[pairs.one[row]], device[pairs.other[row]], start, end, least, time)
+    row, _, *rest = stacked(met)
+    return Encounters(device[pairs.one[row]], device[pairs.other[row]], *rest)
 
 
 def _polar(segments: Segments, segment: Ints) -> Bools:
@@ -259,24 +262,28 @@ def _parts_of(pairs: Candidates, row: Ints, part: Ints, parts: Ints) -> Candidat
     return Candidates(pairs.one[row], pairs.other[row], begin, end)
 
 
-def _meetings(segments: Segments, pairs: Candidates, row: Ints, within_m: float) -> Encounters:
-    """Stretches within the distance, by pairs that move straight; in place of the devices the numbers `row`."""
+def _meetings(segments: Segments, pairs: Candidates, row: Ints, within_m: float, apart_m: float) -> Encounters:
+    """Stretches not apart, by pairs that move straight; in place of the devices the numbers `row`."""
     polar = _polar(segments, pairs.one) | _polar(segments, pairs.other)
     motion, start, end = _Motion(segments, pairs.one, pairs.other, polar), pairs.start_ms, pairs.end_ms
     rough = _nearest((start, end), (motion.offset(start), motion.offset(end)), (start, end))
     east, north, up = motion.offset(rough)
     # The offset is rough on a long way: the room beyond the limit keeps all that may come near.
-    near = np.flatnonzero(np.sqrt(east * east + north * north + up * up) <= 1.01 * within_m + 10.0)
+    near = np.flatnonzero(np.sqrt(east * east + north * north + up * up) <= 1.01 * apart_m + 10.0)
     motion, start, end = motion.rows(near), start[near], end[near]
     time = motion.closest(start, end)
     least, at_start, at_end = motion.distance(time), motion.distance(start), motion.distance(end)
     # Of equal distances the start counts, not where the search happened to stop.
     time = np.where(at_start <= least, start, np.where(at_end < least, end, time))
     least = np.minimum(least, np.minimum(at_start, at_end))
-    met = np.flatnonzero(least <= within_m)
-    motion, start, end, time, least = motion.rows(met), start[met].copy(), end[met].copy(), time[met], least[met]
-    enters, leaves = np.flatnonzero(at_start[met] > within_m), np.flatnonzero(at_end[met] > within_m)
-    start[enters] = motion.rows(enters).reaches(within_m, start[enters], time[enters])
-    end[leaves] = motion.rows(leaves).reaches(within_m, end[leaves], time[leaves])
+    met = np.flatnonzero(least <= apart_m)
+    motion, time, least = motion.rows(met), time[met], least[met]
+    limits, at_limits = (start[met], end[met]), (at_start[met], at_end[met])
+    start, end = begin, finish = motion.stretch(apart_m, limits, at_limits, time)
+    if within_m < apart_m:
+        start, end = np.full(len(met), np.inf), np.full(len(met), -np.inf)
+        close = np.flatnonzero(least <= within_m)
+        limits, at_limits = ((low[close], high[close]) for low, high in (limits, at_limits))
+        start[close], end[close] = motion.rows(close).stretch(within_m, limits, at_limits, time[close])
     number = row[near][met]
-    return Encounters(number, np.zeros_like(number), start, end, least, time)
+    return Encounters(number, np.zeros_like(number), start, end, least, time, begin, finish)

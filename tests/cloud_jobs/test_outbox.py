@@ -14,6 +14,7 @@ import pytest
 from cloud_jobs.errors import NotPublished
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.outbox import Outbox, progress_file, unpublished_since
+from cloud_jobs.revisions import NOTE
 from tests.system.lake_of_fixes import derive
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
@@ -74,8 +75,8 @@ def test_each_tenant_has_its_own_rows_and_progress(outbox: Outbox, tmp_path: Pat
 
 def test_rows_of_new_commits_are_published_once(outbox: Outbox) -> None:
     topic = Topic()
-    add(outbox, "a", "b")
-    assert (outbox.flush(topic.send), sorted(topic.ids)) == (2, ["a", "b"])
+    add(outbox, "a", f"{NOTE}a", "b")
+    assert (outbox.flush(topic.send), sorted(topic.ids)) == (2, ["a", "b"]), "a job's note is for the job alone"
     assert outbox.flush(topic.send) == 0
     add(outbox, "c")
     add(outbox, "d")

@@ -33,7 +33,7 @@ def run_geofence(spark: SparkSession, lake: Lake) -> GeofenceRun:
 
 
 def run_proximity(spark: SparkSession, lake: Lake) -> ProximityRun:
-    return compute_encounters(spark, lake, TrackSettings(), ProximitySettings(pause_s=0))
+    return compute_encounters(spark, lake, TrackSettings(), ProximitySettings())
 
 
 GEOFENCE, PROXIMITY = (geofence, run_geofence), (proximity, run_proximity)

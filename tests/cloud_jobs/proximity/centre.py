@@ -51,14 +51,14 @@ class ProximityCentre:
     distance_m: float = 100.0
     cell_m: float = 1_000.0
     crowd_devices: int = 100
-    pause_s: float = 0.0
+    tracks: TrackSettings = field(default_factory=TrackSettings)
     fixes: set[ProximityFix] = field(default_factory=set)
     table: list[dict[str, Any]] = field(default_factory=list)
 
     def take(self, arrivals: Iterable[ProximityFix]) -> list[dict[str, Any]]:
         new = set(arrivals) - self.fixes
         self.fixes |= new
-        margin = TrackSettings().margin_ms
+        margin = self.tracks.margin_ms
         touched = {
             (fix.name, number)
             for fix in new
@@ -72,14 +72,14 @@ class ProximityCentre:
                 known = known_row(row)
                 rows.append(known | {"pair": pair(known), "asked": asked})
         given = pa.Table.from_pylist(sorted(rows, key=lambda row: row["pair"]), schema=INPUT)
-        news = as_rows(revise(given, pause_ms=1000.0 * self.pause_s))
+        news = as_rows(revise(given))
         self.table += news
         return news
 
     def _parts(self, touched: set[tuple[str, int]]) -> tuple[pa.Table, set[tuple[str, int]]]:
         """The parts of touched slices, and the slices of devices that these are all parts of."""
         slices = np.array(sorted({number for _, number in touched}), dtype=np.int64)
-        reach = -(-TrackSettings().margin_ms // SLICE_MS)
+        reach, apart_m = -(-self.tracks.margin_ms // SLICE_MS), self.tracks.apart_m(self.distance_m)
         near = {number + by for number in slices.tolist() for by in range(-reach, reach + 1)}
         rows: list[dict[str, Any]] = [
             fix._asdict() | {"device": fix.name, "epoch": 7} for fix in self.fixes if fix.t_ms // SLICE_MS in near
@@ -90,9 +90,9 @@ class ProximityCentre:
         if not rows:
             return PARTS.empty_table(), touched
         pieces = pa.Table.from_batches(
-            pieces_of(table, slices, TrackSettings(), distance_m=self.distance_m, cell_m=self.cell_m), PIECES
+            pieces_of(table, slices, self.tracks, apart_m=apart_m, cell_m=self.cell_m), PIECES
         )
-        in_crowd = self._in_crowd(pieces)
+        in_crowd = in_crowds(pieces, apart_m, self.crowd_devices)
         asked = touched | in_crowd.keys() | self._known_crowds(set(slices.tolist()))
         marked = [
             row
@@ -107,12 +107,8 @@ class ProximityCentre:
         found = list(parts_of_crowds(pa.Table.from_pylist(crowds, schema=IN_CROWD), self.distance_m))
         # cell by cell, as tasks would have them
         for cell in set(pieces["cell"].to_pylist()):
-            found += parts_of(pieces.filter(pa.compute.equal(pieces["cell"], cell)), self.distance_m)
+            found += parts_of(pieces.filter(pa.compute.equal(pieces["cell"], cell)), self.distance_m, apart_m)
         return pa.Table.from_batches(found, PARTS), asked
-
-    def _in_crowd(self, pieces: pa.Table) -> dict[tuple[str, int], int]:
-        """The minutes (bits) in which devices are in a crowd, by device and slice."""
-        return in_crowds(pieces, self.distance_m, self.crowd_devices)
 
     def _known_crowds(self, slices: set[int]) -> set[tuple[str, int]]:
         known = {
@@ -131,16 +127,16 @@ class ProximityCentre:
         return sorted(tuple(row[name] for name in names) for row in newest.values() if not row["retracted"])
 
 
-def in_crowds(pieces: pa.Table, distance_m: float, most: int) -> dict[tuple[str, int], int]:
+def in_crowds(pieces: pa.Table, apart_m: float, most: int) -> dict[tuple[str, int], int]:
     """The minutes (bits) in which devices are in a crowd, by device and slice: as the job counts them."""
-    near = _minutes(near_crowds(_places(pieces, distance_m, ROUGH, everywhere=True), most))
+    near = _minutes(near_crowds(_places(pieces, apart_m, ROUGH, everywhere=True), most))
     rows = [row | {"minutes": near.get((row["device"], row["slice"]), 0)} for row in pieces.to_pylist()]
     pieces = pa.Table.from_pylist([row for row in rows if row["minutes"]], schema=PIECES)
-    return _minutes(crowded(_places(pieces, distance_m, FINE, everywhere=False), most))
+    return _minutes(crowded(_places(pieces, apart_m, FINE, everywhere=False), most))
 
 
-def _places(pieces: pa.Table, distance_m: float, scale: Scale, *, everywhere: bool) -> pa.Table:
-    found = places_of(pieces, distance_m, scale, everywhere=everywhere)
+def _places(pieces: pa.Table, apart_m: float, scale: Scale, *, everywhere: bool) -> pa.Table:
+    found = places_of(pieces, apart_m, scale, everywhere=everywhere)
     return pa.Table.from_batches(found, PLACES).sort_by("span")
 
 

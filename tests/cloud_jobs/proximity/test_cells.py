@@ -43,7 +43,7 @@ def test_two_fixes_of_one_device_beside_a_pole_are_a_piece_of_a_few_cells(lat: f
     ]
     table = pa.Table.from_pylist([row | {"accuracy_m": 5.0} for row in rows], schema=FIXES)
     near = np.arange(START_MS // SLICE_MS - 1, START_MS // SLICE_MS + 2)
-    found = list(pieces_of(table, near, TrackSettings(), distance_m=50.0, cell_m=5000.0))
+    found = list(pieces_of(table, near, TrackSettings(), apart_m=50.0, cell_m=5000.0))
     assert 1 <= sum(batch.num_rows for batch in found) <= 8
 
 

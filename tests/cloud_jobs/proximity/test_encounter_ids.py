@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import math
+
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.proximity.encounter_revisions import INPUT, Part, identified, joined_parts, revise
+from cloud_jobs.proximity.encounter_revisions import BEGIN, INPUT, identified, joined_parts, parts_in, revise
 from cloud_jobs.proximity.meeting import slice_day
 from cloud_jobs.proximity.slices import SLICE_MS
+from cloud_jobs.revisions import NOTE
 from tests.cloud_jobs.proximity.centre import DAY_SLICES, as_rows, known_row
+from tests.examples import examples
 
 DAY = 20_000
 FIRST = DAY * DAY_SLICES
 
 
-def part(number: int, start_s: float, end_s: float) -> Part:
-    """Seconds within a slice of the day."""
-    begin_ms = (FIRST + number) * SLICE_MS
-    return Part(FIRST + number, begin_ms + 1000 * start_s, begin_ms + 1000 * end_s, 5.0, begin_ms + 1000 * start_s)
+Row = dict[str, float]
 
 
-def ids(*parts: Part, pair: tuple[str, str] = ("a", "b")) -> list[str]:
+def part(number: int, start_s: float, end_s: float, *, meets: bool = True) -> Row:
+    """Seconds within a slice of the day, within the distance or only not apart."""
+    start, end = ((FIRST + number) * SLICE_MS + 1000 * at for at in (start_s, end_s))
+    row = {"slice": FIRST + number, "from_ms": start, "to_ms": end, "min_m": 5.0 if meets else 9.0, "t_min_ms": start}
+    return row | ({"start_ms": start, "end_ms": end} if meets else {"start_ms": math.inf, "end_ms": -math.inf})
+
+
+def ids(*parts: Row, pair: tuple[str, str] = ("a", "b")) -> list[str]:
     """In the order of time."""
-    return [*identified("acme", *pair, joined_parts(parts))]
+    return [*identified("acme", *pair, joined_parts(parts_in(parts))[0])]
+
+
+def encounters(*parts: Row) -> list[list[int]]:
+    """The slices of each."""
+    return [[one.slice - FIRST for one in found] for found in joined_parts(parts_in(parts))[0]]
+
+
+def test_an_encounter_ends_where_two_are_apart_and_not_where_they_are_only_beyond_the_distance() -> None:
+    first, last = part(0, 100, 200), part(2, 300, 400)
+    between = [part(0, 200, 900, meets=False), part(1, 0, 900, meets=False), part(2, 0, 300, meets=False)]
+    assert encounters(first, *between, last) == [[0, 2]]
+    for at in range(3):
+        assert encounters(first, *(one for number, one in enumerate(between) if number != at), last) == [[0], [2]]
+    assert encounters(*between) == []
+    # parts that overlap, as several tasks find them, are one
+    (found,) = parts_in([part(0, 0, 5), part(0, 4, 9), part(0, 0, 5), part(0, 8, 12, meets=False)])
+    assert (found.start_ms, found.end_ms, found.open) == (part(0, 0, 9)["start_ms"], part(0, 0, 9)["end_ms"], BEGIN)
 
 
 def test_an_encounter_that_lasts_longer_or_begins_earlier_in_its_slice_keeps_its_id() -> None:
@@ -46,35 +71,52 @@ def test_another_pair_and_another_slice_have_other_ids() -> None:
     assert len(set(found)) == 4 * 90
 
 
-def published(table: list[dict[str, object]], parts: list[Part], asked: set[int]) -> list[dict[str, object]]:
+def published(table: list[dict[str, object]], parts: list[Row], asked: set[int]) -> list[dict[str, object]]:
     """A run over some slices, of which these are all parts."""
     rows: list[dict[str, object]] = [
-        one._asdict() | {"pair": "acme/a\nacme/b", "device_a": "acme/a", "device_b": "acme/b"}
+        one | {"pair": "acme/a\nacme/b", "device_a": "acme/a", "device_b": "acme/b"}
         for one in parts
-        if one.slice in asked
+        if one["slice"] in asked
     ]
     rows += [known_row(row) | {"pair": "acme/a\nacme/b", "asked": [*asked]} for row in table]
     return as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT)))
 
 
-meetings = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 17), st.integers(1, 4)), max_size=8)
+def is_note(row: dict[str, object]) -> bool:
+    return str(row["id"]).startswith(NOTE)
 
 
-@given(st.lists(st.tuples(meetings, st.sets(st.integers(0, 4))), max_size=5), meetings)
-def test_whatever_was_known_of_some_slices_the_end_is_that_of_one_run_over_all(
-    history: list[tuple[list[tuple[int, int, int]], set[int]]], final: list[tuple[int, int, int]]
+Meeting = tuple[int, int, bool]
+BESIDE: list[list[Meeting]] = [[], [(0, 18, False)], [(0, 18, False)], [(0, 3, True)], [(15, 3, True)]]
+within = st.tuples(st.integers(0, 17), st.integers(1, 18), st.booleans())
+contents = st.sampled_from(BESIDE) | st.lists(within, max_size=3)
+runs = st.dictionaries(st.integers(0, 4), contents, min_size=1)
+
+
+@settings(max_examples=examples(400))
+@example([{1: [(0, 18, False)]}, {0: [(15, 3, True)], 2: [(0, 3, True)]}])
+@given(st.lists(runs, max_size=6))
+def test_whatever_came_to_light_of_some_slices_at_once_the_end_is_that_of_one_run_over_all(
+    history: list[dict[int, list[Meeting]]],
 ) -> None:
-    def parts(found: list[tuple[int, int, int]]) -> list[Part]:
-        return [part(number, 50 * begin, min(50 * (begin + length), 900)) for number, begin, length in found]
-
-    every = {FIRST + number for number in range(5)}
+    facts: dict[int, list[Row]] = {}
     table: list[dict[str, object]] = []
-    for found, asked in [*history, (final, {number - FIRST for number in every})]:
-        table += published(table, parts(found), {FIRST + number for number in asked})
+    for seen in history:
+        for number, met in seen.items():
+            facts[number] = [
+                part(number, 50 * begin, min(50 * (begin + length), 900), meets=meets) for begin, length, meets in met
+            ]
+        asked = {FIRST + number for number in seen}
+        table += published(table, [one for found in facts.values() for one in found], asked)
     newest = {row["id"]: row for row in sorted(table, key=lambda row: str(row["revision"]).zfill(9))}
     names = ("id", "start", "end", "min_m", "min_at", "parts", "day")
-    in_force = [[row[name] for name in names] for row in newest.values() if not row["retracted"]]
-    batch = [[row[name] for name in names] for row in published([], parts(final), every)]
+    # notes too, if they say anything
+    holds = (row for row in newest.values() if not row["retracted"] or (is_note(row) and row["parts"] != "[]"))
+    in_force = [[row[name] for name in names] for row in holds]
+    every = {FIRST + number for number in range(5)}
+    batch = [
+        [row[name] for name in names] for row in published([], [one for met in facts.values() for one in met], every)
+    ]
     assert sorted(in_force, key=str) == sorted(batch, key=str)
     assert {row["day"] for row in table} <= {slice_day(FIRST)}
 
@@ -94,5 +136,5 @@ def test_parts_of_slices_of_which_positions_are_erased_stay_as_they_are_known() 
     # nothing of the fixes is left: without the erasure all would be taken back
     (kept,) = as_rows(revise(pa.Table.from_pylist(rows, schema=INPUT), first_computable))
     assert (kept["retracted"], kept["id"], kept["revision"]) == (False, table[0]["id"], 1)
-    assert (kept["start"], kept["end"]) == (whole[0].start_ms * 1000, whole[1].end_ms * 1000)
+    assert (kept["start"], kept["end"]) == (whole[0]["start_ms"] * 1000, whole[1]["end_ms"] * 1000)
     assert seen == {("acme", "a"), ("acme", "b")}

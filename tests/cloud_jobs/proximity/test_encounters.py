@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.lake.schemas import ENCOUNTERS
-from cloud_jobs.proximity.encounter_revisions import REVISIONS, Part, joined_parts
+from cloud_jobs.proximity.encounter_revisions import REVISIONS
 from cloud_jobs.proximity.slices import SLICE_MS
-from geo.spatial import Fixes, build_tracks, find_encounters
+from cloud_jobs.revisions import NOTE
+from geo.spatial import Fixes, TrackSettings, build_tracks, find_encounters
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix
 from tests.geo.spatial.noisy_drives import Receiver, parked
 
@@ -82,31 +83,51 @@ def test_a_crowd_is_of_one_tenant() -> None:
     assert {(row[-1], *row[:2]) for row in apart.in_force()} == {("acme", "a", "b"), ("other", "c", "d")}
 
 
-def test_parts_that_overlap_in_a_slice_are_one() -> None:
-    parts = [Part(0, 0.0, 5.0, 3.0, 1.0), Part(0, 4.0, 9.0, 2.0, 8.0), Part(1, 9.0, 10.0, 2.5, 9.0)]
-    assert joined_parts(parts) == [(Part(0, 0.0, 9.0, 2.0, 8.0), parts[2])]
-    assert joined_parts(reversed(parts)) == joined_parts(parts)
-    assert [len(one) for one in joined_parts([parts[0], Part(1, 9.0, 10.0, 1.0, 9.0)])] == [1, 1]
-
-
-def test_parts_with_a_pause_are_one_encounter() -> None:
-    parts = [Part(0, 0.0, 5.0, 3.0, 1.0), Part(0, 65.0, 90.0, 2.0, 80.0), Part(1, 151.0, 160.0, 2.5, 159.0)]
-    assert [len(one) for one in joined_parts(parts)] == [1, 1, 1]
-    assert joined_parts(parts, 60.0) == [(Part(0, 0.0, 90.0, 2.0, 80.0),), (parts[2],)]
-
-
-def test_two_that_are_parked_at_the_distance_meet_once() -> None:
-    """48 m apart, with four metres of noise that lasts half a minute, and no accuracy said."""
-    one, other = (parked(2, Receiver(10.0, 4.0, 30.0), seed).fixes for seed in (1, 2))
-    fixes = [
-        ProximityFix(device, seq, int(t_ms), lat, lon)
-        for device, said, off in (("a", one, 0.0), ("b", other, 48 / 66_150))
+def parked_beside(apart_m: float, hours: float, receiver: Receiver, seed: int = 1) -> list[ProximityFix]:
+    """Two that are parked on one day, so far from each other, with noise and no accuracy said."""
+    one, other = (parked(hours, receiver, 2 * seed + by).fixes for by in (0, 1))
+    begin_ms, east = MIDNIGHT - int(one.t_ms[0]), apart_m / 66_150
+    return [
+        ProximityFix(device, seq, begin_ms + int(t_ms), lat, lon)
+        for device, said, off in (("a", one, 0.0), ("b", other, east))
         for seq, (t_ms, lat, lon) in enumerate(zip(said.t_ms, said.lat.tolist(), said.lon + off, strict=True), 1)
     ]
-    centre, exact = ProximityCentre(50.0, pause_s=300.0), ProximityCentre(50.0)
-    for each in (centre, exact):
-        each.take(fixes)
-    assert len(centre.in_force()) <= 2 < len(exact.in_force())
+
+
+@pytest.mark.parametrize(("every_s", "memory_s"), [(30.0, 0.0), (60.0, 30.0)])
+def test_two_that_are_parked_at_the_distance_meet_once_a_day(every_s: float, memory_s: float) -> None:
+    """48 m apart, with four metres of noise; hour by hour, in no order."""
+    fixes = parked_beside(48.0, 23.9, Receiver(every_s, 4.0, memory_s))
+    centre, exact = ProximityCentre(50.0), ProximityCentre(50.0, tracks=TrackSettings.every_fix())
+    exact.take(fixes)
+    for hour in (at * 7 % 24 for at in range(24)):
+        centre.take(fix for fix in fixes if fix.t_ms // 3_600_000 % 24 == hour)
+    assert len(centre.in_force()) == 1
+    assert len(exact.in_force()) > 50
+    assert max(row["revision"] for row in centre.table) < 60
+
+
+def test_two_that_stay_between_the_distance_and_apart_leave_a_note_that_is_bounded_and_published_nowhere() -> None:
+    fixes = parked_beside(55.0, 6.0, Receiver(60.0, 0.5))
+    centre = ProximityCentre(50.0)
+    for at in range(0, 360, 5):  # as they come, five minutes at once
+        centre.take(fix for fix in fixes if at <= (fix.t_ms - MIDNIGHT) / MINUTE < at + 5)
+    assert centre.in_force() == []
+    assert {row["id"][:1] for row in centre.table} == {NOTE}
+    # a slice is noted when it begins and when it is over
+    assert len(centre.table) <= 2 * 6 * 4 + 2
+    last = max(centre.table, key=lambda row: row["revision"])
+    assert [part[0] for part in json.loads(last["parts"])] == [MIDNIGHT // SLICE_MS + at for at in range(24)]
+    # two late contacts, three hours apart, are of one encounter: at no time between were they apart
+    for minute in (60, 240):
+        centre.take(
+            ProximityFix("b", 1_000 + minute + at, MIDNIGHT + minute * MINUTE + at * 1_000, 50.0, 0.0)._replace(
+                latitude=fixes[0].latitude, longitude=fixes[0].longitude + 45 / 66_150
+            )
+            for at in range(1, 300)
+        )
+    ((*_, start, end, _, _, _, _, _, _),) = centre.in_force()
+    assert (end - start) / 60e6 == pytest.approx(180, abs=10)
 
 
 def test_news_have_the_columns_of_the_table() -> None:
@@ -141,14 +162,16 @@ def worlds_of_two(draw: st.DrawFn) -> list[ProximityFix]:
     st.randoms(use_true_random=False),
     st.integers(1, 5),
     st.sampled_from([300.0, 5_000.0]),
-    st.sampled_from([2, 3, 100]),
+    st.tuples(st.sampled_from([2, 3, 100]), st.sampled_from([0.0, 10.0, 120.0])),
 )
 def test_streaming_equals_batch_whatever_the_cells_and_crowds(
-    fixes: list[ProximityFix], random: object, cuts: int, cell_m: float, crowd_devices: int
+    fixes: list[ProximityFix], random: object, cuts: int, cell_m: float, limits: tuple[int, float]
 ) -> None:
-    batch, stream = (
-        ProximityCentre(crowd_devices=crowd_devices),
-        ProximityCentre(cell_m=cell_m, crowd_devices=crowd_devices),
+    crowd_devices, rules = limits[0], TrackSettings(buffer_m=limits[1])
+    batch, stream, again = (
+        ProximityCentre(crowd_devices=crowd_devices, tracks=rules),
+        ProximityCentre(cell_m=cell_m, crowd_devices=crowd_devices, tracks=rules),
+        ProximityCentre(crowd_devices=crowd_devices, tracks=rules),
     )
     batch.take(fixes)
     shuffled = list(fixes)
@@ -158,13 +181,15 @@ def test_streaming_equals_batch_whatever_the_cells_and_crowds(
     assert stream.in_force() == batch.in_force()
     names = [(row["id"], row["revision"]) for row in stream.table]
     assert len(names) == len(set(names))
-    assert ProximityCentre(crowd_devices=crowd_devices, fixes=set(), table=list(stream.table)).take(fixes) == []
+    again.table = list(stream.table)
+    assert again.take(fixes) == []
 
 
-@given(worlds())
-def test_the_job_finds_what_the_engine_finds(fixes: list[ProximityFix]) -> None:
+@given(worlds(), st.sampled_from([0.0, 10.0, 120.0]))
+def test_the_job_finds_what_the_engine_finds(fixes: list[ProximityFix], buffer_m: float) -> None:
     today = [fix for fix in fixes if fix.t_ms >= MIDNIGHT]
-    centre = ProximityCentre()
+    rules = TrackSettings(buffer_m=buffer_m)
+    centre = ProximityCentre(tracks=rules)
     centre.take(today)
     today.sort()
     tracks = build_tracks(
@@ -173,9 +198,10 @@ def test_the_job_finds_what_the_engine_finds(fixes: list[ProximityFix]) -> None:
             t_ms=[fix.t_ms for fix in today],
             lat=[fix.latitude for fix in today],
             lon=[fix.longitude for fix in today],
-        )
+        ),
+        rules,
     )
-    found = find_encounters(tracks, centre.distance_m)
+    found = find_encounters(tracks, centre.distance_m, rules.apart_m(centre.distance_m))
     mine = centre.in_force()
     assert [("abcd"[a], "abcd"[b]) for a, b in zip(found.device_a, found.device_b, strict=True)] == [
         row[:2] for row in mine

@@ -173,4 +173,4 @@ def test_two_that_are_parked_next_to_each_other_meet_once() -> None:
         accuracy_m=np.full(2 * len(one), 8.0),
     )
     assert len(find_encounters(build_tracks(both, EXACT), 50.0)) > 10
-    assert len(find_encounters(build_tracks(both, CLEAN), 50.0, 60.0)) == 1
+    assert len(find_encounters(build_tracks(both, CLEAN), 50.0, CLEAN.apart_m(50.0))) == 1

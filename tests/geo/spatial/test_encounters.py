@@ -46,22 +46,23 @@ def position(fixes: Fixes, device: int, t_ms: np.ndarray) -> tuple[np.ndarray, n
     )
 
 
-def searched(fixes: Fixes, a: int, b: int, within_m: float) -> list[tuple[float, float, float]]:
-    """(start, end, least distance), by looking every 5 ms."""
+def searched(fixes: Fixes, a: int, b: int, within_m: float, apart_m: float) -> list[tuple[float, float, float]]:
+    """(start, end, least distance), by looking every 5 ms: of each stretch in which they are never apart and met."""
     low = max(fixes.t_ms[fixes.device == one].min() for one in (a, b))
     high = min(fixes.t_ms[fixes.device == one].max() for one in (a, b))
     t = np.arange(low, high + 1, 5.0)
     away = distance_m(*position(fixes, a, t), *position(fixes, b, t))
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], away <= within_m, [False]]).astype(int)))
-    return [(t[i], t[j - 1], away[i:j].min()) for i, j in zip(edges[::2], edges[1::2], strict=True)]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], away <= apart_m, [False]]).astype(int)))
+    stretches = [np.arange(i, j)[away[i:j] <= within_m] for i, j in zip(edges[::2], edges[1::2], strict=True)]
+    return [(t[near[0]], t[near[-1]], away[near].min()) for near in stretches if len(near)]
 
 
-@given(fleets(), st.sampled_from([30.0, 200.0, 900.0]))
-def test_encounters_are_those_that_a_search_through_time_finds(fixes: Fixes, within_m: float) -> None:
-    found = find_encounters(every_fix(fixes), within_m)
+@given(fleets(), st.sampled_from([30.0, 200.0, 900.0]), st.sampled_from([0.0, 10.0, 150.0]))
+def test_encounters_are_those_that_a_search_through_time_finds(fixes: Fixes, within_m: float, buffer_m: float) -> None:
+    found = find_encounters(every_fix(fixes), within_m, within_m + buffer_m)
     for a, b in combinations(np.unique(fixes.device).tolist(), 2):
         mine = (found.device_a == a) & (found.device_b == b) & (found.end_ms - found.start_ms > 20)
-        expected = [row for row in searched(fixes, a, b, within_m) if row[1] - row[0] > 20]
+        expected = [row for row in searched(fixes, a, b, within_m, within_m + buffer_m) if row[1] - row[0] > 20]
         if len(expected) == mine.sum():
             got = np.column_stack([found.start_ms, found.end_ms, found.min_m])[mine]
             np.testing.assert_allclose(got[:, :2], np.array(expected).reshape(-1, 3)[:, :2], atol=6)
