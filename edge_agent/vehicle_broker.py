@@ -6,14 +6,16 @@ agent's. So its queue has to be large and on disk, and the agent watches what th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import structlog
 
 from edge_agent.config import IntakeSettings
+from edge_agent.store.database import BufferCounters
 from runtime.broker_settings import is_this_machine
-from telemetry import MAX_RAW_BYTES
+from telemetry import BROKER_DROPPED_EVENT, MAX_RAW_BYTES, Event
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -21,6 +23,11 @@ DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
 """On which Mosquitto says, every `sys_interval`, how many messages it dropped since its start."""
 SHOWN_S: Final = 600.0
 """How long what the broker lost is a reason not to be healthy."""
+DECLARED_EVERY_S: Final = 300.0
+"""At most so often one record declares what the broker dropped."""
+_COUNT, _DROPPED, _DECLARED, _SINCE_MS = (f"vehicle_broker_{one}" for one in ("count", "drops", "declared", "since_ms"))
+"""Counters that outlive a restart: the broker's count and one more (0: never seen), what it dropped as far as that was
+seen, how much of it records declare, and when the last of those was made, or the count first seen."""
 KEEPS, DROPPED, FORGOT = "keeps", "dropped messages", "forgot the session"
 MAX_QUEUED_BYTES: Final = 256 << 20
 """Kept for an agent that is away: more than a million positions."""
@@ -33,31 +40,56 @@ _FEW_BYTES: Final = 16 << 20
 
 
 class BrokerWatch:
-    """What the vehicle's broker says that it lost. Written by one thread; times by the monotonic clock."""
+    """What the vehicle's broker says that it lost. Written by one thread; times by the monotonic clock.
 
-    def __init__(self) -> None:
-        self.dropped = 0
+    `counters`: the buffer's, in which it remembers what it saw and what records declare.
+    """
+
+    def __init__(self, counters: BufferCounters) -> None:
+        self._counters = counters
+        self.dropped = max(counters.value(_COUNT) - 1, 0)
         """What the broker counts since its own start, of all its clients."""
         self.sessions_lost = 0
         self._lost_at_s: dict[str, float] = {}
+        self._is_resumed = False
+        self._declare_at_s = 0.0
 
     def on_connected(self, now_s: float, *, resumed: bool, was_connected: bool) -> None:
         """`resumed`: the broker knows the session. `was_connected`: the agent has had one there."""
+        self._is_resumed = resumed
         if was_connected and not resumed:
             self.sessions_lost += 1
             self._lost_at_s[FORGOT] = now_s
             log.warning("the vehicle's broker forgot the session: what it kept for the agent is lost")
 
-    def on_dropped(self, payload: bytes, now_s: float) -> None:
+    def on_dropped(self, payload: bytes, now_s: float, wall_ms: int) -> None:
         """The broker's count, on DROPPED_TOPIC. Where it is lower than before, the broker has started anew."""
-        if not payload.isdigit() or len(payload) > 19:
+        if not payload.isdigit() or len(payload) > 18:
             return
-        count = int(payload)
+        count, known = int(payload), self._counters.value(_COUNT)
         rise = count - self.dropped if count >= self.dropped else count
+        if not known:
+            self._counters.add(_SINCE_MS, wall_ms)
+            # what was dropped before the agent had a session there was not for the agent
+            rise = rise if self._is_resumed else 0
         self.dropped = count
+        self._counters.add(_COUNT, count + 1 - known)
         if rise:
+            self._counters.add(_DROPPED, rise)
             self._lost_at_s[DROPPED] = now_s
             log.warning("the vehicle's broker dropped messages, for the agent or another client", messages=rise)
+
+    def take_declaration(self, now_s: float, wall_ms: Callable[[], int]) -> tuple[Event, dict[str, int]] | None:
+        """What was dropped and no record declares, as an event of the system, and the counters that grow when that is
+        stored; None if there is nothing, or another one was taken less than DECLARED_EVERY_S ago.
+        """
+        dropped = self._counters.value(_DROPPED) - self._counters.value(_DECLARED)
+        if dropped <= 0 or now_s < self._declare_at_s:
+            return None
+        self._declare_at_s = now_s + DECLARED_EVERY_S
+        since_ms = self._counters.value(_SINCE_MS)
+        about = json.dumps({"messages": dropped, "since": since_ms})
+        return Event(name=BROKER_DROPPED_EVENT, attributes=about), {_DECLARED: dropped, _SINCE_MS: wall_ms() - since_ms}
 
     def state(self, now_s: float) -> str:
         """`keeps`, or what the broker lost in the last SHOWN_S."""

@@ -5,6 +5,7 @@
 
 from telemetry.ack import Ack, decode_ack, encode_ack, split_ack
 from telemetry.bodies import (
+    BROKER_DROPPED_EVENT,
     MAX_RAW_BYTES,
     NO_FAULTS,
     OTHER_REASON,
@@ -71,6 +72,7 @@ from telemetry.strict_json import parse_json
 from telemetry.wire import MAX_RECORDS, decode, encode, read_header, validate, with_statement
 
 __all__ = [
+    "BROKER_DROPPED_EVENT",
     "DEVICE_PATTERN",
     "FACTORY_MOUNT",
     "MAX_CONTENT_BYTES",

@@ -19,6 +19,9 @@ RESERVED_PREFIX = "waybill."
 """Names of events and paths of signals that begin so are the system's: no sensor may use them, no bill counts them."""
 TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
 """In the place of a message that is too large to be carried; its attributes have `topic`, `bytes` and `reason`."""
+BROKER_DROPPED_EVENT = f"{RESERVED_PREFIX}broker_dropped"
+"""The vehicle's broker dropped messages before an agent had them; its attributes have how many `messages`, and since
+when (`since`, milliseconds since 1970, or null)."""
 NO_FAULTS = frozenset({"unknown-topic", "no-fix"})
 """Why a record is raw although nothing is wrong: its topic is nobody's contract, or the receiver sees no satellite."""
 RAW_REASONS = (

@@ -35,7 +35,7 @@ class IntakeLoop:
         self._is_reached = False
         self._stopping = threading.Event()
         self.connected = False
-        self.broker_watch = BrokerWatch()
+        self.broker_watch = BrokerWatch(intake.kept_counters)
         self.heartbeat_s = time.monotonic()
         """When the thread was last seen alive, by the monotonic clock."""
 
@@ -94,6 +94,7 @@ class IntakeLoop:
                 log.info("listening", broker=f"{settings.host}:{settings.port}", topic=settings.topic)
             # In every round: what is stored has to be corrected also when no message comes.
             self.intake.state_head()
+            self._declare_dropped()
             self.heartbeat_s = time.monotonic()
         self._commit(session)
         # Sends the PUBACKs of the last commit.
@@ -101,11 +102,22 @@ class IntakeLoop:
 
     def _on_message(self, message: MqttMessage) -> None:
         if message.topic == DROPPED_TOPIC:
-            self.broker_watch.on_dropped(message.payload, time.monotonic())
+            self.broker_watch.on_dropped(message.payload, time.monotonic(), self._wall_ms())
             return
         if self.intake.receive(message, time.monotonic()):
             assert self._session is not None
             self._session.acknowledge(message.mid)
+
+    def _declare_dropped(self) -> None:
+        # one that waits for a commit that fails declares it already
+        if not self.intake.is_failing:
+            now_s = time.monotonic()
+            declaration = self.broker_watch.take_declaration(now_s, self._wall_ms)
+            if declaration is not None:
+                self.intake.take_own(DROPPED_TOPIC, *declaration, now_s=now_s)
+
+    def _wall_ms(self) -> int:
+        return self.intake.check_clocks()[0] // 1000
 
     def _commit(self, session: MqttSession) -> None:
         """Commits what waits and acknowledges it; a buffer that cannot leaves all of it waiting at the broker."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -20,10 +20,11 @@ from edge_agent.intake.unreadable import UnreadableMessages
 from edge_agent.store.arrivals import Arrival, RedeliveryMatcher, arrival_of
 from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
+from edge_agent.store.database import BufferCounters
 from edge_agent.store.packing import PendingRecord
 from edge_agent.store.retention import BufferRetention
 from runtime.mqtt_client import MqttMessage
-from telemetry import MAX_DEVICE_TIME_US, Raw
+from telemetry import MAX_DEVICE_TIME_US, Event, Raw
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -103,6 +104,11 @@ class Intake:
     def waiting(self) -> int:
         """Messages that wait for their commit."""
         return len(self._waiting)
+
+    @property
+    def kept_counters(self) -> BufferCounters:
+        """Counters that outlive a restart."""
+        return self._parts.buffer.counters
 
     def due_in(self, now_s: float) -> float | None:
         """Seconds until the commit is due; None when nothing waits."""
@@ -253,6 +259,15 @@ class Intake:
         self.counters.messages += 1
         self.counters.payload_bytes += size
         self._group.add(now_s, size, urgent=self._urgent[index], records=len(parsed))
+
+    def take_own(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:
+        """A record of the agent's own, of now, about what is said on a topic. `counts`: grow when it is stored."""
+        wall_us, monotonic_us = self.check_clocks()
+        index, payload = self._classify(topic), body.attributes.encode()
+        of, boot = arrival_of(0, topic, payload), self._parts.clocks.boot
+        pending = PendingRecord(index, body, _within_wire(wall_us), monotonic_us, boot, of, 0, topic, payload)
+        self._keep_waiting([*self._waiting, pending._replace(counts=counts)])
+        self._group.add(now_s, len(payload), urgent=self._urgent[index])
 
     def _count_left_out(self, parsed: Parsed) -> None:
         for name in parsed.unknown:

@@ -109,6 +109,9 @@ class Buffer:
         came = [pending.arrival for pending in waiting if pending.arrival.mid and not pending.continues]
         with self._transaction() as changes:
             changes.counts["unencodable"] += new.unencodable
+            for pending in waiting:
+                if pending.counts:
+                    changes.counts.update(pending.counts)
             for place, batch in enumerate(new.batches):
                 # The first row remembers the arrivals of all, in the order in which they came.
                 insert_batch(database.writer, batch, waiting[0].boot, pack_arrivals(came) if place == 0 else None)

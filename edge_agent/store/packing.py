@@ -7,11 +7,12 @@ A dead letter is kept with its bytes for whoever has to find out why, up to a bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -33,11 +34,14 @@ MAX_KEPT_BYTES = 1 << 20
 """Of one payload; `bytes` says how long it was."""
 
 
+_NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
 class PendingRecord(NamedTuple):
     """A record before its commit gives it an id.
 
     `topic`, `payload`: what it came as, should its body not be writable. `continues`: it is of the same message as the
-    record before it, which is committed with it.
+    record before it, which is committed with it. `counts`: counters that grow by so much when it is stored.
     """
 
     class_index: int
@@ -50,6 +54,7 @@ class PendingRecord(NamedTuple):
     topic: str = ""
     payload: bytes = b""
     continues: bool = False
+    counts: Mapping[str, int] = _NO_COUNTS
 
 
 class DeadLetter(NamedTuple):

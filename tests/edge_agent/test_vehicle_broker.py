@@ -1,5 +1,7 @@
 """The vehicle's own broker: how it is set up, and what is seen of what it lost."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +9,11 @@ from typer.testing import CliRunner
 
 from edge_agent.cli import app
 from edge_agent.config import IntakeSettings
+from edge_agent.store.database import BufferCounters
 from edge_agent.vehicle_broker import (
+    DECLARED_EVERY_S,
     DROPPED,
+    DROPPED_TOPIC,
     FORGOT,
     KEEPS,
     SHOWN_S,
@@ -16,7 +21,9 @@ from edge_agent.vehicle_broker import (
     broker_conf,
     broker_conf_faults,
 )
-from tests.edge_agent.makers import MINIMAL_FILE
+from telemetry import Event
+from tests.edge_agent.intake_parts import IntakeHarness
+from tests.edge_agent.makers import MINIMAL_FILE, WALL_MS
 
 RIGHT = [*broker_conf(IntakeSettings())]
 
@@ -75,11 +82,11 @@ def test_the_commands_print_and_check(tmp_path):
 
 
 def test_what_was_dropped_is_a_reason_for_a_while_and_so_is_a_session_that_is_gone():
-    watch = BrokerWatch()
+    watch = BrokerWatch(BufferCounters())
     watch.on_connected(0.0, resumed=False, was_connected=False)
-    watch.on_dropped(b"0", 1.0)
+    watch.on_dropped(b"0", 1.0, WALL_MS)
     assert watch.state(1.0) == KEEPS
-    watch.on_dropped(b"2000", 10.0)
+    watch.on_dropped(b"2000", 10.0, WALL_MS)
     assert (watch.state(10.0), watch.dropped) == (DROPPED, 2000)
     assert watch.state(10.0 + SHOWN_S) == KEEPS
     watch.on_connected(700.0, resumed=True, was_connected=True)
@@ -88,16 +95,59 @@ def test_what_was_dropped_is_a_reason_for_a_while_and_so_is_a_session_that_is_go
     assert (watch.state(701.0), watch.sessions_lost) == (FORGOT, 1)
 
 
-@given(st.lists(st.integers(0, 50) | st.sampled_from([b"", b"-1", b"x", b"9" * 400])))
-def test_the_count_is_the_brokers_own_and_a_reason_only_where_it_rises(values):
-    watch, last = BrokerWatch(), 0
-    for at, value in enumerate(values, 1):
-        now_s = at * 2 * SHOWN_S
-        watch.on_dropped(value if isinstance(value, bytes) else b"%d" % value, now_s)
-        if isinstance(value, int):
-            rises = value > last or 0 < value < last
-            last = value
+@given(st.booleans(), st.lists(st.integers(0, 50) | st.sampled_from([b"", b"-1", b"x", b"9" * 400, None, True, False])))
+def test_what_the_broker_drops_is_declared_once_however_often_agent_and_broker_start(is_resumed, steps):
+    """A step: the broker's count (which begins anew with the broker), a start of the agent (None), or a declaration
+    that is stored or not."""
+    counters = BufferCounters()
+    watch = BrokerWatch(counters)
+    watch.on_connected(0.0, resumed=is_resumed, was_connected=False)
+    last, dropped, declared, now_s = None if not is_resumed else 0, 0, 0, 0.0
+    for step in steps:
+        now_s += 2 * SHOWN_S
+        rise = 0
+        if step is None:
+            watch = BrokerWatch(counters)
+            watch.on_connected(now_s, resumed=True, was_connected=True)
+            # not seen before, so all of it may have been the agent's
+            last = 0 if last is None else last
+        elif isinstance(step, bool):
+            declaration = watch.take_declaration(now_s, lambda: WALL_MS)
+            assert (declaration is not None) == (dropped > declared)
+            assert watch.take_declaration(now_s + DECLARED_EVERY_S - 1, lambda: WALL_MS) is None or not declaration
+            if declaration and step:
+                declared += json.loads(declaration[0].attributes)["messages"]
+                for name, increase in declaration[1].items():
+                    counters.add(name, increase)
         else:
-            rises = False
-        assert watch.state(now_s) == (DROPPED if rises else KEEPS)
-        assert watch.dropped == last
+            watch.on_dropped(step if isinstance(step, bytes) else b"%d" % step, now_s, WALL_MS)
+            if isinstance(step, int):
+                rise = 0 if last is None else step - last if step >= last else step
+                last, dropped = step, dropped + rise
+        assert watch.state(now_s) == (DROPPED if rise else KEEPS)
+        assert watch.dropped == (last or 0)
+    declaration = watch.take_declaration(now_s + 2 * DECLARED_EVERY_S, lambda: WALL_MS)
+    assert declared + (json.loads(declaration[0].attributes)["messages"] if declaration else 0) == dropped
+
+
+def test_a_declaration_and_that_it_was_made_are_stored_together(tmp_path):
+    harness = IntakeHarness(tmp_path)
+    watch = BrokerWatch(harness.record_intake.kept_counters)
+    watch.on_connected(0.0, resumed=True, was_connected=True)
+    watch.on_dropped(b"5", 0.0, WALL_MS)
+    declaration = watch.take_declaration(0.0, lambda: WALL_MS + 60_000)
+    assert declaration is not None
+    harness.record_intake.take_own(DROPPED_TOPIC, *declaration, now_s=0.0)
+    # until it is stored nothing is declared
+    assert BrokerWatch(harness.buffer.counters).take_declaration(0.0, lambda: WALL_MS) is not None
+    harness.commit()
+    (record,) = harness.records()
+    assert isinstance(record.body, Event)
+    assert record.body.name == "waybill.broker_dropped"
+    assert json.loads(record.body.attributes) == {"messages": 5, "since": WALL_MS}
+    again = BrokerWatch(harness.buffer.counters)
+    assert again.take_declaration(0.0, lambda: WALL_MS) is None
+    again.on_dropped(b"7", 0.0, WALL_MS)
+    more = again.take_declaration(0.0, lambda: WALL_MS)
+    assert more is not None
+    assert json.loads(more[0].attributes) == {"messages": 2, "since": WALL_MS + 60_000}

@@ -4,6 +4,7 @@ import getpass
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from deploy.local import MosquittoBroker, MosquittoSettings, free_port
 from deploy.local.mosquitto import mosquitto_program
 from edge_agent.config import AgentSettings
 from edge_agent.inspection import exported_lines
+from edge_agent.vehicle_broker import DROPPED_TOPIC
 from settings import load
 from tests.edge_agent.process import AgentProcess, VehicleSensors
 from tests.edge_agent.test_payload_variants import VARIANTS
@@ -83,13 +85,29 @@ def test_what_a_broker_with_a_small_queue_dropped_is_seen_by_the_agent_that_was_
         with running(agent):
             assert health(port)["vehicle_broker"] == "keeps"
         publish_positions(broker.port, 3000)
+        wait_until(lambda: dropped_by(broker) == 2000, 30)
         agent.log.write_text("")
         with running(agent):
             wait_until(lambda: health(port)["vehicle_broker"] == "dropped messages", 30)
             assert health(port)["healthy"] is False
             text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         (line,) = [one for one in text.splitlines() if one.startswith("waybill_agent_vehicle_broker_dropped_messages ")]
-        assert agent.status()["head"] + float(line.split()[1]) == 3000
+        assert float(line.split()[1]) == 2000
+        # what was dropped is declared to the centre, and that once, also where agent and broker start again
+        agent.log.write_text("")
+        with running(agent):
+            assert health(port)["vehicle_broker"] == "keeps"
+        broker.stop()
+        broker.start()
+        broker.wait()
+        agent.log.write_text("")
+        with running(agent):
+            wait_until(lambda: dropped_by(broker) == 0, 30)
+        assert "broker dropped" not in agent.log.read_text()
+        kinds = Counter(one["kind"] for one in exported(agent))
+        (declared,) = [one for one in exported(agent) if one["kind"] == "event"]
+        assert (kinds["position"], declared["name"]) == (1000, "waybill.broker_dropped")
+        assert json.loads(str(declared["attributes"]))["messages"] == 2000
 
 
 def test_with_the_printed_configuration_nothing_is_dropped(tmp_path):
@@ -112,6 +130,22 @@ def test_with_the_printed_configuration_nothing_is_dropped(tmp_path):
                 wait_until(lambda: agent.status()["head"] == 3000, 30)
         finally:
             broker.terminate()
+
+
+def dropped_by(broker: MosquittoBroker) -> int | None:
+    """What the broker says that it dropped, if it says it within a moment."""
+    client = VehicleSensors(broker.port).client
+    found: list[int] = []
+    client.on_message = lambda _client, _data, message: found.append(int(message.payload))
+    client.subscribe(DROPPED_TOPIC)
+    try:
+        wait_until(lambda: bool(found), 2)
+    except AssertionError:
+        return None
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    return found[0]
 
 
 def health(port: int) -> dict[str, object]:
