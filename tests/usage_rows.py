@@ -11,6 +11,7 @@ import numpy as np
 from cloud_jobs.lake.content_bytes import NUMBER_BYTES, RECORD_BYTES
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS
+from cloud_jobs.lake.vehicle_counters import ODOMETER
 from cloud_jobs.usage.basis import row_digest
 from cloud_jobs.usage.metering import MeterRules, meter
 from cloud_jobs.usage.reading import NOT_RAW, Arrays, reason_number
@@ -85,7 +86,9 @@ def record_arrays(rows: Sequence[Mapping[str, Any]], names: Sequence[TenantDevic
         "is_position": np.array([kind == "position" for kind in kinds], np.bool_),
         "is_event": np.array([kind == "event" for kind in kinds], np.bool_),
         "is_readable": np.array([kind in {"position", "event", "signal"} for kind in kinds], np.bool_),
+        "is_odometer": np.array([row.get("name") == ODOMETER for row in ordered], np.bool_),
         "reason": np.array([_reason(row) for row in ordered], np.int8),
+        "counter": np.array([row.get("counter", 0) for row in ordered], np.int64),
         "epoch": np.array([row.get("epoch", 7) for row in ordered], np.int64),
         "seq": np.array([row["seq"] for row in ordered], np.int64),
         "content_bytes": np.array([row.get("content_bytes", usual) for row in ordered], np.int32),

@@ -165,6 +165,7 @@ def _rows(first: int, devices: int, each: int, day: datetime) -> pa.Table:
         **quantities(random, zone, whole),
         **_observed(whole),
         "unreadable": pa.array(np.full(count, ""), mask=~whole),
+        "counters": pa.array(np.full(count, ""), mask=~whole),
         "seq_ranges": pa.array([json.dumps({"7": [[at, at + 60]]}, separators=(",", ":")) for at in seqs.tolist()]),
         "fence_version": pa.array(["", "a" * 16, "b" * 16, ""]).take(pa.array(zone)),
         "engine_version": np.ones(count, np.int32),

@@ -144,6 +144,7 @@ USAGE = pa.schema(
         *(pa.field(name, pa.list_(pa.int64()), nullable=False) for name in QUANTITIES),
         *(pa.field(name, pa.list_(pa.int64())) for name in OBSERVED),
         pa.field("unreadable", pa.string()),
+        pa.field("counters", pa.string()),
         pa.field("seq_ranges", pa.string(), nullable=False),
         pa.field("fence_version", pa.string(), nullable=False),
         pa.field("engine_version", pa.int32(), nullable=False),
@@ -159,15 +160,14 @@ last is in force. A zone that a device left altogether gets a row of zeros.
 
 Of each quantity QUARTERS numbers, one for each quarter of the hour in order; none is null. The zone "" is outside all
 zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate. Rows
-of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, and `unreadable`: `messages` of the contract
-that could be read (positions, signals, events; `positions` of them, of which tracks take those `kept`), and JSON
-`{"kind/reason": [of each quarter, …]}` of records that are raw, the kind by their topic; "" if there are none.
-`driven_ms`: of segments that were driven. What is not known of the way: `refused` positions, `unknown_ms`,
-`unknown_mm`, and entries that are inferred, which rows of zones have too: see `cloud_jobs.usage.gaps`.
-`seq_ranges`: JSON `{"epoch": [[first, last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""`
-where there is none; `engine_version`: by which version of the engine; `digest`: of all of it: see
-`cloud_jobs.usage.basis`. `day`: the UTC day of the hour, the partition. `commit_number`: which commit of this table
-brought the row, counted from 1, as in each derived table. `computed_at`: by the clock of the run, for people.
+of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, `counters` (see `vehicle_counters`) and
+`unreadable`: `messages` that could be read (positions, signals, events; `positions` of them, of which tracks take those
+`kept`), and JSON `{"kind/reason": [of each quarter, …]}` of raw records, the kind by topic, or "". `driven_ms`: of
+segments that were driven. What is not known of the way: `refused` positions, `unknown_ms`, `unknown_mm`, and entries
+that are inferred, which rows of zones have too: see `cloud_jobs.usage.gaps`. `seq_ranges`: JSON `{"epoch": [[first,
+last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""` where there is none; `engine_version`:
+by which version of the engine; `digest`: of all of it: see `cloud_jobs.usage.basis`. `day`: the UTC day of the hour,
+the partition. `commit_number`: which commit of this table brought the row, from 1. `computed_at`: by the run's clock.
 `rules_number`: the number of the track settings and the engine version that decided the row (`applied_tracks`); a row
 that other ones would make the same says another number, and the same digest."""
 

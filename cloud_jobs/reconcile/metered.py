@@ -17,6 +17,7 @@ _RUN_USAGE: Final = "run `cloud-jobs usage`"
 _IN_NO_SUM: Final = (
     ("messages that could not be read", attrgetter("faults"), attrgetter("reasons")),
     ("unknown ways, beeline in mm", attrgetter("unknown_mm"), attrgetter("unknown")),
+    ("messages that vehicles' brokers dropped", attrgetter("dropped"), lambda _: "before the agent"),
 )
 
 

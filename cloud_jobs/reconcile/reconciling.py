@@ -102,7 +102,7 @@ def reconcile(
     for one in run_parts(count_part(lake, snapshot), [*_parts(contracts, others, hours)]):
         used.add(one)
     found += compare_usage(lake, snapshot, used, regions.records, everyone=payers is None)
-    found += compare_odometers(lake, snapshot, devices, hours)
+    found += compare_odometers(used.observed)
     found += _unbilled(lake, snapshot, used, refused, hours[1])
     register = Register(lake)
     names = {*(one.id for one in contracts), *(one.closing.key.payer for one in refused)}

@@ -193,14 +193,15 @@ def _damaged(rows: pa.Table) -> list[str]:
     """Rows that say something else than their digest."""
     found, hours = [], rows["hour"].cast(pa.int64()).to_numpy() // 3_600_000_000
     columns = [rows[name].to_pylist() for name in ("tenant", "device", "zone", "seq_ranges", "fence_version", "digest")]
-    columns += [rows[name].to_pylist() for name in ("engine_version", "unreadable")]
+    columns += [rows[name].to_pylist() for name in ("engine_version", "unreadable", "counters")]
     observed = zip(*(rows[name].to_pylist() for name in OBSERVED), strict=True)
     quantities = [rows[name].to_pylist() for name in QUANTITIES]
-    for hour, of, tenant, device, zone, seqs, fence, digest, engine, unreadable, *amounts in zip(
+    for hour, of, tenant, device, zone, seqs, fence, digest, engine, unreadable, said, *amounts in zip(
         hours.tolist(), observed, *columns, *quantities, strict=True
     ):
         rests_on = seqs, fence, engine
-        made = row_digest((tenant, device), hour, zone, amounts, rests_on, observed=of, unreadable=unreadable)
+        texts = {"unreadable": unreadable, "counters": said}
+        made = row_digest((tenant, device), hour, zone, amounts, rests_on, observed=of, **texts)
         if made != digest:
             found.append(f"{tenant}/{device} at hour {hour} since 1970 in zone {zone!r}")
     return found

@@ -14,6 +14,7 @@ from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUANTITIES, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.seq_ranges import SeqRanges
+from cloud_jobs.lake.vehicle_counters import counters_texts
 from cloud_jobs.usage.basis import NO_RECORDS, unreadable_text
 from cloud_jobs.usage.following import UsageKey
 from cloud_jobs.usage.metering import QUARTER_MS, Metered
@@ -24,7 +25,7 @@ from telemetry import IntervalSet
 
 LATE_COLUMNS: Final = ("epoch", "seq", "content_bytes")
 """What is read of a late record beside its device, its kind and its time."""
-WHOLE_COLUMNS: Final = ("seq_ranges", "events", "content_bytes", "unreadable", *OBSERVED)
+WHOLE_COLUMNS: Final = ("seq_ranges", "events", "content_bytes", "unreadable", "counters", *OBSERVED)
 """What is taken of a row in force."""
 
 
@@ -44,6 +45,7 @@ class WholeRow(NamedTuple):
     events: Sequence[int] = (0,) * QUARTERS
     content_bytes: Sequence[int] = (0,) * QUARTERS
     unreadable: str | None = None
+    counters: str | None = None
     messages: Sequence[int] | None = None
     positions: Sequence[int] | None = None
     kept: Sequence[int] | None = None
@@ -61,14 +63,15 @@ class _LateRow(NamedTuple):
     seq_ranges: str
     quantities: Mapping[str, Ints] = {}
     unreadable: str = ""
+    counters: str = ""
 
 
 def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Sequence[TenantDevice]) -> pa.Table:
     """The rows (schema METERED) that follow those in force: of the whole device with the late records' events and
     bytes, and of LATE_POSITIONS with the positions among them, whose way is not metered.
 
-    `late`: `device`, `t_ms`, `is_position`, `is_event`, `is_readable`, `reason` and LATE_COLUMNS, each record once. A
-    record that is in a row already is passed over.
+    `late`: `device`, `t_ms`, `is_position`, `is_event`, `is_readable`, `is_odometer`, `reason`, `counter` and
+    LATE_COLUMNS, each record once. A record that is in a row already is passed over.
     """
     rows: list[_LateRow] = []
     hours = late["t_ms"] // HOUR_MS
@@ -90,7 +93,8 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
         for name, column in _COUNTED_LATE.items():
             quantities[name] += np.bincount(quarter, late[column][at], QUARTERS).astype(np.int64)
         unreadable = _unreadable(whole.unreadable, quarter, late["reason"][at])
-        rows.append(_LateRow(device, hour, WHOLE_DEVICE, _joined(whole, late, at), quantities, unreadable))
+        (counters,) = counters_texts([whole.counters or ""], quarter, late["is_odometer"][at], late["counter"][at])
+        rows.append(_LateRow(device, hour, WHOLE_DEVICE, _joined(whole, late, at), quantities, unreadable, counters))
         # a segment needs the fixes around it, and those are gone
         positions = at[late["is_position"][at]]
         if len(positions):
@@ -128,5 +132,6 @@ def _as_metered(rows: Sequence[_LateRow]) -> Metered:
         quantities=amounts(QUANTITIES),
         observed=amounts(OBSERVED),
         unreadable=[row.unreadable for row in rows],
+        counters=[row.counters for row in rows],
         seq_ranges=[row.seq_ranges for row in rows],
     )

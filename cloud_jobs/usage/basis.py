@@ -2,8 +2,8 @@
 
 The digest is SHA-256 over lines of UTF-8, each with a line feed after it: tenant, device, hour (seconds since 1970),
 zone, each quantity in the order of QUANTITIES with commas between its quarters, `seq_ranges`, `fence_version`,
-`engine_version`; and where any of it is something, OBSERVED, each as a quantity, and `unreadable`. No name holds a line
-feed.
+`engine_version`; and where any of it is something, OBSERVED, each as a quantity, and `unreadable`; then `counters`, if
+there are any. No name holds a line feed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def row_digest(
     *,
     observed: Iterable[Sequence[int] | None] = (),
     unreadable: str | None = None,
+    counters: str | None = None,
 ) -> str:
     """The digest of a row. `names`: tenant and device; `hour`: since 1970; `quantities`: the quarters of each, in the
     order of QUANTITIES; `rests_on`: seq ranges, fence version and engine version; `observed`: as `quantities`, of
@@ -40,6 +41,8 @@ def row_digest(
     found = [quarters or () for quarters in observed]
     if unreadable or any(map(any, found)):
         lines += [*(",".join(map(str, quarters)) for quarters in found), unreadable or ""]
+    if counters:
+        lines.append(counters)
     return hex_digest("\n".join(lines) + "\n")
 
 

@@ -21,6 +21,7 @@ from cloud_jobs.usage.after_erasure import LATE_COLUMNS, WHOLE_COLUMNS, WholeRow
 from cloud_jobs.usage.following import Stamp, columns_in_force, position_hours, rows_to_follow, stamped, usage_in_force
 from cloud_jobs.usage.metering import MeterRules, meter
 from cloud_jobs.usage.reading import (
+    IS,
     METERED_COLUMNS,
     RECORD_ARRAYS,
     Arrays,
@@ -29,7 +30,7 @@ from cloud_jobs.usage.reading import (
     joined,
     positions,
     records,
-    with_reasons,
+    with_texts,
 )
 from cloud_jobs.usage.touched_hours import (
     HOUR_MS,
@@ -155,12 +156,12 @@ def _touched(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rul
 
 def _late_records(files: FileSystem, devices: Devices, group: DeviceGroup, late: Ints) -> Arrays:
     """The new records of hours that are never computed again."""
-    names = ("device", "t_ms", "is_position", "is_event", "is_readable", "is_raw", *LATE_COLUMNS)
+    names = ("device", "t_ms", *IS, *LATE_COLUMNS)
     wanted: dict[str, Range] = {"ingest_number": group.increment}
     found = joined((one for path in group.new for one in records(files, path, devices, LATE_COLUMNS, wanted)), names)
     mine = among(device_hours(found["device"], found["t_ms"] // HOUR_MS), late)
     found = {name: column[mine] for name, column in found.items()}
-    return with_reasons(found, files, group.new, devices, ranges=wanted, hours=late)
+    return with_texts(found, files, group.new, devices, ranges=wanted, hours=late)
 
 
 def _of_changes(files: FileSystem, devices: Devices, group: DeviceGroup, rules: Rules) -> Ints:
@@ -209,7 +210,7 @@ def group_records(
                 parts.append(one if mine.all() else {name: column[mine] for name, column in one.items()})
                 paths.append(file.path)
     found = joined(parts, (*RECORD_ARRAYS, "touched"))
-    found = with_reasons(found, files, dict.fromkeys(paths), devices, ranges=wanted, hours=touched)
+    found = with_texts(found, files, dict.fromkeys(paths), devices, ranges=wanted, hours=touched)
     if is_in_order(found["device"], found["epoch"], found["seq"]):
         return found
     order = np.lexsort((found["seq"], found["epoch"], found["device"]))

@@ -143,6 +143,7 @@ def _zeros(keys: Sequence[UsageKey], names: Sequence[TenantDevice]) -> pa.Table:
         quantities=(nothing,) * len(QUANTITIES),
         observed=(nothing,) * len(OBSERVED),
         unreadable=[""] * len(keys),
+        counters=[""] * len(keys),
         seq_ranges=[NO_RECORDS] * len(keys),
     )
     # no fence has a say in nothing: a row of zeros is the same whichever fence was there

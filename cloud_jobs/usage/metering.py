@@ -18,6 +18,7 @@ import pyarrow as pa
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE, without
+from cloud_jobs.lake.vehicle_counters import counters_texts
 from cloud_jobs.published_fences import parsed
 from cloud_jobs.usage.basis import HOUR_S, row_digest, seq_range_texts, unreadable_text
 from cloud_jobs.usage.gaps import Gaps, driven, gaps_of, inferred_entries, refused
@@ -74,6 +75,7 @@ class Metered(NamedTuple):
     quantities: tuple[Ints, ...]
     observed: tuple[Ints, ...]
     unreadable: list[str]
+    counters: list[str]
     seq_ranges: list[str]
 
     def __len__(self) -> int:
@@ -88,9 +90,11 @@ class Metered(NamedTuple):
         observed = zip(*(amounts.tolist() for amounts in self.observed), strict=True)
         fences = [versions.of(zone, hour) for zone, hour in zip(self.zone, self.hour, strict=True)]
         digests = [
-            row_digest(names[device], hour, zone, amounts, (ranges, fence, engine), observed=of, unreadable=raw)
-            for device, hour, zone, ranges, fence, of, raw, *amounts in zip(
-                *(self.device, self.hour, self.zone, self.seq_ranges, fences, observed, self.unreadable),
+            row_digest(
+                names[device], hour, zone, amounts, (ranges, fence, engine), observed=of, unreadable=raw, counters=said
+            )
+            for device, hour, zone, ranges, fence, of, raw, said, *amounts in zip(
+                *(self.device, self.hour, self.zone, self.seq_ranges, fences, observed, self.unreadable, self.counters),
                 *quarters,
                 strict=True,
             )
@@ -103,6 +107,7 @@ class Metered(NamedTuple):
             "hour": pa.array(hour * (HOUR_S * 1_000_000)).cast(METERED.field("hour").type),
             "zone": pa.array(self.zone, pa.string()),
             "unreadable": pa.array(self.unreadable, pa.string()),
+            "counters": pa.array(self.counters, pa.string()),
             "seq_ranges": pa.array(self.seq_ranges, pa.string()),
             "fence_version": pa.array(fences, pa.string()),
             "engine_version": pa.array(np.full(len(self), engine, np.int32)),
@@ -127,8 +132,8 @@ class _Share(NamedTuple):
 def meter(records: Arrays, rules: MeterRules) -> Metered:
     """Usage of the touched hours, from records with the fixes around them.
 
-    `records`: RECORD_ARRAYS, `touched` (the record's hour is asked for) and `reason` (see `with_reasons`), each
-    device's in the order of (epoch, seq).
+    `records`: RECORD_ARRAYS, `touched` (the record's hour is asked for), `reason` and `counter` (see
+    `with_texts`), each device's in the order of (epoch, seq).
     """
     place = np.flatnonzero(records["is_position"])
     track = track_of(records, place, rules.settings)
@@ -175,6 +180,7 @@ def meter(records: Arrays, rules: MeterRules) -> Metered:
             rows.counts(np.concatenate([inferred, gap[unknown.gap_of_entry]])),
         ),
         unreadable=_unreadable(len(rows.keys), record, records["reason"][own]),
+        counters=counters_texts([""] * len(rows.keys), record, records["is_odometer"][own], records["counter"][own]),
         seq_ranges=_seq_ranges(rows, shares, records),
     )
 

@@ -17,9 +17,17 @@ from cloud_jobs.lake.content_bytes import is_customer_event
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.stored_files import Range, stored_rows
+from cloud_jobs.lake.vehicle_counters import ODOMETER, dropped_messages, odometer_m
 from cloud_jobs.usage.touched_hours import HOUR_MS, among, device_hours
 from geo.spatial.ragged import Bools, Ints, run_starts
-from telemetry import NO_FAULTS, OTHER_REASON, RAW_REASONS, TOO_LARGE_EVENT, meant_contract_topic
+from telemetry import (
+    BROKER_DROPPED_EVENT,
+    NO_FAULTS,
+    OTHER_REASON,
+    RAW_REASONS,
+    TOO_LARGE_EVENT,
+    meant_contract_topic,
+)
 
 Integers = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -27,8 +35,8 @@ Arrays = dict[str, NDArray[Any]]
 PLACE: Final = ("latitude", "longitude", "accuracy_m", "speed_mps")
 METERED_COLUMNS: Final = ("epoch", "seq", "content_bytes", *PLACE)
 """What is read of a record to meter it, beside its device, its kind and its time."""
-_IS: Final = ("is_position", "is_event", "is_readable", "is_raw")
-RECORD_ARRAYS: Final = ("device", "t_ms", *_IS, *METERED_COLUMNS)
+IS: Final = ("is_position", "is_event", "is_readable", "is_raw", "is_odometer", "is_dropped")
+RECORD_ARRAYS: Final = ("device", "t_ms", *IS, *METERED_COLUMNS)
 NOT_RAW: Final = -1
 """The number of a record that is not raw."""
 _OTHER_KIND: Final = "message"
@@ -42,7 +50,7 @@ no fault is the reason alone."""
 _REASON_NUMBERS: Final = {reason: at for at, reason in enumerate(REASONS)}
 _POSITION: Final = ("position", "position")
 _OF_STREAM: Final = ("epoch", "seq")
-_RAW_ARRAYS: Final = ("device", "t_ms", *_OF_STREAM, "reason")
+_EVENT, _SIGNAL = ("event", "event"), ("signal", "signal")
 
 
 class Devices:
@@ -92,19 +100,23 @@ def records(
 ) -> Iterator[Arrays]:
     """The records of the devices in a file, of every kind, as `positions`; with whether each `is_position`, `is_event`
     (a customer's: the system's own are none), `is_readable` (a message of the contract), `is_raw` (one that could not
-    be read, or was too large).
+    be read, or was too large), `is_odometer` (a reading), `is_dropped` (the agent's, of what the broker dropped).
     """
     for arrays, found in _arrays(files, path, devices, columns, ranges, what=["kind", "name"]):
-        kind = found["kind"]
+        kind, name = found["kind"], found["name"]
         is_position, is_event = np.asarray(pc.equal(kind, "position")), is_customer_event(found)
-        is_raw = np.asarray(
-            pc.or_(pc.equal(kind, "raw"), pc.fill_null(pc.equal(found["name"], TOO_LARGE_EVENT), False))
-        )
-        is_readable = is_position | is_event | np.asarray(pc.equal(kind, "signal"))
-        yield arrays | dict(zip(_IS, (is_position, is_event, is_readable, is_raw), strict=True))
+        is_signal = np.asarray(pc.equal(kind, "signal"))
+        is_raw = np.asarray(pc.equal(kind, "raw")) | _is_named(name, TOO_LARGE_EVENT)
+        is_readable = is_position | is_event | is_signal
+        counters = is_signal & _is_named(name, ODOMETER), _is_named(name, BROKER_DROPPED_EVENT)
+        yield arrays | dict(zip(IS, (is_position, is_event, is_readable, is_raw, *counters), strict=True))
 
 
-def with_reasons(
+def _is_named(names: pa.ChunkedArray, name: str) -> Bools:
+    return np.asarray(pc.fill_null(pc.equal(names, name), False))
+
+
+def with_texts(
     found: Arrays,
     files: FileSystem,
     paths: Iterable[str],
@@ -113,19 +125,23 @@ def with_reasons(
     ranges: Mapping[str, Range],
     hours: Ints,
 ) -> Arrays:
-    """Records with `reason`: the place in REASONS of why each is raw; of those outside of the device hours, NOT_RAW.
+    """Records with `reason`, the place in REASONS of why each is raw, else NOT_RAW, and `counter`: the metres of an
+    odometer's reading, or how many messages the vehicle's broker dropped, else 0. Outside of the device hours likewise.
 
-    `hours`: in order. Texts are read where some records of them are raw, and nowhere else.
+    `hours`: in order. Texts are read where some records of them say it there, and nowhere else.
     """
-    reason = np.full(len(found["device"]), NOT_RAW, np.int16)
-    place = np.flatnonzero(found["is_raw"])
-    place = place[_is_of_hours(found, hours)[place]]
-    if len(place):
-        of = joined((one for path in paths for one in _raw_reasons(files, path, devices, ranges)), _RAW_ARRAYS)
-        mine = np.flatnonzero(_is_of_hours(of, hours))
-        assert len(mine) == len(place), "the same records, read twice"
-        reason[place[_stream_order(found, place)]] = of["reason"][mine[_stream_order(of, mine)]]
-    return found | {"reason": reason}
+    paths, count = [*paths], len(found["device"])
+    said: Arrays = {"reason": np.full(count, NOT_RAW, np.int16), "counter": np.zeros(count, np.int64)}
+    for flag, name, read in _IN_TEXTS:
+        place = np.flatnonzero(found[flag])
+        place = place[_is_of_hours(found, hours)[place]]
+        if len(place):
+            parts = (one for path in paths for one in read(files, path, devices, ranges))
+            of = joined(parts, ("device", "t_ms", *_OF_STREAM, name))
+            mine = np.flatnonzero(_is_of_hours(of, hours))
+            assert len(mine) == len(place), "the same records, read twice"
+            said[name][place[_stream_order(found, place)]] = of[name][mine[_stream_order(of, mine)]]
+    return found | said
 
 
 def _is_of_hours(rows: Arrays, hours: Ints) -> Bools:
@@ -143,10 +159,31 @@ def _raw_reasons(files: FileSystem, path: str, devices: Devices, ranges: Mapping
         topics, reasons = (found[name].to_pylist() for name in what)
         codes = [reason_number(topic or "", reason or "") for topic, reason in zip(topics, reasons, strict=True)]
         yield arrays | {"reason": np.array(codes, np.int16)}
-    large = {"kind": ("event", "event"), "name": (TOO_LARGE_EVENT, TOO_LARGE_EVENT), **ranges}
+    large = {"kind": _EVENT, "name": (TOO_LARGE_EVENT, TOO_LARGE_EVENT), **ranges}
     for arrays, found in _arrays(files, path, devices, _OF_STREAM, large, what=["text"]):
         texts = found["text"].to_pylist()
         yield arrays | {"reason": np.array([_reason_of_large(text or "") for text in texts], np.int16)}
+
+
+def _odometers(files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range]) -> Iterator[Arrays]:
+    mine = {"kind": _SIGNAL, "name": (ODOMETER, ODOMETER), **ranges}
+    for arrays, found in _arrays(files, path, devices, _OF_STREAM, mine, what=("number", "text")):
+        pairs = zip(found["number"].to_pylist(), found["text"].to_pylist(), strict=True)
+        yield arrays | {"counter": np.array([odometer_m(*pair) for pair in pairs], np.int64)}
+
+
+def _dropped(files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range]) -> Iterator[Arrays]:
+    mine = {"kind": _EVENT, "name": (BROKER_DROPPED_EVENT, BROKER_DROPPED_EVENT), **ranges}
+    for arrays, found in _arrays(files, path, devices, _OF_STREAM, mine, what=["text"]):
+        yield arrays | {"counter": np.array([dropped_messages(one) for one in found["text"].to_pylist()], np.int64)}
+
+
+_IN_TEXTS: Final = (
+    ("is_raw", "reason", _raw_reasons),
+    ("is_odometer", "counter", _odometers),
+    ("is_dropped", "counter", _dropped),
+)
+"""What texts say: of which records, as what, and how it is read."""
 
 
 @lru_cache(maxsize=1024)

@@ -74,8 +74,8 @@ def close_device(
         ClosedState | None,
         typer.Option(
             "--closes",
-            help="silent, open, which closes both, or doubts: what could not be read, and unknown ways; "
-            "what each is now, if not given.",
+            help="silent, open, which closes both, or doubts: what could not be read, what the vehicle's broker "
+            "dropped, and unknown ways; what each is now, if not given.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -191,6 +191,8 @@ def _say_closed(
     span = f"from {stamp(days.start)} to {stamp(days.end)}, {days} in {days.time_zone}"
     for name, one in found.items():
         tenant, device = name
+        for remark in one.observed.remarks:
+            typer.echo(f"{tenant}/{device}: {remark}.")
         if kinds[name] is ClosedState.DOUBTS:
             word = "are accepted" if one.accepted else "are more meanwhile than the decision accepts,"
             typer.echo(f"the doubts on {tenant}/{device} {word} {span}: {'; '.join(one.doubts)}.")

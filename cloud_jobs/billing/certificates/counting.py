@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,16 +30,19 @@ from cloud_jobs.lake.snapshot_reads import of_devices, reference_rows, usage_row
 from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.stored_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.vehicle_counters import OdometerWay
 from cloud_jobs.published_fences import parsed
 from geo.reference.fences import published_fences
 from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
+_QUARTER: Final = _HOUR / QUARTERS
 _US: Final = timedelta(microseconds=1)
 _NO_REACH: Final = Reach()
 _OF_DEVICE: Final = ("tenant", "device")
 _OF_STREAM: Final = (*_OF_DEVICE, "epoch")
+_USAGE_KEY: Final = (*_OF_DEVICE, "hour", "zone", "commit_number")
 _POSITION: Final = "position"
 _OBSERVED: Final = (*OBSERVED, "events")
 
@@ -171,28 +175,82 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
         [*hours_of],
         start,
         end - timedelta.resolution,
-        columns=(*_OF_DEVICE, "hour", "zone", "commit_number", *_OBSERVED, "unreadable"),
+        columns=(*_USAGE_KEY, *_OBSERVED, "unreadable", "counters"),
         zone=WHOLE_DEVICE,
     )
     if not rows.num_rows:
         return {}
-    device, names = _devices_of(rows)
-    limits = np.array([[(one - _EPOCH) // _US for one in hours_of[name]] for name in names], np.int64)[device]
-    hour = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
-    quarter = hour + np.arange(QUARTERS) * (_HOUR // _US // QUARTERS)
-    # a payer's time begins and ends on quarters, as local days do
-    within = (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
+    device, names, within = _quarters_within(rows, hours_of)
     sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in _OBSERVED}
     unreadable: list[Counter[str]] = [Counter() for _ in names]
     for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["unreadable"], ""), False)).tolist():
         for reason, counts in json.loads(rows["unreadable"][at].as_py()).items():
             unreadable[device[at]][reason] += sum(np.array(counts)[within[at]].tolist())
+    dropped, readings = Counter[TenantDevice](), dict[TenantDevice, list[_Reading]]()
+    for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["counters"], ""), False)).tolist():
+        said, name, hour = json.loads(rows["counters"][at].as_py()), names[device[at]], rows["hour"][at].as_py()
+        dropped[name] += sum(np.array(said.get("dropped", (0,) * QUARTERS))[within[at]].tolist())
+        for number, both in enumerate(said.get("odometer_m", ())):
+            if both and within[at][number]:
+                readings.setdefault(name, []).append(_Reading(hour.astimezone(UTC) + number * _QUARTER, *both))
+    ways = _odometer_ways(lake, snapshot, readings)
     return {
         name: Observed(
-            **{of: int(one[at]) for of, one in sums.items()}, unreadable=tuple(sorted((+unreadable[at]).items()))
+            **{of: int(one[at]) for of, one in sums.items()},
+            unreadable=tuple(sorted((+unreadable[at]).items())),
+            dropped=dropped[name],
+            odometer=ways.get(name),
         )
         for at, name in enumerate(names)
     }
+
+
+class _Reading(NamedTuple):
+    """Of a quarter that begins at a moment the least and the greatest reading of an odometer."""
+
+    begin: datetime
+    low_m: int
+    high_m: int
+
+
+def _odometer_ways(
+    lake: Lake, snapshot: LakeState, readings: Mapping[TenantDevice, list[_Reading]]
+) -> dict[TenantDevice, OdometerWay]:
+    """Of the devices that have two readings, and whose odometer never went back."""
+    spans = dict[TenantDevice, tuple[_Reading, _Reading]]()
+    for name, found in readings.items():
+        found.sort()
+        first, last = found[0], found[-1]
+        are_two = (first.begin, first.low_m) != (last.begin, last.high_m)
+        if are_two and all(before.high_m <= after.low_m for before, after in pairwise(found)):
+            spans[name] = first, last
+    if not spans:
+        return {}
+    around = {name: (first.begin, last.begin + _QUARTER) for name, (first, last) in spans.items()}
+    start, end = _around(around)
+    columns = (*_USAGE_KEY, "distance_mm")
+    rows = usage_rows(lake, snapshot, [*spans], start, end - timedelta.resolution, columns=columns)
+    device, names, most = _quarters_within(rows, around)
+    between = {name: (begin + _QUARTER, end - _QUARTER) for name, (begin, end) in around.items()}
+    _, _, least = _quarters_within(rows, between)
+    ways = [_sums(rows["distance_mm"], within, device, len(names)).tolist() for within in (least, most)]
+    return {
+        name: OdometerWay(*around[name], spans[name][1].high_m - spans[name][0].low_m, *both)
+        for name, *both in zip(names, *ways, strict=True)
+    }
+
+
+def _quarters_within(
+    rows: pa.Table, hours_of: HoursOf
+) -> tuple[NDArray[np.int64], list[TenantDevice], NDArray[np.bool_]]:
+    """Of each row the place of its device among those that there are, and which of its quarters are in its time."""
+    device, names = _devices_of(rows)
+    limits = np.array([[(one - _EPOCH) // _US for one in hours_of[name]] for name in names], np.int64)
+    limits = limits.reshape(-1, 2)[device]
+    hour = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
+    quarter = hour + np.arange(QUARTERS) * (_QUARTER // _US)
+    # a payer's time begins and ends on quarters, as local days do
+    return device, names, (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
 
 
 def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:

@@ -8,10 +8,13 @@ made: what is more than that is a doubt again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.contracts import DoubtBounds
+from cloud_jobs.lake.vehicle_counters import OdometerWay
 from telemetry import NO_FAULTS
+
+_DROPPED: Final = "messages dropped by the vehicle's broker before the agent"
 
 
 class Observed(NamedTuple):
@@ -21,7 +24,8 @@ class Observed(NamedTuple):
     that tracks take; `refused`: those that they do not take, and that may hide a way. `driven_ms`: of segments that
     were driven. `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`:
     what must have happened in them. `far_off`: records of a clock far off, which usage has in no hour, that came since
-    the period began. `unreadable`: messages that are carried raw, by kind and reason, sorted.
+    the period began. `unreadable`: messages that are carried raw, by kind and reason, sorted. `dropped`: messages that
+    the vehicle's broker dropped, as the agent saw. `odometer`: of a device that sends two readings.
     """
 
     messages: int = 0
@@ -35,6 +39,8 @@ class Observed(NamedTuple):
     events: int = 0
     far_off: int = 0
     unreadable: tuple[tuple[str, int], ...] = ()
+    dropped: int = 0
+    odometer: OdometerWay | None = None
 
     @property
     def faults(self) -> int:
@@ -50,14 +56,20 @@ class Observed(NamedTuple):
     def amounts(self) -> dict[str, int]:
         """What a decision accepts: it covers what is in none of these more than it was then."""
         raw = sum(count for _, count in self.unreadable)
-        unknown = {
-            name: getattr(self, name) for name in ("far_off", "refused", "unknown_ms", "unknown_mm", "inferred_entries")
-        }
+        names = ("far_off", "refused", "unknown_ms", "unknown_mm", "inferred_entries", "dropped")
+        unknown = {name: getattr(self, name) for name in names}
         return {"unreadable": self.faults, "raw_alone": 0 if self.positions else raw, **unknown}
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        return self._asdict() | {"unreadable": dict(self.unreadable)}
+        way = None if self.odometer is None else self.odometer.document()
+        return self._asdict() | {"unreadable": dict(self.unreadable), "odometer": way, "remarks": [*self.remarks]}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else is to be said beside the state of a device, in words."""
+        lost = f"{self.dropped:,} {_DROPPED}" if self.dropped else ""
+        return tuple(filter(None, (lost, "" if self.odometer is None else str(self.odometer))))
 
     @property
     def unknown(self) -> str:
@@ -82,6 +94,9 @@ class Observed(NamedTuple):
         if self.far_off * 100 > bounds.unreadable_percent * total:
             share = f"{self.far_off * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"
             found.append(f"{self.far_off:,} of {total:,} messages are of no time, as the clock was far off ({share})")
+        if self.dropped * 100 > bounds.unreadable_percent * (total + self.dropped):
+            share = f"{self.dropped * 100 / (total + self.dropped):.2f} %, {bounds.unreadable_percent:f} % are accepted"
+            found.append(f"{self.dropped:,} {_DROPPED} ({share})")
         if self.refused * 100 > bounds.refused_percent * self.positions:
             share = f"{self.refused * 100 / self.positions:.2f} %, {bounds.refused_percent:f} % are accepted"
             found.append(f"{self.refused:,} of {self.positions:,} positions are of no use to any track ({share})")

@@ -130,6 +130,7 @@ def _noticed(
         unreadable=sum(one.observed.faults for one in certificates),
         unknown_mm=sum(one.observed.unknown_mm for one in certificates),
         inferred=inferred,
+        dropped=sum(one.observed.dropped for one in certificates),
         doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
     )
 

@@ -19,7 +19,7 @@ class Noticed(NamedTuple):
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
     agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read;
     `unknown_mm`: the beeline of gaps, and the entries `inferred` in them that are not charged; `doubtful`: what of a
-    device is beyond the bounds, in words."""
+    device is beyond the bounds, in words; `dropped`: messages that vehicles' brokers dropped before their agents."""
 
     conflicts: int = 0
     far_off: int = 0
@@ -32,6 +32,7 @@ class Noticed(NamedTuple):
     unknown_mm: int = 0
     inferred: int = 0
     doubtful: tuple[str, ...] = ()
+    dropped: int = 0
 
     @classmethod
     def of(cls, text: str) -> Noticed:
@@ -43,11 +44,16 @@ class Noticed(NamedTuple):
     @property
     def unknown(self) -> str:
         """What stands on no line, as it is not known which way devices went; "": nothing."""
-        if not self.unknown_mm:
-            return ""
-        made = f", inferred entries: {self.inferred:,}" if self.inferred else ""
-        beeline = f"{self.unknown_mm / 1_000_000:.2f} km of beeline"
-        return f"not billed, as the way between positions is unknown: {beeline}{made}"
+        found = []
+        if self.unknown_mm:
+            made = f", inferred entries: {self.inferred:,}" if self.inferred else ""
+            beeline = f"{self.unknown_mm / 1_000_000:.2f} km of beeline"
+            found.append(f"not billed, as the way between positions is unknown: {beeline}{made}")
+        if self.dropped:
+            found.append(
+                f"not billed, as the vehicles' brokers dropped them before the agents: {self.dropped:,} messages"
+            )
+        return "; ".join(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "unreadable": noticed.unreadable,
         "unknown_mm": noticed.unknown_mm,
         "inferred": noticed.inferred,
+        "dropped": noticed.dropped,
         "doubtful": [*noticed.doubtful],
         "decisions": [*noticed.decisions],
         "refused_fences": [*noticed.refused_fences],

@@ -324,7 +324,7 @@ def test_the_digest_of_each_row_is_that_of_what_it_says(lake: Lake) -> None:
         rests_on = row["seq_ranges"], row["fence_version"], row["engine_version"]
         names, hour = (row["tenant"], row["device"]), round(row["hour"].timestamp()) // 3600
         amounts, observed = ([row[name] for name in of] for of in (QUANTITIES, OBSERVED))
-        said = {"observed": observed, "unreadable": row["unreadable"]}
+        said = {"observed": observed, **{name: row[name] for name in ("unreadable", "counters")}}
         assert row["digest"] == row_digest(names, hour, row["zone"], amounts, rests_on, **said)
 
 

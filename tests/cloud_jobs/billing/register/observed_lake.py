@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner, Result
 
-from edge_agent.intake.parse import parse_message
-from telemetry import Batch, Record, encode
+from edge_agent.intake.parse import Parsed, parse_message
+from telemetry import Batch, Event, Record, encode
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.billing.register.metered_lake import meter, publish, state
@@ -25,10 +25,10 @@ EAST = 1 / 500
 
 
 class Said(NamedTuple):
-    """A message of a vehicle, `minute` after TEN: when the agent took it in."""
+    """A message of a vehicle, `minute` after TEN: when the agent took it in; or an event of the agent's own."""
 
     minute: float
-    payload: bytes
+    payload: bytes | Event
     topic: str = "vehicle/position"
 
     @property
@@ -71,7 +71,7 @@ def take(billed: BilledLake, said: Iterable[Said], name: str = "van", *, first: 
     """One commit of the ingest: what an agent makes of the messages, and that there is no more; then one run of usage.
 
     Returns the seq of the next record."""
-    parsed = [(one, record) for one in said for record in parse_message(one.topic, one.payload)]
+    parsed = [(one, record) for one in said for record in _read(one)]
     records = tuple(
         Record(seq, record.device_time_us or round(one.moment.timestamp() * 1_000_000), record.body)
         for seq, (one, record) in enumerate(parsed, first)
@@ -81,6 +81,12 @@ def take(billed: BilledLake, said: Iterable[Said], name: str = "van", *, first: 
     state(billed.lake, name, count=head)
     meter(billed)
     return head + 1
+
+
+def _read(said: Said) -> Sequence[Parsed]:
+    if isinstance(said.payload, Event):
+        return [Parsed(said.payload, None, "", b"")]
+    return parse_message(said.topic, said.payload)
 
 
 def run(billed: BilledLake, command: str, *words: str) -> Result:

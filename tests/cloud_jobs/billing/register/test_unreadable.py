@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +19,9 @@ from cloud_jobs.billing.certificates import Observed, certificates_from
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.lake.vehicle_counters import counters_texts
 from cloud_jobs.usage.reading import REASONS
-from telemetry import NO_FAULTS
+from telemetry import NO_FAULTS, Event
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake
 from tests.cloud_jobs.billing.register.observed_lake import (
     TEN,
@@ -197,8 +199,79 @@ def test_a_drive_at_another_time_is_final_for_nobody(billed: BilledLake, clock_m
 
 
 def _at(said: Said, clock_ms: Callable[[int], int]) -> Said:
+    assert isinstance(said.payload, bytes)
     members = json.loads(said.payload)
     return said._replace(payload=json.dumps({**members, "time": clock_ms(members["time"])}).encode())
+
+
+def dropped(minute: float, messages: int) -> Said:
+    about = json.dumps({"messages": messages, "since": None})
+    return Said(minute, Event(name="waybill.broker_dropped", attributes=about))
+
+
+def test_what_the_vehicles_broker_dropped_is_said_beside_complete_and_beyond_the_bound_it_is_a_doubt(
+    billed: BilledLake,
+) -> None:
+    first = take(billed, [*drive(range(200)), dropped(199.5, 2)])
+    said, found = certificate(billed), close(billed)
+    assert (found["outcome"], found["dropped"], said["state"]) == ("final", 2, "complete")
+    assert said["remarks"] == ["2 messages dropped by the vehicle's broker before the agent"]
+    assert (
+        "brokers dropped them before the agents: 2 messages"
+        in run(billed, "bill", "close", "--period", "2026-01").stdout
+    )
+    first = take(billed, [dropped(210, 1)], first=first)
+    words = "3 messages dropped by the vehicle's broker before the agent"
+    assert close(billed)["reasons"] == [f"acme/van: {words} (1.48 %, 1 % are accepted)"]
+    # it is the system's, and no event that anybody pays for
+    assert (certificate(billed)["events"], certificate(billed)["messages"]) == (0, 200)
+    _, comparisons = compared(billed)
+    assert ("acme/van", 3) in [(one["place"], one["found"]) for one in comparisons if "brokers dropped" in one["name"]]
+    made = accept(billed, "--closes", "doubts")
+    assert made.exit_code == 0, made.output
+    assert words in " ".join(made.stdout.split())
+    assert close(billed)["outcome"] == "final"
+    take(billed, [dropped(220, 1)], first=first)
+    assert close(billed)["outcome"] == "provisional"
+
+
+def reading(minute: float, value: object) -> Said:
+    time_ms = round((TEN + timedelta(minutes=minute)).timestamp() * 1000)
+    payload = json.dumps({"time": time_ms, "path": "Vehicle.TraveledDistance", "value": value}).encode()
+    return Said(minute, payload, "vehicle/signal")
+
+
+def test_the_certificate_shows_the_odometer_beside_the_metered_way_of_the_same_time(billed: BilledLake) -> None:
+    first = take(billed, [*drive(range(61)), reading(7, 1_000.0)])
+    # one reading says nothing of a way
+    assert certificate(billed)["odometer"] is None
+    # from 10:07 to 10:52 the way is 10.02 km, of which 6.68 are of the two quarters between
+    first = take(billed, [reading(20, 0), reading(40, "1007.3 km"), reading(52, 1_010.02)], first=first)
+    said = certificate(billed)
+    shown = {"start": "2026-01-05T10:00:00Z", "end": "2026-01-05T11:00:00Z", "driven_m": 10_020}
+    assert {name: said["odometer"][name] for name in shown} == shown
+    least, most = said["odometer"]["percent"]
+    assert least < 0 < most
+    assert said["remarks"] == [
+        f"6.7 km to 13.1 km are metered of 10.0 km by its odometer, {least:+.1f} % to {most:+.1f} %"
+    ]
+    assert certificate(billed, "2026-01-06")["odometer"] is None
+    # what went back says nothing either
+    take(billed, [reading(58, 900.0)], first=first)
+    assert certificate(billed)["odometer"] is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.booleans(), st.integers(0, 9))), st.data())
+def test_what_counters_say_is_the_same_in_any_order_and_in_any_parts(
+    said: list[tuple[int, bool, int]], data: st.DataObject
+) -> None:
+    def added(before: list[str], some: list[tuple[int, bool, int]]) -> list[str]:
+        slot, is_odometer, value = (np.array([one[at] for one in some], np.int64) for at in range(3))
+        return counters_texts(before, slot, is_odometer == 1, value)
+
+    shuffled = data.draw(st.permutations(said))
+    cut = data.draw(st.integers(0, len(said)))
+    assert added(added(["", ""], shuffled[:cut]), shuffled[cut:]) == added(["", ""], said)
 
 
 def test_a_period_counts_the_quarters_of_its_own_days(billed: BilledLake) -> None:
