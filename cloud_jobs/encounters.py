@@ -33,7 +33,7 @@ MAX_DISTANCE_M: Final = 100_000.0
 EncounterBuffer = Annotated[
     float,
     typer.Option(
-        min=0.0, max=1_000.0, callback=finite, help="Devices part this much beyond the distance (metres; standstill)"
+        min=0.0, max=1_000.0, callback=finite, help="Devices part twice this beyond the distance (metres; standstill)"
     ),
 ]
 

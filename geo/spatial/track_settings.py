@@ -24,7 +24,7 @@ class TrackSettings(Settings):
     `rule`: `standstill` takes the noise of receivers out of the places, `every_fix` takes each place as it is reported.
     `accuracy_not_said_m`: what is assumed of a fix that does not state its accuracy. `buffer_m`: by the rule
     `standstill` an entry or a crossing counts only if the vehicle then gets so far from the border, or as far as its
-    places are accurate, or stays; and two that met part only so much beyond the distance.
+    places are accurate, or stays; and two that met part only twice as far beyond the distance.
     """
 
     rule: TrackRule = "standstill"
@@ -54,8 +54,11 @@ class TrackSettings(Settings):
         return verdict + self._cleaning_ms(1, CHARGE_AHEAD_MS)
 
     def apart_m(self, within_m: float) -> float:
-        """How far from each other two are that met within a distance, and have parted: an encounter is over then."""
-        return within_m + (self.buffer_m if self.rule == "standstill" else 0.0)
+        """How far from each other two are that met within a distance, and have parted: an encounter is over then.
+
+        Twice the buffer beyond it: both places are noisy.
+        """
+        return within_m + (2.0 * self.buffer_m if self.rule == "standstill" else 0.0)
 
     def _cleaning_ms(self, gaps: int, charge_ms: int) -> int:
         if self.rule == "every_fix":

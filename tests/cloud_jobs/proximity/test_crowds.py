@@ -25,6 +25,7 @@ from cloud_jobs.proximity.crowds import (
 )
 from cloud_jobs.proximity.meeting import COLUMNS, PIECES, parts_of
 from cloud_jobs.proximity.slices import MINUTE_MS, SLICE_MINUTES
+from geo.spatial import TrackSettings
 from geo.spatial.geodesic import distance_m
 from telemetry.record import DEVICE_PATTERN
 from tests.cloud_jobs.proximity.centre import ProximityCentre, ProximityFix, in_crowds
@@ -89,7 +90,7 @@ def test_who_drives_through_a_crowd_is_in_it_for_that_minute_and_meets_nobody_el
 
 
 def test_who_is_in_no_crowd_meets_those_in_one_that_are_near_it() -> None:
-    centre = ProximityCentre(distance_m=50.0, crowd_devices=5)
+    centre = ProximityCentre(distance_m=50.0, crowd_devices=5, tracks=TrackSettings(buffer_m=0.0))
     # the last of the yard stands 70 m north of the others, and someone beside it whom they are too far from
     yard = [*YARD[:5], (50.00063, 8.0)]
     stands = [fix for at, place in enumerate(yard) for fix in parked(f"d{at}", place, range(11))]

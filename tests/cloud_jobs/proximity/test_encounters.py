@@ -94,10 +94,10 @@ def parked_beside(apart_m: float, hours: float, receiver: Receiver, seed: int = 
     ]
 
 
-@pytest.mark.parametrize(("every_s", "memory_s"), [(30.0, 0.0), (60.0, 30.0)])
-def test_two_that_are_parked_at_the_distance_meet_once_a_day(every_s: float, memory_s: float) -> None:
-    """48 m apart, with four metres of noise; hour by hour, in no order."""
-    fixes = parked_beside(48.0, 23.9, Receiver(every_s, 4.0, memory_s))
+@pytest.mark.parametrize(("apart_m", "memory_s"), [(48.0, 0.0), (48.0, 30.0), (52.0, 300.0)])
+def test_two_that_are_parked_at_the_distance_meet_once_a_day(apart_m: float, memory_s: float) -> None:
+    """With four metres of noise; hour by hour, in no order."""
+    fixes = parked_beside(apart_m, 23.9, Receiver(60.0, 4.0, memory_s))
     centre, exact = ProximityCentre(50.0), ProximityCentre(50.0, tracks=TrackSettings.every_fix())
     exact.take(fixes)
     for hour in (at * 7 % 24 for at in range(24)):
