@@ -1,5 +1,6 @@
 """Documents: an invoice, credit note or debit note as canonical JSON, and the forms that are made of that alone."""
 
+from cloud_jobs.billing.documents.annex import unknown_way
 from cloud_jobs.billing.documents.canonical import Document, canonical_bytes, head, read_document
 from cloud_jobs.billing.documents.checks import check_taxes
 from cloud_jobs.billing.documents.document import document, document_body, document_head
@@ -48,5 +49,6 @@ __all__ = [
     "to_focus",
     "to_pdf",
     "to_ubl",
+    "unknown_way",
     "write_documents",
 ]

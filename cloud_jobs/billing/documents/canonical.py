@@ -15,8 +15,8 @@ Document = dict[str, Any]
 list of its entries."""
 
 FORMAT: Final = 1
-BODY: Final = frozenset({"annex", "lines", "subtotals"})
-"""What is made of the charges alone, whatever number and dates the document gets."""
+BODY: Final = frozenset({"annex", "lines", "subtotals", "unknown_ways"})
+"""What is made of the charges and certificates alone, whatever number and dates the document gets."""
 _DIGEST: Final = "digest"
 _BODY_DIGEST: Final = "body_digest"
 _AT_ONCE: Final = 200

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 from cloud_jobs.billing.currency import amount_text
+from cloud_jobs.billing.documents.annex import UNKNOWN
 from cloud_jobs.billing.documents.canonical import Document
 from cloud_jobs.billing.documents.errors import NotIssued
 from cloud_jobs.billing.documents.facts import DocumentType
@@ -20,7 +22,7 @@ from cloud_jobs.result_file import spreadsheet_text
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
     "window", "price", "quantity", "unit", "quantity_base", "base_unit", "free_base", "posted_amount", "currency",
-    "metered_rows", "first_hour", "last_hour", "metered_digest",
+    "metered_rows", "first_hour", "last_hour", "metered_digest", *UNKNOWN,
 )  # fmt: skip
 
 FOCUS_COLUMNS: Final = (
@@ -42,14 +44,15 @@ _CATEGORY: Final = {
 _SERVICE: Final = "Vehicle telematics"
 _SERVICE_CATEGORY: Final = "Internet of Things"
 _NUMERIC: Final = frozenset({
-    "quantity", "quantity_base", "free_base", "posted_amount",
+    "quantity", "quantity_base", "free_base", "posted_amount", *UNKNOWN,
     "BilledCost", "ConsumedQuantity", "ContractedCost", "EffectiveCost", "ListCost", "PricingQuantity",
 })  # fmt: skip
 
 
 def to_csv(document: Document) -> Iterator[bytes]:
-    """Line by line: one row for each entry of the annex, with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
-    return _written(COLUMNS, _rows(document))
+    """Line by line: one row for each entry of the annex, and behind them one, without an amount, for each device whose
+    way is unknown in part; with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
+    return _written(COLUMNS, chain(_rows(document), _unknown_rows(document)))
 
 
 def to_focus(document: Document) -> Iterator[bytes]:
@@ -103,6 +106,11 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
             "last_hour": metered.get("last_hour"),
             "metered_digest": metered.get("digest"),
         }
+
+
+def _unknown_rows(document: Document) -> Iterator[dict[str, Any]]:
+    of = {name: document[name] for name in ("invoice_number", "invoice_type_code")}
+    return ({**of, **one, "kind": "unknown_way"} for one in document["unknown_ways"])
 
 
 def _quantities(line: Document, quantity: int) -> dict[str, Any]:

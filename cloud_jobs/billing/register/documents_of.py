@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
+import pyarrow.compute as pc
+
 from cloud_jobs.billing.billing_period import days_text
-from cloud_jobs.billing.documents import Document, MissingFact, canonical_bytes, check_taxes, document_body, head
+from cloud_jobs.billing.documents import (
+    Document,
+    MissingFact,
+    canonical_bytes,
+    check_taxes,
+    document_body,
+    head,
+    unknown_way,
+)
 from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, change_in_parts, taken_back
 from cloud_jobs.billing.register.closing import Closing, Days, RegisterKey
 from cloud_jobs.billing.register.document_heads import closing_head
@@ -71,8 +83,18 @@ class DocumentMaker:
         document can be made of."""
         basis, parties = _terms(closing, before)
         parts = self.parts(before, closing)
-        body = document_body(parts, kind=entry.type, buyer=parties.buyer, names=parties.names)
+        # a note says what changes of the charges alone
+        unknown = [] if closing is None or before is not None else self._unknown_ways(closing)
+        body = document_body(parts, kind=entry.type, buyer=parties.buyer, names=parties.names, unknown_ways=unknown)
         return {**_head(entry, basis, parties, [one.owed for one in parts], body.digest), **body.parts}
+
+    def _unknown_ways(self, closing: Closing) -> list[Document]:
+        rows = self._register.certificates_of([closing])
+        mine = pc.and_(pc.equal(rows["payer"], closing.key.payer), pc.equal(rows["run"], closing.run))
+        # the same row twice is one certificate
+        found = map(json.loads, {*rows.filter(mine)["certificate"].to_pylist()})
+        ways = [unknown_way(one) for one in found if one["unknown_mm"]]
+        return sorted(ways, key=itemgetter("tenant", "device"))
 
     def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Sealed:
         """What the register keeps of the document of an entry. Of an invoice the closing alone is looked at: it has
