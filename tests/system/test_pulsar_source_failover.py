@@ -20,7 +20,8 @@ from tests.cloud_jobs.pulsar_source.world import (
     stream,
 )
 
-pytestmark = pytest.mark.system
+# minutes of two clusters; the state machine of the source is led through the same losses in every run
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 TOPOLOGY = """
 centre = "hq"
@@ -84,7 +85,6 @@ def frozen(server: PulsarCluster) -> Callable[[], None]:
     return process.resume
 
 
-@pytest.mark.nightly  # four minutes; what was planned when the cluster died stays in every run, below
 @pytest.mark.parametrize("lost", [killed, frozen])
 def test_a_running_query_goes_on_at_dr_and_comes_back_to_hq_without_a_gap(
     stack: LocalStack,
