@@ -255,6 +255,7 @@ def read_fix_file(path: Path) -> FixFile:
             read = read_fixes(bounded_lines(file))
         except FixError as error:
             raise FixError(f"{path}: {error}") from None
+    print_problems(path, read.notices)
     print_problems(path, read.faults)
     if read.fault_count > len(read.faults):
         print_problems(path, [f"and {read.fault_count - len(read.faults)} more malformed rows"])

@@ -23,7 +23,7 @@ ODOMETER: Final = "Vehicle.TraveledDistance"
 NO_READING: Final = 0
 """An odometer of 0 is one that is not known yet."""
 _KILOMETRES: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{0,9})?)\s*(?:km)?\s*")
-_MOST_KM: Final = 1e9
+_MOST_KM: Final = 1e7  # no vehicle drives so far; the mark of J1939 for *not available* is beyond
 _MOST_DROPPED: Final = 10**12
 _MM_IN_KM: Final = 1_000_000
 

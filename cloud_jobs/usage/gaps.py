@@ -2,9 +2,9 @@
 
 A gap counts if its beeline is longer than what noise explains: who stood for a night was at the same place before and
 after it. It is of the quarter of the fix that ends it, as a segment is. Its time counts as far as the beeline takes at
-SLOW_MPS: for the rest the vehicle may have stood. What tracks refuse ends no gap. In another zone at its end than at
-its beginning it must have entered that one. A gate it may have gone around, so no crossing is sure, however its beeline
-lies.
+SLOW_MPS: for the rest the vehicle may have stood. What tracks refuse ends no gap. Surely in another zone at its end
+than at its beginning, it must have entered that one. A gate it may have gone around, so no crossing is sure, however
+its beeline lies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cloud_jobs.usage.touched_hours import HOUR_MS, MOST_HOURS
-from geo.spatial import OUTSIDE, Fixes, Tracks, Verdict, ZoneSet
+from geo.spatial import OUTSIDE, Fixes, Tracks, TrackSettings, Verdict, ZoneSet, is_sure
 from geo.spatial.geodesic import distance_m, unwrapped_end
 from geo.spatial.ragged import Bools, Floats, Ints
 
@@ -56,11 +56,18 @@ def gaps_of(tracks: Tracks, reported: Fixes, ends: Bools) -> Gaps:
     return Gaps(begin, end, metres, np.minimum(spent, metres * (1000.0 / SLOW_MPS)))
 
 
-def inferred_entries(reported: Fixes, gaps: Gaps, zones: ZoneSet) -> tuple[Ints, Ints]:
-    """The entries that must have happened in gaps: at which place among those, and the zone, by its name's number."""
+def inferred_entries(reported: Fixes, gaps: Gaps, zones: ZoneSet, settings: TrackSettings) -> tuple[Ints, Ints]:
+    """The entries that must have happened in gaps: at which place among those, and the zone, by its name's number.
+
+    Both ends must be sure of their side of the border of the zone that is left and of the one that is entered: who
+    parks beside a border enters nothing, and what the track behind the gap enters is not entered twice.
+    """
     ends = gaps.begin, gaps.end
     before, after = (zones.zone_at(reported.lon[at], reported.lat[at], reported.t_ms[at]) for at in ends)
     entered = np.flatnonzero((after != OUTSIDE) & (after != before))
+    for at in ends:
+        for zone in (after, before):
+            entered = entered[is_sure(reported, at[entered], zones, zone[entered], settings)]
     return entered, after[entered]
 
 

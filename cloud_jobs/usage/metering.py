@@ -202,7 +202,7 @@ class _Unknown(NamedTuple):
         touched = records["touched"][place]
         reported = fixes_of(records, place)
         gaps = gaps_of(track, reported, touched)
-        entry, zone = inferred_entries(reported, gaps, rules.zones)
+        entry, zone = inferred_entries(reported, gaps, rules.zones, rules.settings)
         hidden = refused(track, reported, rules.settings.max_gap_s)
         end, driven_ms = driven(track)
         end, driven_ms = end[touched[end]], driven_ms[touched[end]]

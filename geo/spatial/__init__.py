@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geo.spatial.activity import ALWAYS, Activity
-    from geo.spatial.charges import charged_crossings, charged_entries
+    from geo.spatial.charges import charged_crossings, charged_entries, is_sure
     from geo.spatial.encounters import Encounters, find_encounters
     from geo.spatial.engine_version import ENGINE_VERSION
     from geo.spatial.errors import FenceError, FixError, SpatialError, TooManyEncounters
@@ -91,6 +91,7 @@ __all__ = [
     "identified",
     "in_force",
     "is_identified_by",
+    "is_sure",
     "new_revisions",
     "ordinals",
     "pieces_by_fence",
@@ -101,7 +102,7 @@ __all__ = [
 
 _MODULES = {
     "activity": ("ALWAYS", "Activity"),
-    "charges": ("charged_crossings", "charged_entries"),
+    "charges": ("charged_crossings", "charged_entries", "is_sure"),
     "encounters": ("Encounters", "find_encounters"),
     "engine_version": ("ENGINE_VERSION",),
     "errors": ("FenceError", "FixError", "SpatialError", "TooManyEncounters"),

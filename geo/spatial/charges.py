@@ -15,6 +15,7 @@ import numpy as np
 
 from geo.spatial.depth import border_distance_m
 from geo.spatial.fence_set import FenceSet
+from geo.spatial.fixes import Fixes
 from geo.spatial.gates import Crossings
 from geo.spatial.geodesic import wrap_lon
 from geo.spatial.pieces import OUTSIDE, Pieces
@@ -41,8 +42,8 @@ def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: 
     position = np.empty(len(tracks.fixes), dtype=np.int64)
     position[tracks.row] = np.arange(len(tracks.row))
     ends, where, zone = position[pieces.end_fix[asked]], pieces.start[asked], pieces.zone[asked]
-    charged = _plainly_entered(tracks, fences, settings, pieces, ends)
-    # most of the others are decided by the very next fixes
+    charged = np.zeros(len(asked), dtype=np.bool_)
+    # most are decided by the very next fixes
     for only_near in (True, False):
         rest = np.flatnonzero(~charged)
         if len(rest):
@@ -53,33 +54,22 @@ def charged_entries(tracks: Tracks, fences: FenceSet, pieces: Pieces, settings: 
     return entry
 
 
-def _plainly_entered(tracks: Tracks, fences: FenceSet, settings: TrackSettings, pieces: Pieces, ends: Ints) -> Bools:
-    """Which entries of pieces count by their own segment (by its end): from a fix far outside to one far inside."""
-    asked = np.flatnonzero(pieces.entry)
-    before = asked - 1
-    some = np.flatnonzero((before >= 0) & (pieces.end[asked] == 1.0) & (pieces.start[asked] < 1.0))
-    some = some[(pieces.end_fix[before[some]] == pieces.end_fix[asked[some]]) & (pieces.start[before[some]] == 0.0)]
-    row = tracks.row[ends[some]], tracks.row[ends[some] - 1]
-    t_ms, start_ms = (tracks.fixes.t_ms[one].astype(np.float64) for one in row)
-    zone, other = pieces.zone[asked[some]], pieces.zone[before[some]]
-    fence = fences.version_at(zone, t_ms)
-    # the zone before it does not win over its fence, which is thus entered here and nowhere before
-    single = (fence >= 0) & ((other == OUTSIDE) | (fences.version_at(np.maximum(other, 0), t_ms) > fence))
-    single[fences.switches_of(zone, start_ms, t_ms)[0]] = False
-    single[fences.switches_of(np.maximum(other, 0), start_ms, t_ms)[0]] = False
-    some, fence, row = some[single], fence[single], (row[0][single], row[1][single])
-    shape = fences.shared.of_fence[fence]
-    away_m = np.fmax(_uncertain_m(tracks, settings)[row[0]], settings.buffer_m)
+def is_sure(fixes: Fixes, row: Ints, fences: FenceSet, zone: Ints, settings: TrackSettings) -> Bools:
+    """Which fixes (`row`) are on one side of a fence for sure (`zone`: by its name's number, or OUTSIDE), each by
+    itself. By the rule `every_fix` each is, and so it is of a fence that is not in force."""
+    sure = np.ones(len(row), dtype=np.bool_)
+    some = np.flatnonzero(zone != OUTSIDE)
+    if settings.rule == "every_fix" or not len(some):
+        return sure
+    fence = fences.version_at(zone[some], fixes.t_ms[row[some]].astype(np.float64))
+    some, shape = some[fence >= 0], fences.shared.of_fence[fence[fence >= 0]]
+    at = row[some]
+    away_m = np.fmax(_uncertain_m(fixes, settings)[at], settings.buffer_m)
+    # in a narrow fence nobody is farther
     away_m = np.minimum(away_m, _MIDDLE_LINE * fences.shared.half_widths_m(distinct(shape))[shape])
-    deep = np.ones(len(some), dtype=np.bool_)
-    for at in row:
-        ask = np.flatnonzero(deep)
-        lon, lat = wrap_lon(tracks.fixes.lon[at[ask]]), tracks.fixes.lat[at[ask]]
-        far = border_distance_m(fences.index.outlines, shape[ask], lon, lat, away_m[ask])
-        deep[ask] = far >= away_m[ask]
-    found = np.zeros(len(asked), dtype=np.bool_)
-    found[some[deep]] = True
-    return found
+    found_m = border_distance_m(fences.index.outlines, shape, wrap_lon(fixes.lon[at]), fixes.lat[at], away_m)
+    sure[some] = found_m >= away_m
+    return sure
 
 
 class _Moments:
@@ -108,7 +98,7 @@ def _entered(
     ask = np.flatnonzero(with_changes[sides.course] & ~sure)
     wanted = distinct(fences.shared.of_fence[np.isin(fences.name_of_fence, sides.fence[ask])])
     most_m = _MIDDLE_LINE * fences.shared.half_widths_m(wanted)
-    samples = Samples(course, fences, settings.buffer_m, _uncertain_m(tracks, settings), most_m)
+    samples = Samples(course, fences, settings.buffer_m, _uncertain_m(tracks.fixes, settings), most_m)
     sure[ask] = deep_stays(sides, ask, samples)
     counts = _counts(sides.course, sides.inside, (sides.start_ms, sides.end_ms), sure, only_near=only_near)
     counts, way_in = counts[changes], sides.inside[changes]
@@ -135,7 +125,7 @@ def charged_crossings(tracks: Tracks, crossings: Crossings, settings: TrackSetti
     # whole millimetres: their sums are the same wherever they begin
     rest_m = tracks.metres[end] * (end_ms - crossings.t_ms) / (end_ms - start_ms)
     at_mm = np.cumsum(_millimetres(tracks.metres))[end] - _millimetres(rest_m)
-    away_mm = 2_000.0 * np.fmax(_uncertain_m(tracks, settings)[crossings.end_fix], settings.buffer_m)
+    away_mm = 2_000.0 * np.fmax(_uncertain_m(tracks.fixes, settings)[crossings.end_fix], settings.buffer_m)
     track = np.cumsum(~tracks.linked)[end]
     order = np.lexsort((crossings.t_ms, crossings.gate, track))
     track, gate, forward = track[order], crossings.gate[order], crossings.forward[order]
@@ -215,7 +205,7 @@ def _part(tracks: Tracks, low: Ints, high: Ints) -> Tracks:
     )
 
 
-def _uncertain_m(tracks: Tracks, settings: TrackSettings) -> Floats:
+def _uncertain_m(fixes: Fixes, settings: TrackSettings) -> Floats:
     """How far each fix may be from its place: as far as it states, or half of what is assumed elsewhere."""
-    stated = stated_accuracy(tracks.fixes, np.arange(len(tracks.fixes)))
+    stated = stated_accuracy(fixes, np.arange(len(fixes)))
     return np.where(np.isnan(stated), settings.accuracy_not_said_m / 2.0, stated)

@@ -6,7 +6,8 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import islice
 from typing import Final, NamedTuple, TextIO
 
@@ -33,6 +34,7 @@ _OTHER_UNITS: Final = {"seconds": _SECONDS, "microseconds": tuple(bound * 1_000_
 _ROWS_AT_ONCE: Final = 50_000
 _ROWS_ONE_BY_ONE: Final = 256
 _PARTS: Final = 16
+_SIMILAR: Final = 0.6
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -43,7 +45,8 @@ class FixFile:
 
     `faults`: one message, with its line, for each malformed row, the first `MAX_FAULTS` of `fault_count`.
     `device_faults`: one for each device with times in another unit, and for each group of devices whose ids read the
-    same, with the first line; these rows, in all `device_fault_count`, are left out too.
+    same, with the first line; these rows, in all `device_fault_count`, are left out too. `notices`: columns that are
+    not read, and that read like one that could be there.
     """
 
     fixes: Fixes
@@ -52,6 +55,7 @@ class FixFile:
     fault_count: int
     device_faults: tuple[str, ...] = ()
     device_fault_count: int = 0
+    notices: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -100,7 +104,14 @@ def read_fixes(lines: Iterable[str]) -> FixFile:
     reader = _FixReader([names.index(name) if name in names else None for name in REQUIRED + OPTIONAL], len(names))
     while rows := list(islice(numbered, _ROWS_AT_ONCE)):
         reader.add(rows)
-    return reader.result()
+    return replace(reader.result(), notices=(*_unread_columns(names),))
+
+
+def _unread_columns(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        near = get_close_matches(name, [one for one in OPTIONAL if one not in names], 1, _SIMILAR)
+        if near and name not in REQUIRED + OPTIONAL:
+            yield f"line 1: the column {name!r} is not read; is {near[0]} meant?"
 
 
 def _rows(lines: Iterable[str]) -> Iterator[_Row]:

@@ -131,20 +131,7 @@ def _stays(track: Sequence[TruePlace], name: str, zones_at: ZonesAt) -> Iterator
 
 def deep(zone: Zone, way: Way) -> bool:
     """Whether some place of a way is as far from a fence's border as it is uncertain, or so far as the fence allows."""
-    away_m = min(max(BUFFER_M, way.uncertain_m), 0.5 * _half_width_m(zone))
-    latitude = float(way.a.y + way.b.y) / 2.0 / DEGREE
-    es = 0.0066943799901413165
-    flat = 1.0 - es * math.sin(math.radians(latitude)) ** 2
-    prime = RADIUS_M / math.sqrt(flat)
-    scale = (
-        math.radians(prime * math.cos(math.radians(latitude))) / DEGREE,
-        math.radians(prime * (1.0 - es) / flat) / DEGREE,
-    )
-
-    def flat_place(place: ExactPoint) -> complex:
-        # from where the way begins: small numbers
-        return complex(float(place.x - way.a.x) * scale[0], float(place.y - way.a.y) * scale[1])
-
+    away_m, flat_place = _sure_m(zone, way.uncertain_m), _plane(way.a, float(way.a.y + way.b.y) / 2.0)
     end = flat_place(way.b)
     near = [
         part
@@ -159,6 +146,27 @@ def deep(zone: Zone, way: Way) -> bool:
             break
         share = max(share, high)
     return share <= 1.0
+
+
+def is_sure(zone: Zone, place: ExactPoint, uncertain_m: float) -> bool:
+    """Whether a place by itself is so far from the border of a fence."""
+    away_m, flat_place = _sure_m(zone, uncertain_m), _plane(place, float(place.y))
+    edges = (edge for polygon in zone.polygons for ring in polygon for edge in ring)
+    return all(_away(0j, flat_place(edge.a), flat_place(edge.b)) >= away_m for edge in edges)
+
+
+def _sure_m(zone: Zone, uncertain_m: float) -> float:
+    return min(max(BUFFER_M, uncertain_m), 0.5 * _half_width_m(zone))
+
+
+def _plane(origin: ExactPoint, middle_y: float) -> Callable[[ExactPoint], complex]:
+    """Metres from an origin, small numbers, by the radii of curvature at a latitude."""
+    es = 0.0066943799901413165
+    latitude = math.radians(middle_y / DEGREE)
+    flat = 1.0 - es * math.sin(latitude) ** 2
+    prime = RADIUS_M / math.sqrt(flat)
+    scale = (math.radians(prime * math.cos(latitude)) / DEGREE, math.radians(prime * (1.0 - es) / flat) / DEGREE)
+    return lambda place: complex(float(place.x - origin.x) * scale[0], float(place.y - origin.y) * scale[1])
 
 
 def _half_width_m(zone: Zone) -> float:

@@ -8,9 +8,11 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from simulator.truth.charged import is_sure
 from simulator.truth.journal import TruePosition
 from simulator.truth.metering import QUARTER_US
 from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, Zones
+from simulator.truth.standstill import NOT_SAID_M, stated_m
 from simulator.truth.track import TrueRule, metres, places, tracks
 
 NOISE_M = 200.0
@@ -69,13 +71,20 @@ def inferred_in(
 ) -> Counter[tuple[int, str]]:
     """The entries that a device must have made in gaps, by the quarter (since 1970) and the zone.
 
-    `zones_at`: those in force at a fix; each end of a gap is judged by its own.
+    `zones_at`: those in force at a fix; each end of a gap is judged by its own. Both ends must be sure of their side.
     """
     found = Counter[tuple[int, str]]()
     for begin, finish, _ in _gaps(list(tracks(positions, rule))):
         before, after = (zones_at(fix).at(_point(fix)) for fix in (begin, finish))
-        found[finish.time_us // QUARTER_US, after] += after not in {OUTSIDE, before}
+        sure = rule == "every_fix" or all(_is_sure(fix, zones_at(fix), {before, after}) for fix in (begin, finish))
+        found[finish.time_us // QUARTER_US, after] += sure and after not in {OUTSIDE, before}
     return +found
+
+
+def _is_sure(fix: TruePosition, zones: Zones, names: set[str]) -> bool:
+    """Whether a fix by itself is on one side of each of these zones, as far as they are in force, for sure."""
+    uncertain_m = stated_m(fix) or NOT_SAID_M / 2.0
+    return all(is_sure(zone, _point(fix), uncertain_m) for zone in zones.in_order if zone.id in names)
 
 
 def _gaps(found: list[list[TruePosition]]) -> Iterator[tuple[TruePosition, TruePosition, float]]:

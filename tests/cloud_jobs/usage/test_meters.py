@@ -84,22 +84,45 @@ far = st.integers(-60, 60)
 leaps = st.lists(st.tuples(waits, far, far, st.sampled_from(["fix", "fix", "fix", "event"])), min_size=1, max_size=20)
 
 
-@given(leaps)
-@example([(60, 7, 4, "fix"), (301, 2, 1, "fix")])  # the gap begins on the border of the zone that it leaves
+@pytest.mark.parametrize("rule", ["standstill", "every_fix"])
+@given(moved=leaps)
+@example(moved=[(60, 7, 4, "fix"), (301, 2, 1, "fix")])  # the gap begins on the border of the zone that it leaves
 def test_what_is_unknown_of_each_quarter_is_unknown_to_the_truth(
-    town: tuple[Zones, tuple[TrueGate, ...]], moved: list[tuple[int, int, int, str]]
+    town: tuple[Zones, tuple[TrueGate, ...]], rule: TrackRule, moved: list[tuple[int, int, int, str]]
 ) -> None:
     zones, _ = town
     made, positions = journal(moved)
-    rows = metered_rows(records(made, positions), [json.dumps(feature) for feature in TOWN])
-    assert sorted(unknown_in(rows)) == unknown_of("d", positions, zones)
+    features = [json.dumps(feature) for feature in TOWN]
+    rows = metered_rows(records(made, positions), features, TrackSettings(rule=rule))
+    assert sorted(unknown_in(rows)) == unknown_of("d", positions, zones, rule)
     inferred = {
         (int(row["hour"].timestamp()) // 900 + number, row["zone"]): count
         for row in rows
         for number, count in enumerate(row["inferred_entries"])
         if row["zone"] != WHOLE_DEVICE and count
     }
-    assert inferred == inferred_in(positions, lambda _: zones)
+    assert inferred == inferred_in(positions, lambda _: zones, rule)
+
+
+# metres from the border of a zone in the west: before the gap, and after it; a fix without an accuracy is sure at 10 m
+@pytest.mark.parametrize(
+    ("before_m", "after_m", "entries"), [(300, -30, 1), (300, -6, 0), (6, -300, 0), (-6, -300, 0), (300, 6, 0)]
+)
+def test_an_entry_is_inferred_between_fixes_that_are_sure_of_their_side(
+    before_m: int, after_m: int, entries: int
+) -> None:
+    east = 111_320.0
+    square = [[-1, -1], [0, -1], [0, 1], [-1, 1], [-1, -1]]
+    zone = {"type": "Feature", "properties": {"id": "west"}, "geometry": {"type": "Polygon", "coordinates": [square]}}
+    began_us = round(BEGIN.timestamp()) * 1_000_000
+    places = [(before_m / east, 0.0, 0), (before_m / east, 0.01, 60), (after_m / east, 0.02, 1_000)]
+    places += [(after_m / east, 0.02, 1_060)]
+    positions = [
+        TruePosition(began_us + at * 1_000_000, round(lon * 1e7), round(lat * 1e7), None) for lon, lat, at in places
+    ]
+    made = [made_position(one.time_us, one.latitude_e7 / 1e7, one.longitude_e7 / 1e7) for one in positions]
+    rows = metered_rows(records(made, positions), [json.dumps(zone)], TrackSettings(rule="standstill"))
+    assert sum(sum(row["inferred_entries"]) for row in rows if row["zone"] == "west") == entries
 
 
 def unknown_in(rows: Sequence[dict[str, Any]]) -> Iterator[TrueUnknown]:
