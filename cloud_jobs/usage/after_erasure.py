@@ -38,22 +38,8 @@ _COUNTED_LATE: Final = {
 """What a late record adds to, and the array that says how much."""
 
 
-class WholeRow(NamedTuple):
-    """What is in force of a device hour: WHOLE_COLUMNS."""
-
-    seq_ranges: str = NO_RECORDS
-    events: Sequence[int] = (0,) * QUARTERS
-    content_bytes: Sequence[int] = (0,) * QUARTERS
-    unreadable: str | None = None
-    counters: str | None = None
-    messages: Sequence[int] | None = None
-    positions: Sequence[int] | None = None
-    kept: Sequence[int] | None = None
-    refused: Sequence[int] | None = None
-    driven_ms: Sequence[int] | None = None
-    unknown_ms: Sequence[int] | None = None
-    unknown_mm: Sequence[int] | None = None
-    inferred_entries: Sequence[int] | None = None
+WholeRow = Mapping[str, Any]
+"""What is in force of a device hour: WHOLE_COLUMNS; nothing of an hour without a row."""
 
 
 class _LateRow(NamedTuple):
@@ -77,8 +63,8 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
     hours = late["t_ms"] // HOUR_MS
     for device, hour in sorted({*zip(late["device"].tolist(), hours.tolist(), strict=True)}):
         at = np.flatnonzero((late["device"] == device) & (hours == hour))
-        whole = in_force.get((device, hour, WHOLE_DEVICE), WholeRow())
-        known = dict(SeqRanges.parse(whole.seq_ranges))
+        whole = in_force.get((device, hour, WHOLE_DEVICE), {})
+        known = dict(SeqRanges.parse(whole.get("seq_ranges", NO_RECORDS)))
         # a run that died after its commit may be asked for the same records
         pairs = zip(late["epoch"][at].tolist(), late["seq"][at].tolist(), strict=True)
         at = at[[seq not in known.get(epoch, IntervalSet()) for epoch, seq in pairs]]
@@ -87,18 +73,20 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
         quarter = late["t_ms"][at] % HOUR_MS // QUARTER_MS
         # the ways stay as they are
         quantities = {
-            name: np.array(getattr(whole, name) or (0,) * QUARTERS, np.int64)
+            name: np.array(whole.get(name) or (0,) * QUARTERS, np.int64)
             for name in ("events", "content_bytes", *OBSERVED)
         }
         for name, column in _COUNTED_LATE.items():
             quantities[name] += np.bincount(quarter, late[column][at], QUARTERS).astype(np.int64)
-        unreadable = _unreadable(whole.unreadable, quarter, late["reason"][at])
-        (counters,) = counters_texts([whole.counters or ""], quarter, late["is_odometer"][at], late["counter"][at])
+        unreadable = _unreadable(whole.get("unreadable"), quarter, late["reason"][at])
+        (counters,) = counters_texts(
+            [whole.get("counters") or ""], quarter, late["is_odometer"][at], late["counter"][at]
+        )
         rows.append(_LateRow(device, hour, WHOLE_DEVICE, _joined(whole, late, at), quantities, unreadable, counters))
         # a segment needs the fixes around it, and those are gone
         positions = at[late["is_position"][at]]
         if len(positions):
-            before = in_force.get((device, hour, LATE_POSITIONS), WholeRow())
+            before = in_force.get((device, hour, LATE_POSITIONS), {})
             rows.append(_LateRow(device, hour, LATE_POSITIONS, _joined(before, late, positions)))
     return _as_metered(rows).table(names, FenceVersions((), 0))
 
@@ -106,7 +94,7 @@ def meter_late(late: Arrays, in_force: Mapping[UsageKey, WholeRow], names: Seque
 def _joined(row: WholeRow, late: Arrays, at: Ints) -> str:
     epochs, seqs = late["epoch"][at], late["seq"][at]
     more = {int(epoch): IntervalSet.of(seqs[epochs == epoch].tolist()) for epoch in np.unique(epochs)}
-    return SeqRanges.union([SeqRanges.parse(row.seq_ranges), SeqRanges.of(more)]).text()
+    return SeqRanges.union([SeqRanges.parse(row.get("seq_ranges", NO_RECORDS)), SeqRanges.of(more)]).text()
 
 
 def _unreadable(before: str | None, quarter: Ints, reason: Ints) -> str:

@@ -17,7 +17,7 @@ from cloud_jobs.fence_changes import EVERYTHING, FenceChange
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.stored_files import Range
-from cloud_jobs.usage.after_erasure import LATE_COLUMNS, WHOLE_COLUMNS, WholeRow, meter_late
+from cloud_jobs.usage.after_erasure import LATE_COLUMNS, WHOLE_COLUMNS, meter_late
 from cloud_jobs.usage.following import Stamp, columns_in_force, position_hours, rows_to_follow, stamped, usage_in_force
 from cloud_jobs.usage.metering import MeterRules, meter
 from cloud_jobs.usage.reading import (
@@ -114,7 +114,7 @@ def compute_group(
             found = _late_records(records_folder, devices, group, late)
             too_late = len(found["t_ms"])
             held = columns_in_force(usage_folder, devices, group.usage, late, WHOLE_COLUMNS)
-            in_force_late = {key: WholeRow(*values) for key, values in held.items()}
+            in_force_late = {key: dict(zip(WHOLE_COLUMNS, values, strict=True)) for key, values in held.items()}
             made.append(stamped(meter_late(found, in_force_late, devices.names), stamp))
         if not made:
             return GroupResult((), 0, 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -50,7 +50,6 @@ no fault is the reason alone."""
 _REASON_NUMBERS: Final = {reason: at for at, reason in enumerate(REASONS)}
 _POSITION: Final = ("position", "position")
 _OF_STREAM: Final = ("epoch", "seq")
-_EVENT, _SIGNAL = ("event", "event"), ("signal", "signal")
 
 
 class Devices:
@@ -132,11 +131,16 @@ def with_texts(
     """
     paths, count = [*paths], len(found["device"])
     said: Arrays = {"reason": np.full(count, NOT_RAW, np.int16), "counter": np.zeros(count, np.int64)}
-    for flag, name, read in _IN_TEXTS:
+    for flag, name, texts in _IN_TEXTS:
         place = np.flatnonzero(found[flag])
         place = place[_is_of_hours(found, hours)[place]]
         if len(place):
-            parts = (one for path in paths for one in read(files, path, devices, ranges))
+            parts = (
+                one
+                for path in paths
+                for text in texts
+                for one in _said(files, path, devices, ranges, value=name, text=text)
+            )
             of = joined(parts, ("device", "t_ms", *_OF_STREAM, name))
             mine = np.flatnonzero(_is_of_hours(of, hours))
             assert len(mine) == len(place), "the same records, read twice"
@@ -150,40 +154,6 @@ def _is_of_hours(rows: Arrays, hours: Ints) -> Bools:
 
 def _stream_order(rows: Arrays, at: Ints) -> Ints:
     return np.lexsort([rows[name][at] for name in ("seq", "epoch", "device")])
-
-
-def _raw_reasons(files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range]) -> Iterator[Arrays]:
-    """Of the raw records, and of the events that stand for one, the stream and the reason."""
-    raw, what = {"kind": ("raw", "raw"), **ranges}, ("name", "text")
-    for arrays, found in _arrays(files, path, devices, _OF_STREAM, raw, what=what):
-        topics, reasons = (found[name].to_pylist() for name in what)
-        codes = [reason_number(topic or "", reason or "") for topic, reason in zip(topics, reasons, strict=True)]
-        yield arrays | {"reason": np.array(codes, np.int16)}
-    large = {"kind": _EVENT, "name": (TOO_LARGE_EVENT, TOO_LARGE_EVENT), **ranges}
-    for arrays, found in _arrays(files, path, devices, _OF_STREAM, large, what=["text"]):
-        texts = found["text"].to_pylist()
-        yield arrays | {"reason": np.array([_reason_of_large(text or "") for text in texts], np.int16)}
-
-
-def _odometers(files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range]) -> Iterator[Arrays]:
-    mine = {"kind": _SIGNAL, "name": (ODOMETER, ODOMETER), **ranges}
-    for arrays, found in _arrays(files, path, devices, _OF_STREAM, mine, what=("number", "text")):
-        pairs = zip(found["number"].to_pylist(), found["text"].to_pylist(), strict=True)
-        yield arrays | {"counter": np.array([odometer_m(*pair) for pair in pairs], np.int64)}
-
-
-def _dropped(files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range]) -> Iterator[Arrays]:
-    mine = {"kind": _EVENT, "name": (BROKER_DROPPED_EVENT, BROKER_DROPPED_EVENT), **ranges}
-    for arrays, found in _arrays(files, path, devices, _OF_STREAM, mine, what=["text"]):
-        yield arrays | {"counter": np.array([dropped_messages(one) for one in found["text"].to_pylist()], np.int64)}
-
-
-_IN_TEXTS: Final = (
-    ("is_raw", "reason", _raw_reasons),
-    ("is_odometer", "counter", _odometers),
-    ("is_dropped", "counter", _dropped),
-)
-"""What texts say: of which records, as what, and how it is read."""
 
 
 @lru_cache(maxsize=1024)
@@ -202,6 +172,40 @@ def _reason_of_large(attributes: str) -> int:
     except (ValueError, KeyError, TypeError, RecursionError):
         return reason_number("", OTHER_REASON)
     return reason_number(topic, "unknown-topic" if meant_contract_topic(topic) is None else "too-large")
+
+
+class _Text(NamedTuple):
+    """Records whose texts say something: by kind and name, which columns, and what of them it is as a number."""
+
+    kind: str
+    name: str
+    columns: tuple[str, ...]
+    number: Callable[..., int]
+
+
+_IN_TEXTS: Final = (
+    (
+        "is_raw",
+        "reason",
+        (
+            _Text("raw", "", ("name", "text"), lambda topic, reason: reason_number(topic or "", reason or "")),
+            _Text("event", TOO_LARGE_EVENT, ("text",), lambda text: _reason_of_large(text or "")),
+        ),
+    ),
+    ("is_odometer", "counter", (_Text("signal", ODOMETER, ("number", "text"), odometer_m),)),
+    ("is_dropped", "counter", (_Text("event", BROKER_DROPPED_EVENT, ("text",), dropped_messages),)),
+)
+"""What texts say: of which records, as what, and how it is read."""
+
+
+def _said(
+    files: FileSystem, path: str, devices: Devices, ranges: Mapping[str, Range], *, value: str, text: _Text
+) -> Iterator[Arrays]:
+    named = {"name": (text.name, text.name)} if text.name else {}
+    mine = {"kind": (text.kind, text.kind), **named, **ranges}
+    for arrays, found in _arrays(files, path, devices, _OF_STREAM, mine, what=text.columns):
+        rows = zip(*(found[column].to_pylist() for column in text.columns), strict=True)
+        yield arrays | {value: np.array([text.number(*row) for row in rows], np.int64)}
 
 
 def _arrays(
