@@ -39,7 +39,6 @@ INPUT: Final = pa.schema(
     [
         pa.field("unit", pa.string()),
         *without(FIX, "device"),
-        pa.field("speed_mps", pa.float64()),
         pa.field("touched", pa.bool_()),
         pa.field("id", pa.string()),
         pa.field("revision", pa.int32()),

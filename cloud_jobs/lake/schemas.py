@@ -54,6 +54,7 @@ FIX = pa.schema(
         pa.field("latitude", pa.float64()),
         pa.field("longitude", pa.float64()),
         pa.field("accuracy_m", pa.float64()),
+        pa.field("speed_mps", pa.float64()),
     ]
 )
 """What the jobs take of a position; `t_ms`: its device time, milliseconds since 1970."""

@@ -91,6 +91,7 @@ def pieces_of(
         lat=lat[use],
         lon=lon[use],
         accuracy_m=rows["accuracy_m"].to_numpy()[use],
+        speed_mps=rows["speed_mps"].to_numpy()[use],
     )
     track = build_tracks(fixes, tracks)
     pieces, owner, number = cut(segments_of(track))

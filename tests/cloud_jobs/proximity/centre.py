@@ -37,6 +37,8 @@ class ProximityFix(NamedTuple):
     latitude: float
     longitude: float
     tenant: str = "acme"
+    accuracy_m: float | None = None
+    speed_mps: float | None = None
 
     @property
     def name(self) -> str:

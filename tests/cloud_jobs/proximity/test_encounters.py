@@ -107,6 +107,16 @@ def test_two_that_are_parked_at_the_distance_meet_once_a_day(apart_m: float, mem
     assert max(row["revision"] for row in centre.table) < 60
 
 
+def test_two_that_report_rest_meet_as_the_command_says_however_good_their_accuracy() -> None:
+    """`cloud-jobs encounters` takes the speed of a fix too."""
+    fixes = [one._replace(accuracy_m=3.0) for one in parked_beside(48.0, 23.9, Receiver(60.0, 8.0))]
+    silent, at_rest = ProximityCentre(50.0), ProximityCentre(50.0)
+    silent.take(fixes)
+    at_rest.take(one._replace(speed_mps=0.0) for one in fixes)
+    assert len(at_rest.in_force()) == 1
+    assert len(silent.in_force()) > 10
+
+
 def test_two_that_stay_between_the_distance_and_apart_leave_a_note_that_is_bounded_and_published_nowhere() -> None:
     fixes = parked_beside(55.0, 6.0, Receiver(60.0, 0.5))
     centre = ProximityCentre(50.0)
