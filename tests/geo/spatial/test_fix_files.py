@@ -101,3 +101,12 @@ def test_an_accuracy_or_a_speed_with_the_sign_of_an_invalid_one_is_not_reported(
     nothing = float("nan")
     np.testing.assert_array_equal(fixes.accuracy_m, [nothing] * 5 + [8])
     np.testing.assert_array_equal(fixes.speed_mps, [nothing, 0, nothing, nothing, 0, 8])
+
+
+def test_a_column_that_reads_like_one_of_ours_is_named_and_others_are_not() -> None:
+    read = read_fixes(["device_id,t_ms,lat,lon,speed,accuracy,hdop,satellites", "a,1,53.5,10.0,12.2,4,0.9,9"])
+    assert read.notices == (
+        "line 1: the column 'speed' is not read; is speed_mps meant?",
+        "line 1: the column 'accuracy' is not read; is accuracy_m meant?",
+    )
+    assert read_fixes(["device_id,t_ms,lat,lon,accuracy_m,accuracy", "a,1,53.5,10.0,4,4"]).notices == ()
