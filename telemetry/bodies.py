@@ -22,8 +22,9 @@ TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
 BROKER_DROPPED_EVENT = f"{RESERVED_PREFIX}broker_dropped"
 """The vehicle's broker dropped messages before an agent had them; its attributes have how many `messages`, and since
 when (`since`, milliseconds since 1970, or null)."""
-NO_FAULTS = frozenset({"unknown-topic", "no-fix"})
-"""Why a record is raw although nothing is wrong: its topic is nobody's contract, or the receiver sees no satellite."""
+NO_FAULTS = frozenset({"unknown-topic", "no-fix", "no-value"})
+"""Why a record is raw although nothing is wrong: its topic is nobody's contract, the receiver sees no satellite, or the
+sensor has no value now."""
 RAW_REASONS = (
     *("unknown-topic", "misspelt-topic", "no-fix", "no-json", "no-object", "wrong-fields", "reserved-name"),
     *("too-large", "unencodable", "no-time", "impossible-time", "time-without-offset", "time-in-seconds"),

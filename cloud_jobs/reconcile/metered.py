@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Final
 
+from cloud_jobs.billing.certificates import Observed, listed
 from cloud_jobs.billing.register.metered_records import WITH_REGION
 from cloud_jobs.lake.snapshot_reads import erasures, erasures_since
 from cloud_jobs.lake.snapshots import LakeState
@@ -14,8 +15,13 @@ from cloud_jobs.reconcile.comparison import Comparison, Station, named, quantity
 from cloud_jobs.reconcile.used import CountedUsage
 
 _RUN_USAGE: Final = "run `cloud-jobs usage`"
-_IN_NO_SUM: Final = (
+_IN_NO_SUM: Final[tuple[tuple[str, Callable[[Observed], int], Callable[[Observed], str]], ...]] = (
     ("messages that could not be read", attrgetter("faults"), attrgetter("reasons")),
+    (
+        "messages without a position, value or known topic",
+        lambda one: sum(one.no_faults.values()),
+        lambda one: listed(one.no_faults.items()),
+    ),
     ("unknown ways, beeline in mm", attrgetter("unknown_mm"), attrgetter("unknown")),
     ("messages that vehicles' brokers dropped", attrgetter("dropped"), lambda _: "before the agent"),
 )

@@ -13,7 +13,7 @@ from cloud_jobs.billing.certificates.certificate import (
 from cloud_jobs.billing.certificates.counting import observed_usage
 from cloud_jobs.billing.certificates.decision import ClosedState, Decision
 from cloud_jobs.billing.certificates.decisions import decide, decisions, withdraw
-from cloud_jobs.billing.certificates.doubts import Observed
+from cloud_jobs.billing.certificates.doubts import Observed, listed
 from cloud_jobs.billing.certificates.errors import BadDecision
 from cloud_jobs.billing.certificates.reader import (
     UnmeteredRecords,
@@ -38,6 +38,7 @@ __all__ = [
     "certify",
     "decide",
     "decisions",
+    "listed",
     "observed_usage",
     "refused_fences",
     "unmetered_records",

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.certificates.decision import Decision, accepting, in_effect
-from cloud_jobs.billing.certificates.doubts import Observed
+from cloud_jobs.billing.certificates.doubts import USUAL_BOUNDS, Observed
 from cloud_jobs.billing.certificates.streams import StreamState, relevant_streams, stream_state
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.usage import Reach
@@ -29,7 +29,6 @@ _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure
 _MAX_RANGES: Final = 20
 _NO_REACH: Final = Reach()
 _NOTHING: Final = Observed()
-_USUAL_BOUNDS: Final = DoubtBounds()
 
 
 class CertificateState(StrEnum):
@@ -232,7 +231,7 @@ def certify(
     decisions: Iterable[Decision] = (),
     heard: Mapping[int, HeardRecords] | None = None,
     observed: Observed = _NOTHING,
-    bounds: DoubtBounds = _USUAL_BOUNDS,
+    bounds: DoubtBounds = USUAL_BOUNDS,
 ) -> DeviceCertificate:
     """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
 

@@ -14,6 +14,9 @@ from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.lake.vehicle_counters import OdometerWay
 from telemetry import NO_FAULTS
 
+USUAL_BOUNDS: Final = DoubtBounds()
+"""Of a payer who agreed on nothing else."""
+_NO_VALUE: Final = "no-value"
 _DROPPED: Final = "messages dropped by the vehicle's broker before the agent"
 
 
@@ -43,14 +46,24 @@ class Observed(NamedTuple):
     odometer: OdometerWay | None = None
 
     @property
+    def signals(self) -> int:
+        """Signals that could be read."""
+        return self.messages - self.positions - self.events
+
+    @property
     def faults(self) -> int:
         """Messages that could not be read and should have been."""
         return sum(count for reason, count in self.unreadable if reason not in NO_FAULTS)
 
     @property
+    def no_faults(self) -> dict[str, int]:
+        """Messages that are raw although nothing is wrong, by reason."""
+        return {reason: count for reason, count in self.unreadable if reason in NO_FAULTS}
+
+    @property
     def reasons(self) -> str:
         """Why messages are raw, and how many for each reason, in words."""
-        return _listed(self.unreadable)
+        return listed(self.unreadable)
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -58,7 +71,9 @@ class Observed(NamedTuple):
         raw = sum(count for _, count in self.unreadable)
         names = ("far_off", "refused", "unknown_ms", "unknown_mm", "inferred_entries", "dropped")
         unknown = {name: getattr(self, name) for name in names}
-        return {"unreadable": self.faults, "raw_alone": 0 if self.positions else raw, **unknown}
+        no_value = 0 if self.signals else self.no_faults.get(_NO_VALUE, 0)
+        alone = {"raw_alone": 0 if self.positions else raw, "no_value_alone": no_value}
+        return {"unreadable": self.faults, **alone, **unknown}
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -85,10 +100,13 @@ class Observed(NamedTuple):
         found = []
         if self.unreadable and not self.messages:
             found.append(f"none of its messages could be read: {self.reasons}")
-        elif not self.positions and (others := [one for one in self.unreadable if one[0] in NO_FAULTS]):
+        elif not self.positions and (others := self.no_faults.keys() - {_NO_VALUE}):
             # signals and events say nothing of the way
-            found.append(f"none of its positions could be read: {_listed(others)}")
+            reasons = [one for one in self.unreadable if one[0] in others]
+            found.append(f"none of its positions could be read: {listed(reasons)}")
         if self.messages:
+            if not self.signals and (count := self.no_faults.get(_NO_VALUE, 0)):
+                found.append(f"none of its signals could be read: {_NO_VALUE} {count:,}")
             found += self._unreadable_kinds(bounds)
         total = self.messages + self.faults + self.far_off
         if self.far_off * 100 > bounds.unreadable_percent * total:
@@ -108,8 +126,7 @@ class Observed(NamedTuple):
 
     def _unreadable_kinds(self, bounds: DoubtBounds) -> Iterator[str]:
         """Of each kind by itself: few positions are lost among many signals, and all of the way with them."""
-        readable = {"position": self.positions, "event": self.events}
-        readable["signal"] = self.messages - sum(readable.values())
+        readable = {"position": self.positions, "event": self.events, "signal": self.signals}
         faults: dict[str, list[tuple[str, int]]] = {}
         for name, count in self.unreadable:
             kind, _, reason = name.rpartition("/")
@@ -120,10 +137,11 @@ class Observed(NamedTuple):
             total = count + readable.get(kind, self.messages)
             if count * 100 > bounds.unreadable_percent * total:
                 share = f"{count * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"
-                yield f"{count:,} of {total:,} {kind}s could not be read ({share}): {_listed(reasons)}"
+                yield f"{count:,} of {total:,} {kind}s could not be read ({share}): {listed(reasons)}"
 
 
-def _listed(reasons: Iterable[tuple[str, int]]) -> str:
+def listed(reasons: Iterable[tuple[str, int]]) -> str:
+    """Reasons and how many messages each has, in words."""
     return ", ".join(f"{reason} {count:,}" for reason, count in reasons)
 
 

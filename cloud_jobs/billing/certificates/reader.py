@@ -18,7 +18,7 @@ from cloud_jobs.billing.certificates.counting import (
     observed_usage,
 )
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
-from cloud_jobs.billing.certificates.doubts import Observed
+from cloud_jobs.billing.certificates.doubts import USUAL_BOUNDS, Observed
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.usage import Reach, reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
@@ -29,7 +29,6 @@ from cloud_jobs.lake.tables import Lake
 from geo.reference.fences import published_fences
 from geo.reference.in_force import RefusedVersion
 
-_USUAL_BOUNDS: Final = DoubtBounds()
 _NO_BOUNDS: Final[Mapping[TenantDevice, DoubtBounds]] = MappingProxyType({})
 
 
@@ -101,7 +100,7 @@ def certificates_of_spans(
             decisions=decided.get(device, ()),
             heard=heard.get(device),
             observed=observed.get(device, Observed())._replace(far_off=far_off[device]),
-            bounds=bounds.get(device, _USUAL_BOUNDS),
+            bounds=bounds.get(device, USUAL_BOUNDS),
         )
         for device, of in streams.items()
     }

@@ -119,6 +119,7 @@ def _noticed(
         # those that stand on a line are billed
         lines = (one for one in rated.charges if (one.key.kind, one.key.meter) == _INFERRED)
         inferred -= sum(one.quantity for one in lines)
+    no_faults = sum((Counter(one.observed.no_faults) for one in certificates), Counter[str]())
     return Noticed(
         conflicts=sum(one.counts.conflicts for one in certificates),
         far_off=sum(one.observed.far_off for one in certificates),
@@ -132,6 +133,7 @@ def _noticed(
         unknown_mm=sum(one.observed.unknown_mm for one in certificates),
         inferred=inferred,
         dropped=sum(one.observed.dropped for one in certificates),
+        no_faults=tuple(f"{reason} {count:,}" for reason, count in sorted(no_faults.items())),
         doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
     )
 
@@ -141,9 +143,9 @@ def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
     # of many devices: a fleet that was sold is closed device by device
     return _named(
         [
-            f"{one.tenant}/{one.device}: {what}, closed by {made.decided_by} (decision {made.number}): {made.reason}"
+            f"{one.tenant}/{one.device}: {what} by {made.decided_by} (decision {made.number}): {made.reason}"
             for one in certificates
-            for what, made in ((one.stated_state.value, one.decision), ("doubts", one.accepted))
+            for what, made in ((f"{one.stated_state.value}, closed", one.decision), ("doubts, accepted", one.accepted))
             if made is not None
         ]
     )

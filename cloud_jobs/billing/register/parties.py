@@ -17,7 +17,8 @@ class Noticed(NamedTuple):
     """What a closing noticed that has no say in its sum: records that came again with another content, records of a
     clock far off, which are in no period, positions that came after an erasure, erased hours that were metered by
     former rules, the decisions that it rests on and publications of fences that cannot be used, in words, and what was
-    agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read;
+    agreed by the period, where that is a part of a month. `unreadable`: messages that could not be read; `no_faults`:
+    how many are raw although nothing is wrong, by reason, in words;
     `unknown_mm`: the beeline of gaps, and the entries `inferred` in them that are not charged; `doubtful`: what of a
     device is beyond the bounds, in words; `dropped`: messages that vehicles' brokers dropped before their agents."""
 
@@ -33,6 +34,7 @@ class Noticed(NamedTuple):
     inferred: int = 0
     doubtful: tuple[str, ...] = ()
     dropped: int = 0
+    no_faults: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Noticed:

@@ -44,6 +44,7 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "late_positions": noticed.late_positions,
         "former_rules": noticed.former_rules,
         "unreadable": noticed.unreadable,
+        "no_faults": [*noticed.no_faults],
         "unknown_mm": noticed.unknown_mm,
         "inferred": noticed.inferred,
         "dropped": noticed.dropped,
@@ -106,6 +107,11 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
             yield (
                 f"{one.key.payer}: messages of its devices that could not be read, and are in no sum: "
                 f"{noticed.unreadable:,}"
+            )
+        if noticed.no_faults:
+            yield (
+                f"{one.key.payer}: messages of its devices without a position, value or known topic, which are in no "
+                f"sum: {', '.join(noticed.no_faults)}"
             )
         said = noticed.unknown, *noticed.doubtful, *noticed.decisions
         yield from (f"{one.key.payer}: {words}" for words in said if words)

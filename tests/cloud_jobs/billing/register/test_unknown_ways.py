@@ -64,7 +64,7 @@ def test_who_accepts_it_is_named_on_the_invoice_and_more_of_it_is_not_accepted(b
     said = [unknown[name] for name in ("unknown_ms", "unknown_mm", "inferred_entries")]
     assert said == ["360000", str(found["unknown_mm"]), "1"]
     assert {one["unknown_mm"] for one in rows if one is not unknown} == {""}
-    assert printed["decisions"] == ["acme/van: doubts, closed by A. Clerk (decision 1): known"]
+    assert printed["decisions"] == ["acme/van: doubts, accepted by A. Clerk (decision 1): known"]
     take(billed, [fix(20, 0.2)], first=first)
     assert close(billed)["outcome"] == "provisional"
 

@@ -74,7 +74,7 @@ def test_who_accepts_it_is_named_and_what_comes_later_is_not_accepted(billed: Bi
     assert "the doubts on acme/van are accepted" in " ".join(made.stdout.split())
     found = close(billed)
     assert (found["outcome"], found["reasons"]) == ("final", [])
-    assert found["decisions"] == ["acme/van: doubts, closed by A. Clerk (decision 1): known"]
+    assert found["decisions"] == ["acme/van: doubts, accepted by A. Clerk (decision 1): known"]
     assert found["doubtful"] == [reason]
     assert certificate(billed)["accepted"]["accepts"]["unreadable"] == 3
     shown = json.loads(run(billed, "bill", "issue", "--period", "2026-01", "--by", "A. Clerk", "--json").stdout)
@@ -120,8 +120,13 @@ def test_a_payer_may_agree_on_another_share(tmp_path: Path) -> None:
 def test_a_garage_and_topics_of_nobody_are_no_faults_while_something_is_read(billed: BilledLake) -> None:
     no_fix = b'{"time": 1767607200000, "latitude": null, "longitude": null}'
     first = take(billed, [*drive(range(3)), *(Said(9 + n, no_fix) for n in range(50)), Said(70, b"x", "vehicle/can")])
-    assert close(billed)["outcome"] == "final"
+    found = close(billed)
+    assert (found["outcome"], found["unreadable"], found["no_faults"]) == ("final", 0, ["no-fix 50", "unknown-topic 1"])
     assert certificate(billed)["unreadable"] == {"no-fix": 50, "unknown-topic": 1}
+    assert "are in no sum: no-fix 50, unknown-topic 1" in run(billed, "bill", "close", "--period", "2026-01").stdout
+    _, comparisons = compared(billed)
+    shown = [(one["place"], one["found"], one["note"]) for one in comparisons if "known topic" in one["name"]]
+    assert ("acme/van", 51, "no-fix 50, unknown-topic 1") in shown
     # on the day before everything went to a topic that nobody reads
     take(billed, [Said(n - 1500, b"x", "owntracks/me/phone") for n in range(50)], first=first)
     assert close(billed, "2026-01-05")["outcome"] == "final"
@@ -134,9 +139,9 @@ def test_what_is_too_large_for_a_record_could_not_be_read_either(billed: BilledL
     assert close(billed)["outcome"] == "provisional"
 
 
-def signal(minute: float) -> Said:
+def signal(minute: float, value: float | None = 1.0) -> Said:
     time_ms = round((TEN + timedelta(minutes=minute)).timestamp() * 1000)
-    payload = json.dumps({"time": time_ms, "path": "Vehicle.Speed", "value": 1.0}).encode()
+    payload = json.dumps({"time": time_ms, "path": "Vehicle.Speed", "value": value}).encode()
     return Said(minute, payload, "vehicle/signal")
 
 
@@ -172,6 +177,19 @@ def test_signals_that_can_be_read_do_not_stand_for_positions(
     assert close(billed)["reasons"] == [f"acme/van: none of its positions could be read: {reason}"]
     assert accept(billed).exit_code == 0
     assert close(billed)["outcome"] == "final"
+
+
+def test_a_sensor_without_a_value_now_is_no_fault_while_another_signal_is_read(billed: BilledLake) -> None:
+    without = [signal(at, None) for at in range(20)]
+    first = take(billed, [*drive(range(30)), *without])
+    assert close(billed)["reasons"] == ["acme/van: none of its signals could be read: no-value 20"]
+    assert accept(billed).exit_code == 0
+    assert close(billed)["outcome"] == "final"
+    first = take(billed, [signal(31, None)], first=first)
+    assert close(billed)["outcome"] == "provisional"
+    take(billed, [signal(32)], first=first)
+    found = close(billed)
+    assert (found["outcome"], found["no_faults"]) == ("final", ["no-value 21"])
 
 
 @pytest.mark.parametrize(
@@ -290,8 +308,8 @@ def test_no_share_beyond_the_bound_goes_without_a_doubt(
 ) -> None:
     readable = dict(zip(("position", "event", "signal"), read, strict=True))
     of_any = sum(read)
-    # without any position what is no fault is a doubt by itself
-    raw = raw if read[0] else [one for one in raw if one[0] not in NO_FAULTS]
+    # without any position, or any signal, what is no fault is a doubt by itself
+    raw = raw if read[0] and read[2] else [one for one in raw if one[0] not in NO_FAULTS]
     kept = Observed(of_any, positions=read[0], events=read[1], unreadable=tuple(sorted(raw)))
     found = kept.doubts(DoubtBounds.model_validate({"unreadable_percent": percent}))
     faults: Counter[str] = Counter()
