@@ -8,7 +8,7 @@ from typing import Any
 from edge_agent.agent import Agent
 from edge_agent.enrolment.certificate_state import certificate_state
 from edge_agent.holding import held_classes
-from edge_agent.intake.unreadable import NONE
+from edge_agent.intake.unreadable import UNHEALTHY
 from edge_agent.process import flash_bytes
 from edge_agent.vehicle_broker import KEEPS
 from runtime.memory import resident_bytes
@@ -58,6 +58,8 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "local_broker": intake.connected,
         "vehicle_broker": intake.broker_watch.state(time.monotonic()),
         "unreadable": agent.intake.unreadable.rows(),
+        "meant_members": dict(agent.intake.unreadable.meant_members),
+        "messages_readable": agent.intake.unreadable.state(time.monotonic()) not in UNHEALTHY,
         "vehicle_broker_dropped": intake.broker_watch.dropped,
         "region": drain.health.connected_region,
         "uplink_healthy": drain.health.is_healthy,
@@ -123,7 +125,7 @@ def health_state(agent: Agent) -> dict[str, Any]:
     certificate = certificate_state(agent.settings, time.time())["certificate"]
     vehicle_broker = agent.intake_loop.broker_watch.state(time.monotonic())
     messages = agent.intake.unreadable.state(time.monotonic())
-    is_kept = (vehicle_broker, buffer) == (KEEPS, "stores") and messages != NONE
+    is_kept = (vehicle_broker, buffer) == (KEEPS, "stores") and messages not in UNHEALTHY
     near = alive and local and is_kept and certificate not in {"none", "expired"}
     return {
         "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",

@@ -35,6 +35,10 @@ COUNTERS = {
 GAUGES = {
     "head": ("waybill_agent_head_seq", "Highest sequence number of the present epoch"),
     "local_broker": ("waybill_agent_local_broker_up", "1 when connected to the vehicle's broker"),
+    "messages_readable": (
+        "waybill_agent_messages_readable",
+        "0 when no message of the vehicle can be read, or none is on a topic of the contract",
+    ),
     "vehicle_broker_dropped": (
         "waybill_agent_vehicle_broker_dropped_messages",
         "Messages that the vehicle's broker dropped since its start, for the agent or another client",

@@ -15,6 +15,7 @@ _APART = {
     "classes",
     "counters",
     "malformed",
+    "meant_members",
     "not_recorded",
     "unknown_members",
     "unusable_members",
@@ -42,6 +43,8 @@ def print_status(state: dict[str, Any]) -> None:
     if state["running"] and "uptime_s" not in state:
         console.print("the agent's endpoint does not answer: connections and counters are unknown")
     _print_unreadable(console, state.get("unreadable", []))
+    for name, member in state.get("meant_members", {}).items():
+        console.print(f"`{escape(name)}` of messages is ignored: did you mean `{member}`?", highlight=False)
     held = state.get("held_back", {})
     table = _table("class", "batches", "records", "bytes", "held back by")
     for name, one in state["classes"].items():
@@ -146,6 +149,7 @@ def _rates(state: dict[str, Any]) -> list[tuple[str, Any]]:
 def _table(*columns: str) -> Table:
     table = Table()
     for number, column in enumerate(columns):
-        # Folded: a number that is cut off is another number.
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        # Folded: a number that is cut off is another number. A reason is looked for in the documentation, whole.
+        is_whole = column == "why"
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold", no_wrap=is_whole)
     return table

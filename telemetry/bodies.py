@@ -27,9 +27,10 @@ NO_FAULTS = frozenset({"unknown-topic", "no-fix", "no-value"})
 sensor has no value now."""
 RAW_REASONS = (
     *("unknown-topic", "misspelt-topic", "no-fix", "no-json", "no-object", "wrong-fields", "reserved-name"),
-    *("too-large", "unencodable", "no-time", "impossible-time", "time-without-offset", "time-in-seconds"),
-    *("time-in-microseconds", "time-in-nanoseconds", "impossible-position", "no-value", "number-too-large"),
-    *("number-out-of-range", "too-deep", "too-many-values", "duplicate-name", "lone-surrogate", "unreadable"),
+    *("too-large", "unencodable", "no-time", "time-not-read", "impossible-time", "time-without-offset"),
+    *("time-in-seconds", "time-in-microseconds", "time-in-nanoseconds", "impossible-position", "no-value"),
+    *("number-too-large", "number-out-of-range", "too-deep", "too-many-values", "duplicate-name"),
+    *("lone-surrogate", "unreadable"),
 )
 """Why agents carry a message raw. A centre takes any other word, and counts it as one of `OTHER_REASON`."""
 OTHER_REASON = "other"

@@ -171,7 +171,7 @@ def _reason_of_large(attributes: str) -> int:
         topic = str(json.loads(attributes)["topic"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return reason_number("", OTHER_REASON)
-    return reason_number(topic, "unknown-topic" if meant_contract_topic(topic) is None else "too-large")
+    return reason_number(topic, "too-large")
 
 
 class _Text(NamedTuple):

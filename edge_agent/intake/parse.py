@@ -18,6 +18,8 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -69,13 +71,18 @@ _OPTIONAL = {
 _ROUNDED_FULL_CIRCLE_DEG = 360.5
 """A heading up to here is a full circle that was rounded; a greater one is a device's mark for *unknown*."""
 _MAX_EXACT_INTEGER = 1 << 53
+_COMPARED_NAMES, _COMPARED_CHARACTERS = 16, 40
+"""Of a message, the members whose names are compared with those of the contract."""
+_SLIP, _ABBREVIATION = 0.7, 0.5
+"""How like a name has to be: one that a message has beside all it needs, and one in the place of what it lacks."""
 
 
 class Parsed(NamedTuple):
     """One record of a message: a body, its device time (None: the message has none), and why it is raw (or "").
 
     `payload`: what of the message is this record. `unknown`, `unusable`: names of members that were left out, because
-    the contract does not have them, and because their values cannot be used.
+    the contract does not have them, and because their values cannot be used. `meant`: unknown names, each with the
+    absent optional member that it is like. `detail`: which member makes the message raw, where that is known.
     """
 
     body: Body
@@ -84,10 +91,16 @@ class Parsed(NamedTuple):
     payload: bytes
     unknown: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ()
+    meant: tuple[tuple[str, str], ...] = ()
+    detail: str = ""
 
 
 class _MalformedMessage(Exception):
-    """The message does not follow the contract; the text is a short stable word for metrics."""
+    """The message does not follow the contract. `reason`: a short stable word for metrics."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
 
 
 def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed, ...]:
@@ -106,7 +119,7 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed,
             return _elements(topic, contract_topic, value)
         return (_parsed(contract_topic, value, payload),)
     except _MalformedMessage as error:
-        return (_raw(topic, payload, str(error)),)
+        return (_raw(topic, payload, error.reason, error.detail),)
 
 
 def _elements(topic: str, contract_topic: str, elements: list[Any]) -> tuple[Parsed, ...]:
@@ -119,9 +132,9 @@ def _elements(topic: str, contract_topic: str, elements: list[Any]) -> tuple[Par
         try:
             found.append(_parsed(contract_topic, element, payload))
         except _MalformedMessage as error:
-            found.append(_raw(topic, payload, str(error)))
+            found.append(_raw(topic, payload, error.reason, error.detail))
     if all(one.malformed for one in found):
-        raise _MalformedMessage(found[0].malformed)
+        raise _MalformedMessage(found[0].malformed, found[0].detail)
     return tuple(found)
 
 
@@ -132,14 +145,38 @@ def _parsed(contract_topic: str, message: Any, payload: bytes) -> Parsed:
     unusable: list[str] = []
     try:
         body = read(message, unusable)
-    except (ValidationError, TypeError, KeyError) as error:
-        raise _MalformedMessage("wrong-fields") from error
+    except KeyError as error:
+        raise _MalformedMessage("wrong-fields", _missing(error.args[0], message, members)) from error
+    except ValidationError as error:
+        raise _MalformedMessage("wrong-fields", f"`{error.errors()[0]['loc'][0]}` cannot be used") from error
+    if message.get("time") is None:
+        raise _MalformedMessage("no-time", "" if "time" in message else _missing("time", message, members))
     unknown = () if message.keys() <= members else tuple(message.keys() - members)
-    return Parsed(body, _device_time_us(message.get("time")), "", payload, unknown, tuple(unusable))
+    like = ((name, _like(name[:_COMPARED_CHARACTERS], members)) for name in unknown[:_COMPARED_NAMES])
+    meant = tuple((name, member) for name, member in like if member and member not in message)
+    return Parsed(body, _device_time_us(message["time"]), "", payload, unknown, tuple(unusable), meant)
 
 
-def _raw(topic: str, payload: bytes, malformed: str) -> Parsed:
-    return Parsed(Raw(topic=topic, payload=payload, reason=malformed), None, malformed, payload)
+@lru_cache(maxsize=256)
+def _like(name: str, members: frozenset[str]) -> str:
+    """The member of the contract that a name is like, also without its unit, as `speed`; "" for none."""
+    names = {member.rpartition("_")[0] or member: member for member in members}
+    name = name.casefold()
+    stem = name.rpartition("_")[0]
+    near = [stem] if stem in names else get_close_matches(name, [*names, *members], 1, _SLIP)
+    return names.get(near[0], near[0]) if near else ""
+
+
+def _missing(member: str, message: dict[str, Any], members: frozenset[str]) -> str:
+    unknown = [name[:_COMPARED_CHARACTERS] for name in message if name not in members][:_COMPARED_NAMES]
+    # `altitude` is like `latitude`, and more like `altitude_m`
+    names = {name.casefold(): name for name in unknown if _like(name, members) in {"", member}}
+    near = get_close_matches(member, names, 1, _ABBREVIATION)
+    return f"`{member}` is missing" + (f"; is `{names[near[0]]}` meant?" if near else "")
+
+
+def _raw(topic: str, payload: bytes, malformed: str, detail: str = "") -> Parsed:
+    return Parsed(Raw(topic=topic, payload=payload, reason=malformed), None, malformed, payload, detail=detail)
 
 
 def _too_large(topic: str, size: int) -> Event:
@@ -176,7 +213,7 @@ def _device_time_us(value: Any) -> int:
         return time_us
     # A text with an exponent was made by a format that rounds, as C's %g to six digits: to minutes, all fixes alike.
     if number is None or (isinstance(value, str) and "e" in value.lower()):
-        raise _MalformedMessage("no-time")
+        raise _MalformedMessage("time-not-read")
     for per_second, reason in _UNITS.items():
         if _YEAR_2000_S * per_second <= number < _YEAR_2100_S * per_second:
             raise _MalformedMessage(reason)
@@ -197,7 +234,7 @@ def _iso_us(text: str) -> int:
         # timestamp() is a double of seconds: cut off instead of rounded, many a microsecond would be missing.
         return round(moment.timestamp() * 1_000_000)
     except (ValueError, OverflowError) as error:
-        raise _MalformedMessage("no-time") from error
+        raise _MalformedMessage("time-not-read") from error
 
 
 def _position(message: dict[str, Any], unusable: list[str]) -> Body:
@@ -224,7 +261,7 @@ def _coordinate(message: dict[str, Any], name: str) -> float:
     if message[name] is None:
         raise _MalformedMessage("no-fix")
     if (value := _number(message[name])) is None:
-        raise _MalformedMessage("wrong-fields")
+        raise _MalformedMessage("wrong-fields", f"`{name}` is no number")
     return value
 
 

@@ -230,11 +230,13 @@ class Intake:
         for place, one in enumerate(parsed):
             if one.malformed:
                 _count(self.counters.malformed, one.malformed)
-                self.unreadable.add(message.topic, one.malformed, one.payload, now_s)
+                self.unreadable.add(message.topic, one.malformed, one.payload, now_s, one.detail)
             else:
                 self.unreadable.readable_at_s = now_s
             if one.unknown or one.unusable:
                 self._count_left_out(one)
+            for name, member in one.meant:
+                self.unreadable.add_meant(message.topic, name, member, now_s)
             time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
             pending = PendingRecord(
                 index,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from telemetry import NO_FAULTS
+from telemetry import NO_FAULTS, vehicle_contract_topic
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -21,6 +21,11 @@ LOGGED_EVERY_S: Final = 60.0
 SHOWN_S: Final = 600.0
 """How long a message that could not be read is remembered in `state`."""
 READABLE, SOME, NONE = "readable", "some unreadable", "none readable"
+NOTHING: Final = "nothing of the contract"
+UNHEALTHY: Final = {NONE, NOTHING}
+FOREIGN_MESSAGES: Final = 100
+"""So many on other topics before the first on one of the contract are `NOTHING`."""
+MAX_MEANT: Final = 16
 _LOOKED_AT_BYTES: Final = 4096
 _MEMBER: Final = re.compile(r'"([A-Za-z_]{1,32})"\s*:')
 _PARAMETER: Final = re.compile(r"(?:^|[?&])([A-Za-z_]{1,32})=")
@@ -54,31 +59,74 @@ class UnreadableMessages:
         self._unreadable_at_s = -math.inf
         self._kinds: dict[tuple[str, str], UnreadableKind] = {}
         self._logged_at_s: dict[str, float] = {}
+        self._foreign = 0
+        self._has_contract = False
+        self.meant_members: dict[str, str] = {}
+        """Names that messages have in the place of an optional member of the contract, with that member. Bounded."""
 
-    def add(self, topic: str, reason: str, payload: bytes, now_s: float) -> None:
+    def add(self, topic: str, reason: str, payload: bytes, now_s: float, detail: str = "") -> None:
         """One more. Of each reason one line a minute is logged, without the payload: it may say where somebody is."""
+        self._count_foreign(topic, now_s)
         if (topic, reason) not in self._kinds and len(self._kinds) >= MAX_KINDS:
             topic = OTHER_TOPICS
         kind = self._kinds.setdefault((topic, reason), UnreadableKind(_printable(topic), reason))
         kind.messages += 1
         kind.sample = _printable(payload[:_LOOKED_AT_BYTES].decode("utf-8", "replace"))
-        kind.looks_like = looks_like(payload)
+        kind.looks_like = looks_like(payload) or _printable(detail)
         if reason in NO_FAULTS:
             return
         self._unreadable_at_s = now_s
-        if now_s - self._logged_at_s.get(reason, -LOGGED_EVERY_S) < LOGGED_EVERY_S:
+        if self._may_log(reason, now_s):
+            log.warning(
+                "a message cannot be read and is carried raw, in no bill: see `edge-agent status`",
+                topic=kind.topic,
+                reason=reason,
+                messages=kind.messages,
+                looks_like=kind.looks_like,
+            )
+
+    def add_meant(self, topic: str, name: str, member: str, now_s: float) -> None:
+        """A message was read without a member that it has under another name; logged as those that cannot be read."""
+        name = _printable(name)
+        if name not in self.meant_members and len(self.meant_members) >= MAX_MEANT:
             return
-        self._logged_at_s[reason] = now_s
-        log.warning(
-            "a message cannot be read and is carried raw, in no bill: see `edge-agent status`",
-            topic=kind.topic,
-            reason=reason,
-            messages=kind.messages,
-            looks_like=kind.looks_like,
-        )
+        self.meant_members[name] = member
+        if self._may_log(f"`{name}`", now_s):
+            log.warning(
+                "a member of messages is ignored, as the contract does not have it: see `edge-agent status`",
+                topic=_printable(topic),
+                member=name,
+                did_you_mean=member,
+            )
+
+    def _count_foreign(self, topic: str, now_s: float) -> None:
+        if vehicle_contract_topic(topic) is not None:
+            self._has_contract = True
+            return
+        self._foreign += 1
+        if self._is_foreign_alone() and self._may_log(NOTHING, now_s):
+            log.warning(
+                "messages come, and none on a topic of the contract: see `edge-agent status`",
+                topic=_printable(topic),
+                messages=self._foreign,
+            )
+
+    def _is_foreign_alone(self) -> bool:
+        return self._foreign >= FOREIGN_MESSAGES and not self._has_contract and self.readable_at_s == -math.inf
+
+    def _may_log(self, what: str, now_s: float) -> bool:
+        if now_s - self._logged_at_s.get(what, -math.inf) < LOGGED_EVERY_S:
+            return False
+        self._logged_at_s[what] = now_s
+        return True
 
     def state(self, now_s: float) -> str:
-        """Of the last SHOWN_S: whether all messages of the contract's topics could be read, some, or none."""
+        """Of the last SHOWN_S: whether all messages of the contract's topics could be read, some, or none.
+
+        `NOTHING`: many messages came since the settings were loaded, and none on such a topic.
+        """
+        if self._is_foreign_alone():
+            return NOTHING
         if now_s - self._unreadable_at_s >= SHOWN_S:
             return READABLE
         return SOME if now_s - self.readable_at_s < SHOWN_S else NONE

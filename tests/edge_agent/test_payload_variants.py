@@ -125,7 +125,7 @@ POSITIONS = [
     read("milliseconds with a fraction", fix(time=f"{T}.25"), time_us=T * 1000 + 250),
     read("milliseconds with an exponent", fix(time="1.795359064626e+12")),
     read("milliseconds as text", fix(time=f'"{T}"')),
-    refused("milliseconds as text that was rounded", fix(time='"1.79536e+12"'), "no-time"),
+    refused("milliseconds as text that was rounded", fix(time='"1.79536e+12"'), "time-not-read"),
     read("ISO +0100", fix(time='"2026-11-22T15:51:04.626+0100"')),
     read("ISO +01", fix(time='"2026-11-22T15:51:04.626+01"')),
     read("ISO with a space", fix(time='"2026-11-22 14:51:04.626 +00:00"')),
@@ -147,9 +147,9 @@ POSITIONS = [
     refused("digits of a date", fix(time="20261122145104"), "impossible-time"),
     refused("a time before 1970", fix(time="-5"), "impossible-time"),
     refused("time null", fix(time="null"), "no-time"),
-    refused("time true", fix(time="true"), "no-time"),
-    refused("time empty", fix(time='""'), "no-time"),
-    refused("time in words", fix(time='"Sun Nov 22 2026"'), "no-time"),
+    refused("time true", fix(time="true"), "time-not-read"),
+    refused("time empty", fix(time='""'), "time-not-read"),
+    refused("time in words", fix(time='"Sun Nov 22 2026"'), "time-not-read"),
     # No JSON, or none that is safe.
     refused("UTF-16", fix().decode().encode("utf-16"), "no-json"),
     refused("single quotes", fix().replace(b'"', b"'"), "no-json"),
@@ -237,6 +237,43 @@ def test_a_variant_is_read_for_what_it_says_or_carried_as_it_came_with_the_reaso
     assert [record.body for record in records] == variant.expected
     assert records[0].device_time_us == variant.time_us
     assert tuple(sorted(records[0].unknown + records[0].unusable)) == variant.left_out
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "detail"),
+    [
+        ("vehicle/position", b'{"time":1,"lat":53.55,"lng":9.99}', "`latitude` is missing; is `lat` meant?"),
+        ("vehicle/position", b'{"time":1,"latitude":1,"lng":9.99}', "`longitude` is missing; is `lng` meant?"),
+        ("vehicle/position", b'{"time":1,"Latitude":1,"longitude":2}', "`latitude` is missing; is `Latitude` meant?"),
+        ("vehicle/position", b'{"time":1,"altitude":9,"longitude":2}', "`latitude` is missing"),
+        ("vehicle/position", b'[{"time":1,"x":53.55}]', "`latitude` is missing"),
+        ("vehicle/position", fix(latitude='"53,55"'), "`latitude` is no number"),
+        ("vehicle/position", b'{"timestamp":1,"latitude":1,"longitude":2}', "`time` is missing; is `timestamp` meant?"),
+        ("vehicle/position", fix(time="null"), ""),
+        ("vehicle/signal", b'{"time":1,"path":"a","value":{}}', "`value` cannot be used"),
+        ("vehicle/signal", b'{"time":1,"name":"a","value":1}', "`path` is missing"),
+        ("vehicle/event", b'{"time":1,"name":7}', "`name` cannot be used"),
+    ],
+)
+def test_the_member_that_makes_a_message_raw_is_named(topic: str, payload: bytes, detail: str) -> None:
+    assert [record.detail for record in parse_message(topic, payload)] == [detail]
+
+
+@pytest.mark.parametrize(
+    ("more", "meant"),
+    [
+        (',"accuracy":4,"speed":12.2', {"accuracy": "accuracy_m", "speed": "speed_mps"}),
+        (',"gps_accuracy":4,"Altitude":9', {"gps_accuracy": "accuracy_m", "Altitude": "altitude_m"}),
+        (',"bearing":4,"speed_kmh":9', {"bearing": "heading_deg", "speed_kmh": "speed_mps"}),
+        (',"speed":12.2,"speed_mps":12.2', {}),
+        (',"hdop":0.9,"satellites":8,"battery":81,"fix":1,"latitude_dm":5333.0', {}),
+    ],
+)
+def test_a_member_that_is_nearly_one_of_the_contract_is_named_and_others_are_not(
+    more: str, meant: dict[str, str]
+) -> None:
+    (record,) = parse_message("vehicle/position", fix(more))
+    assert (record.malformed, dict(record.meant)) == ("", meant)
 
 
 json_values = st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-1e9, 1e9) | st.text(max_size=9)

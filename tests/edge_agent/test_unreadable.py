@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from edge_agent.intake.unreadable import (
+    FOREIGN_MESSAGES,
     MAX_KINDS,
+    MAX_MEANT,
     NONE,
+    NOTHING,
     OTHER_TOPICS,
     READABLE,
     SAMPLE_CHARACTERS,
@@ -21,6 +24,7 @@ from edge_agent.intake.unreadable import (
 from edge_agent.status import read_status
 from edge_agent.text_tables import print_status
 from runtime.mqtt_client import MqttMessage
+from telemetry import RAW_REASONS
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import open_buffer
 from tests.edge_agent.test_daemon import settings as agent_settings
@@ -79,6 +83,45 @@ def test_a_topic_of_nobodys_contract_and_a_receiver_in_a_garage_are_shown_last_a
     assert seen.state(SHOWN_S) == READABLE
 
 
+@pytest.mark.parametrize("topic", ["vehicle/gps", "vehicle/a/b/position"])
+def test_that_nothing_of_the_contract_comes_is_said_until_something_can_be_read(tmp_path, topic):
+    intake = IntakeHarness(tmp_path)
+    seen = intake.record_intake.unreadable
+    states = {}
+    with capture_logs() as lines:
+        for number in range(1, FOREIGN_MESSAGES + 61):
+            intake.record_intake.receive(MqttMessage(number, 1, False, topic, FIX), float(number))
+            states[number] = seen.state(float(number))
+    assert {number for number, state in states.items() if state == NOTHING} == {*range(FOREIGN_MESSAGES, 161)}
+    assert [line["messages"] for line in lines if "none on a topic" in line["event"]] == [100, 160], "one a minute"
+    intake.record_intake.receive(MqttMessage(300, 1, False, "vehicle/position", FIX), 200.0)
+    assert seen.state(200.0) == READABLE
+
+
+def test_a_receiver_in_a_garage_beside_a_door_is_no_topic_that_is_wrong():
+    seen = UnreadableMessages()
+    seen.add("vehicle/position", "no-fix", b"{}", 0.0)
+    for number in range(2 * FOREIGN_MESSAGES):
+        seen.add("vehicle/door", "unknown-topic", b"open", float(number))
+    assert seen.state(1.0) == READABLE
+
+
+def test_members_under_nearly_their_names_are_shown_and_logged_and_bounded(tmp_path):
+    intake = IntakeHarness(tmp_path)
+    seen = intake.record_intake.unreadable
+    with capture_logs() as lines:
+        for number in range(1, 121):
+            fix = FIX[:-1] + b',"accuracy":4,"hdop":2}'
+            intake.record_intake.receive(MqttMessage(number, 1, False, "vehicle/position", fix), float(number))
+    assert seen.meant_members == {"accuracy": "accuracy_m"}
+    named = [(one["member"], one["did_you_mean"]) for one in lines if "did_you_mean" in one]
+    assert named == [("accuracy", "accuracy_m")] * 2, "one a minute"
+    for number in range(99):
+        seen.add_meant("vehicle/position", f"speed{number}\x1b", "speed_mps", 0.0)
+    assert len(seen.meant_members) == MAX_MEANT
+    assert all(name.isprintable() for name in seen.meant_members)
+
+
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.text(max_size=200), st.sampled_from(["no-json", "no-time"]), st.binary(max_size=300))))
 def test_whatever_comes_what_is_kept_is_bounded_printable_and_complete(messages):
@@ -105,3 +148,20 @@ def test_the_status_shows_them_first(tmp_path, capsys):
     assert text.index("wrong-fields") < text.index("batches")
     assert "hdop 3" in text
     assert "\x1b[31m" not in text
+
+
+def test_at_80_columns_reasons_stay_whole_and_likely_names_come_first(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    open_buffer(tmp_path).close()
+    seen = UnreadableMessages()
+    for reason in RAW_REASONS:
+        seen.add(
+            "vehicle/roof-gps/position", reason, b'{"time":1,"lat":53.55,"lng":9.99}' * 9, 0.0, "`latitude` is missing"
+        )
+    seen.add_meant("vehicle/position", "accuracy", "accuracy_m", 0.0)
+    live = {"running": True, "uptime_s": 0, "unreadable": seen.rows(), "meant_members": seen.meant_members}
+    print_status({**read_status(agent_settings(tmp_path)), **live})
+    text = capsys.readouterr().out
+    words = text.replace("│", " ").split()
+    assert [reason for reason in RAW_REASONS if reason not in words] == []
+    assert "`accuracy` of messages is ignored: did you mean `accuracy_m`?" in text[: text.index("batches")]

@@ -135,7 +135,7 @@ def test_a_garage_and_topics_of_nobody_are_no_faults_while_something_is_read(bil
 
 def test_what_is_too_large_for_a_record_could_not_be_read_either(billed: BilledLake) -> None:
     take(billed, [*drive(range(10)), Said(11, b"x" * (1 << 20) + b"x"), Said(12, b"x" * (2 << 20), "vehicle/can")])
-    assert certificate(billed)["unreadable"] == {"position/too-large": 1, "unknown-topic": 1}
+    assert certificate(billed)["unreadable"] == {"position/too-large": 1, "message/too-large": 1}
     assert close(billed)["outcome"] == "provisional"
 
 
