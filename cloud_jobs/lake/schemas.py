@@ -60,20 +60,8 @@ FIX = pa.schema(
 """What the jobs take of a position; `t_ms`: its device time, milliseconds since 1970."""
 
 CONTENT = (
-    "kind",
-    "device_time",
-    "latitude",
-    "longitude",
-    "altitude_m",
-    "speed_mps",
-    "heading_deg",
-    "accuracy_m",
-    "name",
-    "number",
-    "text",
-    "payload",
-    "monotonic_us",
-    "boot",
+    *("kind", "device_time", "latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m"),
+    *("name", "number", "text", "payload", "monotonic_us", "boot"),
 )
 """The columns that two records of the same id must agree on, or they are in conflict. The corrected uncertainty
 is left out: a device may learn more of its clock between two sendings, and that is no other record."""
