@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from cloud_jobs.ingest.sensible_time import USUAL, SensibleTime
 from cloud_jobs.lake.content_bytes import content_bytes
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, Statement
+from cloud_jobs.lake.encoding import encoded
 from cloud_jobs.lake.schemas import RECORDS, without
 from identity import Unsealable, Unsealer, is_sealed
 from telemetry import DEVICE_PATTERN, MAX_DEVICE_TIME_US, NO_FAULTS, Header, IntervalSet, Kind, WireError
@@ -70,7 +71,8 @@ class Decoded:
     consistent batch, as `topic`, `message_id`, `malformed` (why), `fingerprint` and `payload`. `statements`: of each
     device stream that stated something, as far as they are believed; the latest of them is in `streams`, too.
     `disbelieved`: by region how many were not, and by how much its clock is ahead of the centre's. `unreadable`: by
-    tenant and device how many records are messages that its agent could not read, and should have been able to.
+    tenant and device how many records are messages that its agent could not read, and should have been able to; `mute`:
+    those of these devices of which no other message could be read.
     """
 
     rows: pa.Table | None
@@ -80,6 +82,7 @@ class Decoded:
     statements: dict[DeviceStream, tuple[Statement, ...]] = field(default_factory=dict)
     disbelieved: dict[str, Disbelieved] = field(default_factory=dict)
     unreadable: Counter[str] = field(default_factory=Counter)
+    mute: frozenset[str] = frozenset()
 
 
 class _Message:
@@ -222,9 +225,11 @@ def _gather_malformed(gathered: _Gathered, message: dict[str, Any], reason: str,
 
 def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
     rows = _record_rows(gathered.messages, sensible) if gathered.messages else None
+    unreadable, mute = (Counter[str](), frozenset[str]()) if rows is None else _unreadable(rows)
     return Decoded(
         rows=rows,
-        unreadable=Counter() if rows is None else _unreadable(rows),
+        unreadable=unreadable,
+        mute=mute,
         streams={
             stream: _united(headers, gathered.statements.get(stream)) for stream, headers in gathered.headers.items()
         },
@@ -235,12 +240,22 @@ def _decoded(gathered: _Gathered, sensible: SensibleTime) -> Decoded:
     )
 
 
-def _unreadable(rows: pa.Table) -> Counter[str]:
-    is_raw = rows["kind"].combine_chunks().indices.to_numpy() == Kind.RAW
-    raw = rows.select(["tenant", "device", "text"]).take(pa.array(np.flatnonzero(is_raw)))
-    faults = raw.filter(pc.invert(pc.is_in(raw["text"], pa.array(sorted(NO_FAULTS), pa.string()))))
-    names = zip(faults["tenant"].to_pylist(), faults["device"].to_pylist(), strict=True)
-    return Counter(f"{tenant}/{device}" for tenant, device in names)
+def _unreadable(rows: pa.Table) -> tuple[Counter[str], frozenset[str]]:
+    kind = rows["kind"].combine_chunks().indices.to_numpy()
+    raw = np.flatnonzero(kind == Kind.RAW)
+    is_fault = pc.invert(pc.is_in(rows["text"].take(pa.array(raw)), pa.array(sorted(NO_FAULTS), pa.string())))
+    if not (faults := raw[np.asarray(is_fault)]).size:
+        return Counter(), frozenset()
+    # each text once, so that a device has one number
+    tenants, devices = (encoded(rows[name].cast(pa.string())) for name in ("tenant", "device"))
+    count = len(devices.dictionary)
+    device = tenants.indices.to_numpy().astype(np.int64) * count + devices.indices.to_numpy()
+    codes, messages = np.unique(device[faults], return_counts=True)
+    texts = tenants.dictionary.to_pylist(), devices.dictionary.to_pylist()
+    names = {one: f"{texts[0][one // count]}/{texts[1][one % count]}" for one in codes.tolist()}
+    mute = np.setdiff1d(codes, device[np.isin(kind, (Kind.POSITION, Kind.SIGNAL, Kind.EVENT))])
+    unreadable = Counter(dict(zip(names.values(), messages.tolist(), strict=True)))
+    return unreadable, frozenset(names[one] for one in mute.tolist())
 
 
 def _kept(statements: list[Statement]) -> tuple[Statement, ...]:

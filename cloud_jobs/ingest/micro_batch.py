@@ -202,12 +202,15 @@ def _disbelieved(parts: Sequence[WrittenPart]) -> dict[str, Any]:
 
 
 def _unreadable(parts: Sequence[WrittenPart]) -> dict[str, Any]:
-    """How many messages agents could not read, and of which devices; of those that came twice both."""
+    """How many messages agents could not read, of how many devices all, and of which devices, these first; of those
+    that came twice both."""
     found = sum((part.unreadable for part in parts), Counter[str]())
-    named = [f"{device} {count}" for device, count in found.most_common(_DEVICES_NAMED)]
+    mute = frozenset[str]().union(*(part.mute for part in parts))
+    worst = sorted(found.items(), key=lambda one: (one[0] not in mute, -one[1]))[:_DEVICES_NAMED]
+    named = [f"{device} {count}{' (all)' if device in mute else ''}" for device, count in worst]
     if len(found) > _DEVICES_NAMED:
         named.append(f"and {len(found) - _DEVICES_NAMED} devices more")
-    return {"unreadable": found.total(), "unreadable_of": ", ".join(named)}
+    return {"unreadable": found.total(), "unreadable_devices": len(mute), "unreadable_of": ", ".join(named)}
 
 
 def _in_a_thread() -> Submit:

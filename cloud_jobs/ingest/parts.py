@@ -34,7 +34,7 @@ class WrittenPart(NamedTuple):
 
     `streams`: for each the coverage that they state and the number of records that they hold. `quarantined`: the files
     of those that are no batch, `malformed`: how many of the `messages` these are. `statements`: see StreamPart.
-    `disbelieved`: statements that are not believed, by region. `unreadable`: see Decoded.
+    `disbelieved`: statements that are not believed, by region. `unreadable`, `mute`: see Decoded.
     """
 
     files: tuple[DataFile, ...]
@@ -45,6 +45,7 @@ class WrittenPart(NamedTuple):
     statements: dict[DeviceStream, tuple[Statement, ...]]
     disbelieved: dict[str, Disbelieved]
     unreadable: Counter[str]
+    mute: frozenset[str]
 
     def stream_parts(self, part: int) -> Iterator[StreamPart]:
         """What is decided on, with the number of this part in its micro-batch."""
@@ -92,6 +93,7 @@ def write_part(lake: Lake, decoded: Decoded, ingest_number: int, now: datetime) 
         decoded.statements,
         decoded.disbelieved,
         decoded.unreadable,
+        decoded.mute,
     )
 
 

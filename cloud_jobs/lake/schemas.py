@@ -94,12 +94,10 @@ INGEST_BATCHES = pa.schema(
         pa.field("records", pa.int64(), nullable=False),
         pa.field("accepted", pa.int64(), nullable=False),
         pa.field("duplicates", pa.int64(), nullable=False),
-        pa.field("conflicts", pa.int64(), nullable=False),
-        pa.field("malformed", pa.int64(), nullable=False),
-        pa.field("far_off", pa.int64(), nullable=False),
-        pa.field("disbelieved", pa.int64(), nullable=False),
+        *(pa.field(name, pa.int64(), nullable=False) for name in ("conflicts", "malformed", "far_off", "disbelieved")),
         pa.field("clocks_ahead", pa.string(), nullable=False),
         pa.field("unreadable", pa.int64(), nullable=False),
+        pa.field("unreadable_devices", pa.int64(), nullable=False),
         pa.field("unreadable_of", pa.string(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
     ]
@@ -107,7 +105,7 @@ INGEST_BATCHES = pa.schema(
 """One row for each micro-batch that was completed. Messages, of these malformed; records, which were accepted or
 duplicates, and of the duplicates those in conflict, of the accepted ones those without a day. Statements that are not
 believed, and the regions whose clocks are too far ahead of the centre's for that, each with by how much. Messages that
-agents could not read, and of which devices."""
+agents could not read, of how many devices nothing else came, and of which devices."""
 
 QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
 """What usage is metered in."""

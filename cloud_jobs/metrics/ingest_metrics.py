@@ -49,6 +49,10 @@ class IngestMetrics:
         self._unreadable = counter(
             "waybill_ingest_unreadable_records_total", "Records that are messages which agents could not read"
         )
+        self._unreadable_devices = counter(
+            "waybill_ingest_unreadable_devices_total",
+            "Devices of which a micro-batch had such records, and no position, signal or event",
+        )
         self._failures = counter("waybill_ingest_query_failures_total", "Queries that failed and were started again")
         self._up = gauge("waybill_ingest_query_up", "1 while the streaming query runs")
         for outcome in ("accepted", "duplicate"):
@@ -71,6 +75,7 @@ class IngestMetrics:
         self._far_off.inc(row["far_off"])
         self._disbelieved.inc(row["disbelieved"])
         self._unreadable.inc(row["unreadable"])
+        self._unreadable_devices.inc(row["unreadable_devices"])
 
     def on_query(self, *, runs: bool) -> None:
         """The query was started, or has ended."""

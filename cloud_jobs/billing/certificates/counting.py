@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.certificates.certificate import HeardRecords
-from cloud_jobs.billing.certificates.doubts import Observed
+from cloud_jobs.billing.certificates.doubts import UNKNOWN_TOPIC, Observed
 from cloud_jobs.billing.usage import Reach, tracks_at
 from cloud_jobs.fence_versions import FenceVersions
 from cloud_jobs.lake.applied_tracks import tracks_number
@@ -33,6 +33,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.vehicle_counters import OdometerWay
 from cloud_jobs.published_fences import parsed
 from geo.reference.fences import published_fences
+from geo.reference.moments import stamp
 from telemetry import IntervalSet
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -182,10 +183,16 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
         return {}
     device, names, within = _quarters_within(rows, hours_of)
     sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in _OBSERVED}
-    unreadable: list[Counter[str]] = [Counter() for _ in names]
+    begins = _quarter_begins(rows)
+    last = np.full(len(names), -1)
+    positions = np.where(within & (_by_quarter(rows["positions"]) > 0), begins, -1)
+    np.maximum.at(last, device, positions.max(axis=1))
+    unreadable, after = [Counter[str]() for _ in names], [0 for _ in names]
     for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["unreadable"], ""), False)).tolist():
         for reason, counts in json.loads(rows["unreadable"][at].as_py()).items():
             unreadable[device[at]][reason] += sum(np.array(counts)[within[at]].tolist())
+            if reason == UNKNOWN_TOPIC and (until := last[device[at]]) >= 0:
+                after[device[at]] += sum(np.array(counts)[within[at] & (begins[at] > until)].tolist())
     dropped, readings = Counter[TenantDevice](), dict[TenantDevice, list[_Reading]]()
     for at in np.flatnonzero(pc.fill_null(pc.not_equal(rows["counters"], ""), False)).tolist():
         said, name, hour = json.loads(rows["counters"][at].as_py()), names[device[at]], rows["hour"][at].as_py()
@@ -198,6 +205,8 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
         name: Observed(
             **{of: int(one[at]) for of, one in sums.items()},
             unreadable=tuple(sorted((+unreadable[at]).items())),
+            positions_until="" if last[at] < 0 else stamp(_EPOCH + int(last[at]) * _US + _QUARTER),
+            unknown_after=after[at],
             dropped=dropped[name],
             odometer=ways.get(name),
         )
@@ -247,10 +256,15 @@ def _quarters_within(
     device, names = _devices_of(rows)
     limits = np.array([[(one - _EPOCH) // _US for one in hours_of[name]] for name in names], np.int64)
     limits = limits.reshape(-1, 2)[device]
-    hour = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
-    quarter = hour + np.arange(QUARTERS) * (_QUARTER // _US)
+    quarter = _quarter_begins(rows)
     # a payer's time begins and ends on quarters, as local days do
     return device, names, (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
+
+
+def _quarter_begins(rows: pa.Table) -> NDArray[np.int64]:
+    """Of each row when each of its quarters begins, in microseconds."""
+    hour: NDArray[np.int64] = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
+    return hour + np.arange(QUARTERS) * (_QUARTER // _US)
 
 
 def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:
@@ -269,10 +283,14 @@ def _sums(
     column: pa.ChunkedArray, within: NDArray[np.bool_], device: NDArray[np.int64], devices: int
 ) -> NDArray[np.int64]:
     """Of each device the sum of the quarters that are within its time. A null is nothing."""
-    there = np.flatnonzero(np.asarray(pc.is_valid(column)))
-    values = np.asarray(pc.list_flatten(column).to_numpy(), np.int64).reshape(len(there), QUARTERS)
     found = np.zeros(devices, np.int64)
-    np.add.at(found, device[there], (values * within[there]).sum(axis=1))
+    np.add.at(found, device, (_by_quarter(column) * within).sum(axis=1))
+    return found
+
+
+def _by_quarter(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    found = np.zeros((len(column), QUARTERS), np.int64)
+    found[np.asarray(pc.is_valid(column))] = pc.list_flatten(column).to_numpy().reshape(-1, QUARTERS)
     return found
 
 

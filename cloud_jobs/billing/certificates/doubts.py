@@ -16,7 +16,10 @@ from telemetry import NO_FAULTS
 
 USUAL_BOUNDS: Final = DoubtBounds()
 """Of a payer who agreed on nothing else."""
+UNKNOWN_TOPIC: Final = "unknown-topic"
 _NO_VALUE: Final = "no-value"
+_MIN_AFTER: Final = 60
+"""Fewer messages on unknown topics after the last position say nothing."""
 _DROPPED: Final = "messages dropped by the vehicle's broker before the agent"
 
 
@@ -27,8 +30,10 @@ class Observed(NamedTuple):
     that tracks take; `refused`: those that they do not take, and that may hide a way. `driven_ms`: of segments that
     were driven. `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`:
     what must have happened in them. `far_off`: records of a clock far off, which usage has in no hour, that came since
-    the period began. `unreadable`: messages that are carried raw, by kind and reason, sorted. `dropped`: messages that
-    the vehicle's broker dropped, as the agent saw. `odometer`: of a device that sends two readings.
+    the period began. `unreadable`: messages that are carried raw, by kind and reason, sorted. `positions_until`: the
+    end of the last quarter of an hour with a position that could be read ("": none was), `unknown_after`: messages on
+    unknown topics from then on. `dropped`: messages that the vehicle's broker dropped, as the agent saw. `odometer`: of
+    a device that sends two readings.
     """
 
     messages: int = 0
@@ -42,6 +47,8 @@ class Observed(NamedTuple):
     events: int = 0
     far_off: int = 0
     unreadable: tuple[tuple[str, int], ...] = ()
+    positions_until: str = ""
+    unknown_after: int = 0
     dropped: int = 0
     odometer: OdometerWay | None = None
 
@@ -69,7 +76,7 @@ class Observed(NamedTuple):
     def amounts(self) -> dict[str, int]:
         """What a decision accepts: it covers what is in none of these more than it was then."""
         raw = sum(count for _, count in self.unreadable)
-        names = ("far_off", "refused", "unknown_ms", "unknown_mm", "inferred_entries", "dropped")
+        names = ("far_off", "refused", "unknown_ms", "unknown_mm", "inferred_entries", "unknown_after", "dropped")
         unknown = {name: getattr(self, name) for name in names}
         no_value = 0 if self.signals else self.no_faults.get(_NO_VALUE, 0)
         alone = {"raw_alone": 0 if self.positions else raw, "no_value_alone": no_value}
@@ -108,6 +115,11 @@ class Observed(NamedTuple):
             if not self.signals and (count := self.no_faults.get(_NO_VALUE, 0)):
                 found.append(f"none of its signals could be read: {_NO_VALUE} {count:,}")
             found += self._unreadable_kinds(bounds)
+        # a topic that was there before is not that of the positions under another name
+        before, after = self.no_faults.get(UNKNOWN_TOPIC, 0) - self.unknown_after, self.unknown_after
+        if after > max(before, _MIN_AFTER) and after * 100 > bounds.unreadable_percent * (self.positions + after):
+            came = f"although {after:,} messages on unknown topics came"
+            found.append(f"no position could be read after {self.positions_until}, {came}")
         total = self.messages + self.faults + self.far_off
         if self.far_off * 100 > bounds.unreadable_percent * total:
             share = f"{self.far_off * 100 / total:.2f} %, {bounds.unreadable_percent:f} % are accepted"

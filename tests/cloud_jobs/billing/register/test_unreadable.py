@@ -133,6 +133,20 @@ def test_a_garage_and_topics_of_nobody_are_no_faults_while_something_is_read(bil
     assert close(billed, "2026-01-04")["reasons"] == ["acme/van: none of its messages could be read: unknown-topic 50"]
 
 
+def test_positions_that_go_on_under_an_unknown_topic_are_final_for_nobody(billed: BilledLake) -> None:
+    renamed = [one._replace(topic="vehicle/gps") for one in drive(range(60, 200))]
+    first = take(billed, [*drive(range(50)), *renamed])
+    words = "no position could be read after 2026-01-05T11:00:00Z, although 140 messages on unknown topics came"
+    assert close(billed)["reasons"] == [f"acme/van: {words}"]
+    assert accept(billed).exit_code == 0
+    assert close(billed)["outcome"] == "final"
+    first = take(billed, [Said(210, b"x", "vehicle/gps")], first=first)
+    assert close(billed)["outcome"] == "provisional"
+    # what was there beside positions is not their new name
+    take(billed, [Said(at / 10, b"x", "vehicle/can") for at in range(200)], first=first)
+    assert close(billed)["outcome"] == "final"
+
+
 def test_what_is_too_large_for_a_record_could_not_be_read_either(billed: BilledLake) -> None:
     take(billed, [*drive(range(10)), Said(11, b"x" * (1 << 20) + b"x"), Said(12, b"x" * (2 << 20), "vehicle/can")])
     assert certificate(billed)["unreadable"] == {"position/too-large": 1, "message/too-large": 1}
