@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 
 from cloud_jobs.billing.contracts import NetAndTax, PayerContract
 from cloud_jobs.billing.errors import BillingError
@@ -18,10 +18,8 @@ from cloud_jobs.billing.rating import (
     rated_columns,
     rating_contract,
 )
-from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
+from cloud_jobs.billing.register.payer_groups import payer_groups, usage_parts
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.snapshot_reads import usage_rows, usage_rows_each
 from cloud_jobs.lake.snapshots import LakeState, newest_state
 from cloud_jobs.lake.tables import Lake
 
@@ -66,18 +64,9 @@ class LakeBills:
     def _cells(
         self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]
     ) -> Mapping[str, list[Cell]]:
-        payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
-        for one in contracts:
-            for device in one.devices:
-                payers_of[device].append(one.id)
         cells: dict[str, list[Cell]] = defaultdict(list)
-        first = min(one.period.start for one in contracts)
-        last = max(one.period.end for one in contracts) - timedelta.resolution
-        columns = rated_columns(agreed.values())
-        for devices in device_parts(contracts, usage_rows_each(self._lake, self._state, first, last)):
-            # a device may have several payers in one period, one after the other
-            names = sorted({payer for device in devices for payer in payers_of[device]})
-            rows = usage_rows(self._lake, self._state, devices, first, last, columns=columns)
-            for name, found in zip(names, cells_of_usage([agreed[name] for name in names], rows), strict=True):
+        for part in usage_parts(self._lake, self._state, contracts, rated_columns(agreed.values())):
+            of_part = [agreed[name] for name in part.payers]
+            for name, found in zip(part.payers, cells_of_usage(of_part, part.rows), strict=True):
                 cells[name] += found.cells
         return cells

@@ -64,7 +64,7 @@ def is_sure(fixes: Fixes, row: Ints, fences: FenceSet, zone: Ints, settings: Tra
     fence = fences.version_at(zone[some], fixes.t_ms[row[some]].astype(np.float64))
     some, shape = some[fence >= 0], fences.shared.of_fence[fence[fence >= 0]]
     at = row[some]
-    away_m = np.fmax(_uncertain_m(fixes, settings)[at], settings.buffer_m)
+    away_m = np.fmax(_uncertain_m(fixes, at, settings), settings.buffer_m)
     # in a narrow fence nobody is farther
     away_m = np.minimum(away_m, _MIDDLE_LINE * fences.shared.half_widths_m(distinct(shape))[shape])
     found_m = border_distance_m(fences.index.outlines, shape, wrap_lon(fixes.lon[at]), fixes.lat[at], away_m)
@@ -98,7 +98,8 @@ def _entered(
     ask = np.flatnonzero(with_changes[sides.course] & ~sure)
     wanted = distinct(fences.shared.of_fence[np.isin(fences.name_of_fence, sides.fence[ask])])
     most_m = _MIDDLE_LINE * fences.shared.half_widths_m(wanted)
-    samples = Samples(course, fences, settings.buffer_m, _uncertain_m(tracks.fixes, settings), most_m)
+    uncertain_m = _uncertain_m(tracks.fixes, np.arange(len(tracks.fixes)), settings)
+    samples = Samples(course, fences, settings.buffer_m, uncertain_m, most_m)
     sure[ask] = deep_stays(sides, ask, samples)
     counts = _counts(sides.course, sides.inside, (sides.start_ms, sides.end_ms), sure, only_near=only_near)
     counts, way_in = counts[changes], sides.inside[changes]
@@ -125,7 +126,7 @@ def charged_crossings(tracks: Tracks, crossings: Crossings, settings: TrackSetti
     # whole millimetres: their sums are the same wherever they begin
     rest_m = tracks.metres[end] * (end_ms - crossings.t_ms) / (end_ms - start_ms)
     at_mm = np.cumsum(_millimetres(tracks.metres))[end] - _millimetres(rest_m)
-    away_mm = 2_000.0 * np.fmax(_uncertain_m(tracks.fixes, settings)[crossings.end_fix], settings.buffer_m)
+    away_mm = 2_000.0 * np.fmax(_uncertain_m(tracks.fixes, crossings.end_fix, settings), settings.buffer_m)
     track = np.cumsum(~tracks.linked)[end]
     order = np.lexsort((crossings.t_ms, crossings.gate, track))
     track, gate, forward = track[order], crossings.gate[order], crossings.forward[order]
@@ -205,7 +206,7 @@ def _part(tracks: Tracks, low: Ints, high: Ints) -> Tracks:
     )
 
 
-def _uncertain_m(fixes: Fixes, settings: TrackSettings) -> Floats:
-    """How far each fix may be from its place: as far as it states, or half of what is assumed elsewhere."""
-    stated = stated_accuracy(fixes, np.arange(len(fixes)))
+def _uncertain_m(fixes: Fixes, row: Ints, settings: TrackSettings) -> Floats:
+    """How far each fix (`row`) may be from its place: as far as it states, or half of what is assumed elsewhere."""
+    stated = stated_accuracy(fixes, row)
     return np.where(np.isnan(stated), settings.accuracy_not_said_m / 2.0, stated)

@@ -41,7 +41,7 @@ from cloud_jobs.billing.register.cycles import without_cycles
 from cloud_jobs.billing.register.errors import ClosingTooLate, NobodyPays
 from cloud_jobs.billing.register.former_payers import closed_former
 from cloud_jobs.billing.register.metered_records import MeteredRecords, compare_records
-from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups
+from cloud_jobs.billing.register.payer_groups import device_parts, payer_groups, usage_parts
 from cloud_jobs.billing.register.posting import commit_made
 from cloud_jobs.billing.register.rows import certificate_rows, charge_rows, closing_row
 from cloud_jobs.billing.register.tables import Register
@@ -51,7 +51,7 @@ from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.dead_runs import is_dead
 from cloud_jobs.lake.record_counts import miscounted
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows, usage_rows_each
+from cloud_jobs.lake.snapshot_reads import reference_rows
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import Lake
 
@@ -98,28 +98,18 @@ class _UsageReader:
     def read(self, contracts: Sequence[PayerContract], agreed: Mapping[str, RatingContract]) -> dict[str, _Used]:
         """What each payer's devices used. Raises BillingError for what cannot be taken of one of them."""
         used = {one.id: _Used() for one in contracts}
-        payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
-        for one in contracts:
-            for device in one.devices:
-                payers_of[device].append(one.id)
-        # payers of several time zones: what is read is cut to each one's own days by rating
-        first = min(one.period.start for one in contracts)
-        last = max(one.period.end for one in contracts) - _MOMENT
         columns = rated_columns(agreed[one.id] for one in contracts)
         columns += RECORDS_COLUMNS if self.against_records else ()
-        for devices in device_parts(contracts, usage_rows_each(self.lake, self.snapshot, first, last)):
-            # a device may have several payers in one period, one after the other
-            names = sorted({payer for device in devices for payer in payers_of[device]})
-            of_part = [agreed[name] for name in names]
-            rows = usage_rows(self.lake, self.snapshot, devices, first, last, columns=columns)
-            for name, found in zip(names, cells_of_usage(of_part, rows), strict=True):
+        for part in usage_parts(self.lake, self.snapshot, contracts, columns):
+            of_part = [agreed[name] for name in part.payers]
+            for name, found in zip(part.payers, cells_of_usage(of_part, part.rows), strict=True):
                 used[name].cells += found.cells
                 used[name].metered.update(found.metered)
-            for name, sums in assigned_usage(of_part, rows).items():
+            for name, sums in assigned_usage(of_part, part.rows).items():
                 used[name].assigned.update(sums)
             if self.against_records:
-                compared = compare_records(self.lake, self.snapshot, devices, rows, (first, last))
-                _add_records(used, payers_of, compared)
+                compared = compare_records(self.lake, self.snapshot, part.devices, part.rows, part.span)
+                _add_records(used, part.payers_of, compared)
         return used
 
 

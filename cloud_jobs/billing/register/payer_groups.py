@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.snapshot_reads import usage_rows, usage_rows_each
+from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.tables import Lake
 
 DEVICES_AT_ONCE: Final = 6_000
 """The most devices that are read at a time, and about as many as a group has: its charges are held at once."""
@@ -42,3 +49,34 @@ def device_parts(contracts: Sequence[PayerContract], rows_each: int = 0) -> Iter
     at_once = min(DEVICES_AT_ONCE, max(_ROWS_AT_ONCE // max(rows_each, 1), 1))
     for begin in range(0, len(devices), at_once):
         yield devices[begin : begin + at_once]
+
+
+class UsagePart(NamedTuple):
+    """Rows of usage of some devices. `payers`: whose they are, in order; `payers_of`: those of each device.
+
+    `span`: the first and the last moment of the rows.
+    """
+
+    devices: list[TenantDevice]
+    payers: list[str]
+    payers_of: Mapping[TenantDevice, list[str]]
+    span: tuple[datetime, datetime]
+    rows: pa.Table
+
+
+def usage_parts(
+    lake: Lake, state: LakeState, contracts: Sequence[PayerContract], columns: Sequence[str]
+) -> Iterator[UsagePart]:
+    """What the devices of some payers used in all their periods, part by part."""
+    # a device may have several payers in one period, one after the other
+    payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
+    for one in contracts:
+        for device in one.devices:
+            payers_of[device].append(one.id)
+    # payers of several time zones: what is read is cut to each one's own days by rating
+    first = min(one.period.start for one in contracts)
+    last = max(one.period.end for one in contracts) - timedelta.resolution
+    for devices in device_parts(contracts, usage_rows_each(lake, state, first, last)):
+        payers = sorted({payer for device in devices for payer in payers_of[device]})
+        rows = usage_rows(lake, state, devices, first, last, columns=columns)
+        yield UsagePart(devices, payers, payers_of, (first, last), rows)
